@@ -30,7 +30,7 @@ RACE_PKGS := ./checkpoint ./replication ./kafka ./kafka/deadletter ./kafka/sende
 HAVE_CC    = $(shell test "$$($(GO) env CGO_ENABLED)" = 1 && command -v "$$($(GO) env CC)" >/dev/null && echo yes)
 FUZZTIME  ?= 20s
 # Modules other than the product's (docs/adr/0025-modules-for-applications.md).
-MODULES   := outbox test/compose test/ends test/helm
+MODULES   := inbox outbox test/compose test/ends test/helm
 
 .PHONY: help
 help: ## print the targets
@@ -54,7 +54,8 @@ COMPOSE_TESTS     = (cd test/compose && $(GO) test -json -count=1 ./...)
 HELM_TESTS        = (cd test/helm && $(GO) test -json -count=1 ./...)
 # The modules of applications, alone and then with real servers and the built daemon.
 OUTBOX_TESTS      = (cd outbox && GOWORK=off $(GO) test -json -p $(P) -count=1 -timeout 10m ./...)
-ENDS_TESTS        = (cd test/ends && GOWORK=off $(GO) test -json -parallel 4 -count=1 -timeout 20m ./...)
+INBOX_TESTS       = (cd inbox && GOWORK=off $(GO) test -json -p $(P) -count=1 -timeout 10m ./...)
+ENDS_TESTS        = (cd test/ends && GOWORK=off $(GO) test -json -count=1 -parallel 4 -timeout 20m $(if $(RUN),-run '$(RUN)') ./...)
 # Most of them wait for servers more than they work: more at a time than there are cores. On a busy machine all of them take three
 # times as long as on a quiet one: the time-out is for what hangs, as those above are.
 INTEGRATION_TESTS = $(GO) test -json -p $(P) -parallel 6 -count=1 -timeout 1h ./test/integration/...
@@ -73,6 +74,7 @@ test: first-run bin/testrun ## everything: packages, compose file, chart, the mo
 	   $(COMPOSE_TESTS) || s=1; \
 	   $(HELM_TESTS) || s=1; \
 	   $(OUTBOX_TESTS) || s=1; \
+	   $(INBOX_TESTS) || s=1; \
 	   $(ENDS_TESTS) || s=1; \
 	   $(INTEGRATION_TESTS) || s=1; \
 	   exit $$s; } | bin/testrun -kafka
@@ -160,6 +162,10 @@ image-test: bin/testrun image ## build the image, look at what is in it, and run
 compose-test: bin/testrun ## docker-compose.yml as docker compose would read it; needs no Docker
 	@$(COMPOSE_TESTS) | bin/testrun
 
+.PHONY: ends
+ends: bin/testrun ## the modules for applications, alone, and between real servers and the built daemon (RUN=regexp chooses tests; OUTBOXCDC_PROVE=1: in full length)
+	@{ s=0; $(OUTBOX_TESTS) || s=1; $(INBOX_TESTS) || s=1; $(ENDS_TESTS) || s=1; exit $$s; } | bin/testrun
+
 .PHONY: dashboard
 dashboard: ## deploy/grafana/outboxcdc.json, from the program beside it
 	$(GO) run ./deploy/grafana/generate deploy/grafana/outboxcdc.json
@@ -167,13 +173,6 @@ dashboard: ## deploy/grafana/outboxcdc.json, from the program beside it
 .PHONY: helm-test
 helm-test: bin/testrun ## the chart as helm would render and lint it; needs neither Helm nor a cluster
 	@$(HELM_TESTS) | bin/testrun
-
-.PHONY: outbox-test ends-test
-outbox-test: bin/testrun ## the module outbox alone
-	@$(OUTBOX_TESTS) | bin/testrun
-
-ends-test: bin/testrun ## the modules for applications between real servers and the built daemon
-	@$(ENDS_TESTS) | bin/testrun
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (20s)

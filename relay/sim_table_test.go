@@ -26,7 +26,7 @@ type simTable struct {
 	standby  bool // commits wait for a synchronous standby before their rows are visible
 	lazy     bool // some commits do not wait for the flush (synchronous_commit = off)
 	restarts int  // a snapshot does not outlive one
-	placed   bool // somebody else than the daemon has moved the slot
+	placed   bool // another client than the daemon has moved the slot
 }
 
 // sight is when the rows of a transaction are visible.

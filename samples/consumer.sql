@@ -1,4 +1,4 @@
--- The tables of an idempotent consumer, in the database of its effects. docs/delivery.md has the rules. (The Go module inbox/ has tables
+-- The tables of an idempotent consumer, in the database of its effects. docs/consumers.md has the rules. (The Go module inbox/ has tables
 -- of its own.)
 
 -- The position of the last record of each partition: a record whose position is not larger is a duplicate, however old it is. The

@@ -46,8 +46,8 @@ func (r *recoverer) lockHolder(ctx context.Context) (text string) {
 	return text
 }
 
-// prepareSlot creates the slot if there is none that could be read: the stream has every row that is committed from then on. Whoever has
-// created the slot, or moved it, the rows that were committed before its position have to be visible before they are compared.
+// prepareSlot creates the slot if there is none that could be read: the stream has every row that is committed from then on. It does not
+// matter who has created the slot or moved it: the rows that were committed before its position have to be visible before they are compared.
 func (r *recoverer) prepareSlot(ctx context.Context) (err error) {
 	name := r.cfg.Postgres.Slot
 	if r.slot, err = r.t.Read(ctx); err != nil {

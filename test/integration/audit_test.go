@@ -231,7 +231,7 @@ func TestAuditFindsFaults(t *testing.T) {
 	o.outcome("`audit` finds each of the faults, and nothing else")
 }
 
-// Kafka has deleted all records of one partition: the rows that were sent to the others are judged.
+// Kafka has deleted all records of one partition: the rows that were sent to other partitions are judged.
 func TestAuditEmptiedPartition(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The same happens if the slot exists, and somebody has advanced it beyond a commit that waits for a synchronous standby.
+// The same happens if the slot exists, and was advanced beyond a commit that waits for a synchronous standby.
 func TestRecoverInvisibleCommitAdvanced(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil)})

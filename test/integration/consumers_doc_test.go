@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// consumed is a record as the examples of docs/delivery.md receive it.
+// consumed is a record as the examples of docs/consumers.md receive it.
 type consumed struct {
 	Topic     string
 	Partition int32
@@ -66,13 +66,14 @@ func main() {
 
 `
 
-// The examples for consumers in docs/delivery.md, run unchanged on the records left by a daemon's crash and by a
+// The rules for consumers in docs/consumers.md, run unchanged on the records left by a daemon's crash and by a
 // failover. Each event is processed once, and none is dropped.
 func TestConsumersRule(t *testing.T) {
 	t.Parallel()
-	doc, err := os.ReadFile("../../docs/delivery.md")
+	doc, err := os.ReadFile("../../docs/consumers.md")
 	must(t, err)
-	blocks := regexp.MustCompile("(?s)```(go|sql)\n(.*?)```").FindAllStringSubmatch(string(doc), -1)
+	_, rules, _ := strings.Cut(string(doc), "\n## The rules\n")
+	blocks := regexp.MustCompile("(?s)```(go|sql)\n(.*?)```").FindAllStringSubmatch(rules, -1)
 	if len(blocks) != 3 {
 		t.Fatalf("%d examples, want one in Go and two of SQL", len(blocks))
 	}

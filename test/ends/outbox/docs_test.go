@@ -1,4 +1,4 @@
-package ends
+package outbox
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ import (
 // The service in docs/producers.md compiles, and its tests pass, in a module that requires only the module outbox.
 func TestProducersGuide(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/producers.md")
+	page, err := os.ReadFile("../../../docs/producers.md")
 	must(t, err)
 	dir := t.TempDir()
 	files := 0
@@ -26,11 +26,11 @@ func TestProducersGuide(t *testing.T) {
 	if files != 2 {
 		t.Fatalf("the page has %d files, want shop.go and shop_test.go", files)
 	}
-	module, err := filepath.Abs("../../outbox")
+	module, err := filepath.Abs("../../../outbox")
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(dir, "go.mod"), fmt.Appendf(nil,
 		"module shop\n\ngo 1.24.0\n\nrequire github.com/outboxcdc/outboxcdc/outbox v0.0.0\n\nreplace github.com/outboxcdc/outboxcdc/outbox => %s\n", module), 0o644))
-	sums, err := os.ReadFile("../../outbox/go.sum")
+	sums, err := os.ReadFile("../../../outbox/go.sum")
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(dir, "go.sum"), sums, 0o644))
 	for _, args := range []string{"vet ./...", "test ./... -update-contracts", "test -count=1 ./..."} {
@@ -49,7 +49,7 @@ func TestProducersGuide(t *testing.T) {
 // The SQL for other languages takes the lock that Lock takes.
 func TestLockInProducersGuide(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/producers.md")
+	page, err := os.ReadFile("../../../docs/producers.md")
 	must(t, err)
 	m := regexp.MustCompile(`SELECT pg_advisory_xact_lock\((.*)\);`).FindSubmatch(page)
 	if m == nil {

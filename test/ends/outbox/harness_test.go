@@ -2,7 +2,7 @@
 // its own, because these modules must not depend on the daemon's module, and the daemon's module must not depend on them.
 //
 // A test has a [pipeline]: a database with an outbox, a running daemon, and its topics in kfake. [pipeline.records] waits for records.
-package ends
+package outbox
 
 import (
 	"bytes"

@@ -1,0 +1,111 @@
+// Package saramainbox runs a consumer of sarama that handles each record once, if its effect is in a Postgres.
+package saramainbox
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/IBM/sarama"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outboxcdc/outboxcdc/inbox"
+	"github.com/outboxcdc/outboxcdc/inbox/internal/engine"
+)
+
+// Consumer is the configuration of a consumer. Brokers, Pool, Group and Topics are required.
+type Consumer struct {
+	Brokers []string
+	Config  *sarama.Config // TLS, SASL, versions; nil: sarama.NewConfig. Run sets the options of the group and of offsets itself
+	Group   string         // the consumer group; also the consumer's name in the tables
+	Topics  []string
+
+	Pool  *pgxpool.Pool // one connection per assigned partition, or fewer if partitions may wait for each other
+	Store inbox.Store
+
+	// ByID handles every record by its header id, for records without positions, and for topics to which several daemons write. Each
+	// record needs a row in the table processed_events.
+	ByID bool
+
+	// SkipReplayed drops the records that a person has sent with outboxcdc replay. By default they are handled, each id once.
+	SkipReplayed bool
+
+	// Retries are the pauses before a record whose handler has failed is tried again. Its partition waits. After the last one the record
+	// is handed over to DeadLetter, or Run ends with an [inbox.PoisonError].
+	Retries []time.Duration
+
+	// DeadLetter takes a record that cannot be handled, in the transaction of its batch: what it writes there is written exactly once. The
+	// handler's own statements for the record are undone. cause is the handler's error, or its panic.
+	DeadLetter func(ctx context.Context, tx pgx.Tx, r *sarama.ConsumerMessage, cause error) error
+
+	// IdleLimit is how long a handler may take between two statements: one minute by default. After that, Postgres ends the transaction,
+	// so that a consumer that is frozen does not hold up the one that takes over its partition.
+	IdleLimit time.Duration
+
+	Log *slog.Logger // slog.Default by default
+}
+
+// Run consumes until ctx ends, and returns nil then, or until an error that no retry can fix. Each assigned partition has a goroutine and
+// a transaction for each batch, in which it calls handle for each record that is new. If handle returns an error, its statements are
+// undone; it may be called again for the same record, so everything that it does should be in the transaction.
+func (c *Consumer) Run(ctx context.Context, handle func(ctx context.Context, tx pgx.Tx, r *sarama.ConsumerMessage) error) error {
+	client, err := sarama.NewClient(c.Brokers, c.config())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = client.Close() }()
+	group, err := sarama.NewConsumerGroupFromClient(c.Group, client)
+	if err != nil {
+		return err
+	}
+	ctx, fail := context.WithCancelCause(ctx)
+	h := &handler{client: client, group: c.Group, fail: fail, log: cmp.Or(c.Log, slog.Default())}
+	h.engine = &engine.Engine[*sarama.ConsumerMessage]{
+		Store: &c.Store, Pool: c.Pool, Consumer: c.Group, ByID: c.ByID, SkipReplayed: c.SkipReplayed, Retries: c.Retries,
+		IdleLimit: cmp.Or(c.IdleLimit, time.Minute), Handle: handle, DeadLetter: c.DeadLetter, Log: h.log,
+		Read: read, Describe: h.describe,
+	}
+	var logger sync.WaitGroup
+	logger.Go(func() {
+		for err := range group.Errors() {
+			h.log.Warn("Kafka cannot be read: trying again", "err", err)
+		}
+	})
+	for ctx.Err() == nil {
+		h.session(ctx, group, c.Topics)
+	}
+	_ = group.Close()
+	logger.Wait()
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return nil
+}
+
+func (c *Consumer) config() *sarama.Config {
+	conf := sarama.NewConfig()
+	if c.Config != nil {
+		own := *c.Config
+		conf = &own
+	}
+	conf.Consumer.Return.Errors = true
+	conf.Consumer.Group.ResetInvalidOffsets = false // an offset out of range must not skip records
+	conf.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{sarama.NewBalanceStrategyRange()}
+	conf.Consumer.Offsets.AutoCommit.Enable = true
+	return conf
+}
+
+func read(m *sarama.ConsumerMessage) engine.Record {
+	return engine.Record{Offset: m.Offset, Epoch: -1, Header: func(key string) (string, bool) {
+		for _, h := range m.Headers {
+			if string(h.Key) == key {
+				return string(h.Value), true
+			}
+		}
+		return "", false
+	}}
+}

@@ -1,0 +1,303 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxcdc/outboxcdc/inbox"
+)
+
+// faults are the ways in which a handler can fail at a record, each after it has written its effect.
+var faults = map[string]func(ctx context.Context, tx pgx.Tx) error{
+	"an error": func(context.Context, pgx.Tx) error { return errors.New("the handler's own error") },
+	"a failed statement": func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `SELECT 1/0`)
+		return err
+	},
+	"a failed statement whose error is dropped": func(ctx context.Context, tx pgx.Tx) error {
+		_, _ = tx.Exec(ctx, `SELECT 1/0`)
+		return nil
+	},
+	"a panic": func(context.Context, pgx.Tx) error { panic("out of nowhere") },
+	"a panic with open rows": func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Query(ctx, `SELECT generate_series(1, 100000)`); err != nil {
+			return err
+		}
+		panic("out of nowhere")
+	},
+	"a deferred constraint": func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `INSERT INTO child VALUES (1)`)
+		return err
+	},
+	"an end of the transaction": func(ctx context.Context, tx pgx.Tx) error {
+		if err := tx.Commit(ctx); err != nil {
+			return err
+		}
+		return nil
+	},
+}
+
+const constraint = `CREATE TABLE IF NOT EXISTS parent (id int PRIMARY KEY);
+	CREATE TABLE IF NOT EXISTS child (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`
+
+// Two records in a batch cannot be handled. Whatever the fault is, they are found, tried again on the schedule, and handed over in the
+// same transaction; the other records have their effect once, in order.
+func TestInboxDeadLetter(t *testing.T) {
+	forClients(t, 1, func(t *testing.T, r *room) {
+		r.exec(constraint)
+		r.exec(`CREATE TABLE dead (id text, cause text)`)
+		r.Retries = []time.Duration{time.Millisecond, 2 * time.Millisecond}
+		r.deadLetter = func(ctx context.Context, tx pgx.Tx, rec record, cause error) error {
+			_, err := tx.Exec(ctx, `INSERT INTO dead VALUES ($1, $2)`, rec.ID, cause.Error())
+			return err
+		}
+		for name, fault := range faults {
+			t.Run(name, func(t *testing.T) {
+				outer := r.t
+				r.t = t
+				defer func() { r.t = outer }()
+				r.exec(`TRUNCATE ledger, dead`)
+				records := r.events(40, 1)
+				poison := []string{string(records[17].Key), string(records[18].Key)}
+				good := slices.DeleteFunc(idsOf(records), func(id string) bool { return slices.Contains(poison, id) })
+				stop := r.start(func(ctx context.Context, tx pgx.Tx, rec record) error {
+					if err := r.ledger(ctx, tx, rec); err != nil {
+						return err
+					}
+					if slices.Contains(poison, rec.ID) {
+						return fault(ctx, tx)
+					}
+					return nil
+				})
+				r.awaitEnd()
+				must(t, stop())
+				r.checkLedger(good...)
+				rows, err := r.pool.Query(t.Context(), `SELECT id FROM dead`)
+				must(t, err)
+				dead, err := pgx.CollectRows(rows, pgx.RowTo[string])
+				must(t, err)
+				if !slices.Equal(dead, poison) {
+					t.Errorf("handed over: %v, want %v", dead, poison)
+				}
+			})
+		}
+	})
+}
+
+// Without a callback, the consumer stops at the record with the effects of the records before it, and the next run begins with it.
+func TestInboxPoisonStops(t *testing.T) {
+	forClients(t, 1, func(t *testing.T, r *room) {
+		r.exec(constraint)
+		records := r.events(30, 1)
+		var calls atomic.Int32
+		r.Retries = []time.Duration{time.Millisecond}
+		var poison *inbox.PoisonError
+		r.runUntilError(&poison, func(ctx context.Context, tx pgx.Tx, rec record) error {
+			if err := r.ledger(ctx, tx, rec); err != nil {
+				return err
+			}
+			if rec.Offset == 20 {
+				calls.Add(1)
+				return errors.New("out of nowhere")
+			}
+			return nil
+		}, "out of nowhere", "offset 20", string(records[20].Key))
+		if poison.Offset != 20 || poison.Place != (inbox.Place{Topic: r.Topic}) {
+			t.Errorf("%#v", poison)
+		}
+		r.checkLedger(idsOf(records[:20])...)
+		if calls.Load() < 3 {
+			t.Errorf("the handler was called %d times: the record was not tried again alone", calls.Load())
+		}
+		stop := r.start(r.ledger)
+		r.awaitEnd()
+		must(t, stop())
+		r.checkLedger(idsOf(records)...)
+	})
+}
+
+// A record that is tried again does not keep other partitions waiting, and has its effect once when it succeeds.
+func TestInboxRetrySucceeds(t *testing.T) {
+	forClients(t, 2, func(t *testing.T, r *room) {
+		r.Retries = slices.Repeat([]time.Duration{10 * time.Millisecond}, 100_000)
+		var isFixed atomic.Bool
+		stop := r.start(func(ctx context.Context, tx pgx.Tx, rec record) error {
+			if rec.Partition == 0 && rec.Offset == 3 && !isFixed.Load() {
+				return errors.New("not yet")
+			}
+			return r.ledger(ctx, tx, rec)
+		})
+		records := r.events(20, 2)
+		r.await(func() error {
+			if n := scan[int](r, `SELECT count(*) FROM ledger`); n != 13 {
+				return fmt.Errorf("%d effects, want 10 of partition 1 and 3 of partition 0", n)
+			}
+			return nil
+		})
+		more := r.events(2000, 2)
+		r.await(func() error {
+			if n := scan[int](r, `SELECT count(*) FROM ledger WHERE part = 1`); n != 1010 {
+				return fmt.Errorf("%d effects of partition 1 while partition 0 waits", n)
+			}
+			return nil
+		})
+		isFixed.Store(true)
+		r.awaitEnd()
+		must(t, stop())
+		r.checkLedger(idsOf(slices.Concat(records, more))...)
+	})
+}
+
+// If the callback fails, the record is not handed over, and the consumer stops with both errors.
+func TestInboxDeadLetterFails(t *testing.T) {
+	forClients(t, 1, func(t *testing.T, r *room) {
+		r.events(3, 1)
+		r.deadLetter = func(ctx context.Context, tx pgx.Tx, _ record, _ error) error {
+			_, err := tx.Exec(ctx, `INSERT INTO missing VALUES (1)`)
+			return err
+		}
+		r.runUntilError(nil, func(context.Context, pgx.Tx, record) error { return errors.New("the cause") }, "the cause", `"missing" does not exist`)
+	})
+}
+
+// Deadlocks, serialization failures and killed backends are not the record's fault: the batch is tried again. Each happens twice to a record
+// that is alone in its batch: an error that is the record's fault would stop the consumer.
+func TestInboxTransient(t *testing.T) {
+	forClients(t, 1, func(t *testing.T, r *room) {
+		states := []string{"40001", "40P01", "57P01", "kill"}
+		var failures atomic.Int32
+		stop := r.start(func(ctx context.Context, tx pgx.Tx, rec record) error {
+			if err := r.ledger(ctx, tx, rec); err != nil {
+				return err
+			}
+			n := int(failures.Load()) / 2
+			if n != int(rec.Offset) {
+				return nil
+			}
+			failures.Add(1)
+			sql := `SELECT pg_terminate_backend(pg_backend_pid())`
+			if states[n] != "kill" {
+				sql = `DO $$ BEGIN RAISE EXCEPTION 'on purpose' USING ERRCODE = '` + states[n] + `'; END $$`
+			}
+			_, err := tx.Exec(ctx, sql)
+			return fmt.Errorf("wrapped by the handler: %w", err)
+		})
+		var sent []string
+		for range states {
+			sent = append(sent, idsOf(r.events(1, 1))...)
+			r.awaitEnd()
+		}
+		must(t, stop())
+		r.checkLedger(sent...)
+		if int(failures.Load()) != 2*len(states) {
+			t.Errorf("%d failures, want %d", failures.Load(), 2*len(states))
+		}
+	})
+}
+
+// A context that ends leaves no half batch, and Run returns nil.
+func TestInboxContextEnds(t *testing.T) {
+	forClients(t, 1, func(t *testing.T, r *room) {
+		records := r.events(600, 1)
+		entered := make(chan struct{})
+		var calls atomic.Int32
+		stop := r.start(func(ctx context.Context, tx pgx.Tx, rec record) error {
+			if calls.Add(1) == 550 {
+				close(entered)
+				<-ctx.Done()
+				return ctx.Err()
+			}
+			return r.ledger(ctx, tx, rec)
+		})
+		<-entered
+		must(t, stop())
+		n := scan[int64](r, `SELECT count(*) FROM ledger`)
+		if at := scan[int64](r, `SELECT coalesce(sum(next_offset), 0) FROM inbox_marks`); at != n || n >= 600 {
+			t.Errorf("%d effects, and the mark is at %d", n, at)
+		}
+		again := r.start(r.ledger)
+		r.awaitEnd()
+		must(t, again())
+		r.checkLedger(idsOf(records)...)
+	})
+}
+
+// The row lock of the mark is the fence: while a transaction holds it, no effect of the partition is committed.
+func TestInboxFence(t *testing.T) {
+	forClients(t, 1, func(t *testing.T, r *room) {
+		records := r.events(10, 1)
+		stop := r.start(r.ledger)
+		r.awaitEnd()
+		must(t, stop())
+		tx, err := r.pool.Begin(t.Context())
+		must(t, err)
+		defer func() { _ = tx.Rollback(context.Background()) }() // the pool waits for it
+		mark, err := r.Store.Lock(t.Context(), pgxTx(tx), r.Group, inbox.Place{Topic: r.Topic})
+		must(t, err)
+		records = append(records, r.events(10, 1)...)
+		var calls atomic.Int32
+		r.start(func(ctx context.Context, tx pgx.Tx, rec record) error { calls.Add(1); return r.ledger(ctx, tx, rec) })
+		awaitWaiting(t, pgtestConn(t, r))
+		// The successor's work: it handles 4 records of the batch for which the other consumer waits.
+		for _, rec := range records[10:14] {
+			must(t, r.ledger(t.Context(), tx, record{ID: string(rec.Key)}))
+		}
+		mark.Next += 4
+		must(t, r.Store.Save(t.Context(), pgxTx(tx), r.Group, inbox.Place{Topic: r.Topic}, mark))
+		if calls.Load() != 0 {
+			t.Error("the handler was called without the lock")
+		}
+		must(t, tx.Commit(t.Context()))
+		r.awaitEnd()
+		r.checkLedger(idsOf(records)...)
+	})
+}
+
+// The mark goes back when the consumer's database fails over to a standby without the last transactions. The consumer notices, and handles
+// again what the database has forgotten.
+func TestInboxRewound(t *testing.T) {
+	forClients(t, 1, func(t *testing.T, r *room) {
+		first := r.events(10, 1)
+		r.start(r.ledger)
+		r.awaitEnd()
+		r.exec(`CREATE TABLE saved AS SELECT * FROM inbox_marks`)
+		second := r.events(10, 1)
+		r.awaitEnd()
+		r.exec(`BEGIN; DELETE FROM ledger WHERE offs >= 10; DELETE FROM inbox_marks; INSERT INTO inbox_marks SELECT * FROM saved; COMMIT`)
+		third := r.events(10, 1)
+		r.awaitEnd()
+		r.checkLedger(idsOf(slices.Concat(first, second, third))...)
+	})
+}
+
+// The connection breaks after the server has executed COMMIT, and before the answer arrives. The effects are not repeated.
+func TestInboxCommitAnswerLost(t *testing.T) {
+	forClients(t, 1, func(t *testing.T, r *room) {
+		cut := newCommitCutter(t, r.Postgres)
+		r.consumer.pool = cut.pool
+		var calls atomic.Int32
+		stop := r.start(func(ctx context.Context, tx pgx.Tx, rec record) error {
+			if calls.Add(1)%7 == 0 {
+				cut.next.Store(true)
+			}
+			return r.ledger(ctx, tx, rec)
+		})
+		var sent []string
+		for range 10 {
+			sent = append(sent, idsOf(r.events(5, 1))...)
+			r.awaitEnd()
+		}
+		must(t, stop())
+		r.checkLedger(sent...)
+		if cut.cuts.Load() == 0 {
+			t.Error("no connection was cut")
+		}
+	})
+}
