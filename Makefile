@@ -166,6 +166,10 @@ compose-test: bin/testrun ## docker-compose.yml as docker compose would read it;
 ends: bin/testrun ## the modules for applications, alone, and between real servers and the built daemon (RUN=regexp chooses tests; OUTBOXCDC_PROVE=1: in full length)
 	@{ s=0; $(OUTBOX_TESTS) || s=1; $(INBOX_TESTS) || s=1; $(ENDS_TESTS) || s=1; exit $$s; } | bin/testrun
 
+.PHONY: effect
+effect: bin/testrun ## an effect happens once: a shop, the daemon, a real Kafka and a ledger, killed 240 times in each delivery mode (13 minutes)
+	@(cd test/ends && OUTBOXCDC_PROVE=1 CI=true GOWORK=off $(GO) test -json -count=1 -timeout 90m ./effect) | bin/testrun
+
 .PHONY: dashboard
 dashboard: ## deploy/grafana/outboxcdc.json, from the program beside it
 	$(GO) run ./deploy/grafana/generate deploy/grafana/outboxcdc.json
@@ -230,7 +234,8 @@ tidy-check: ## go.mod and go.sum say what the code needs
 .PHONY: demo
 demo: first-run build ## the whole chain on this machine, with faults (KEEP=1: until Ctrl-C; KAFKA=real: a real Kafka)
 	@CGO_ENABLED=0 $(GO) build -o bin/demo ./test/demo
-	@KEEP='$(KEEP)' KAFKA='$(KAFKA)' exec bin/demo -binary bin/outboxcdc
+	@cd test/ends && GOWORK=off CGO_ENABLED=0 $(GO) build -o ../../bin/ledger ./ledger
+	@KEEP='$(KEEP)' KAFKA='$(KAFKA)' exec bin/demo -binary bin/outboxcdc -ledger bin/ledger
 
 .PHONY: up
 up: ## docker compose: Postgres, Kafka, outboxcdc, a writer and a printing consumer (MONITORING=1: Prometheus and Grafana too)

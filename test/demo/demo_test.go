@@ -125,12 +125,20 @@ func TestVerdict(t *testing.T) {
 			s.offset--
 			s.addRows(3)
 		}, []string{"reader"}},
+		{"booked twice", func(s *scene, e *ending) {
+			s.addRows(1, 2, 3)
+			e.booked = totals{4, 400}
+		}, []string{"ledger"}},
+		{"one booked twice, another not at all", func(s *scene, e *ending) {
+			s.addRows(1, 2, 3)
+			e.booked.cents++
+		}, []string{"ledger"}},
 		{"nothing happened", func(s *scene, _ *ending) { s.tally = newTally() }, []string{"committed", "delivered"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newScene()
-			e := ending{inKafka: -1}
+			e := ending{inKafka: -1, ordered: totals{3, 300}, booked: totals{3, 300}}
 			tt.play(s, &e)
 			if e.inKafka < 0 {
 				e.inKafka = s.recordsRead()
@@ -272,7 +280,10 @@ func TestParse(t *testing.T) {
 		{want: options{kafka: "fake", postgres: "18"}},
 		{keep: "1", kafka: "real", want: options{keep: true, kafka: "real", postgres: "18"}},
 		{keep: "0", want: options{kafka: "fake", postgres: "18"}},
-		{args: []string{"-keep", "-kafka", "real", "-postgres", "17", "-binary", "b"}, want: options{true, "real", "b", "17"}},
+		{
+			args: []string{"-keep", "-kafka", "real", "-postgres", "17", "-binary", "b", "-ledger", "l"},
+			want: options{keep: true, kafka: "real", binary: "b", ledger: "l", postgres: "17"},
+		},
 		{keep: "1", args: []string{"-keep=false"}, want: options{kafka: "fake", postgres: "18"}},
 		{kafka: "none", bad: true},
 		{args: []string{"keep"}, bad: true},

@@ -1,9 +1,9 @@
 // Command demo shows outboxcdc at work and under faults, on one machine and with Go alone: a shop writes orders to a
-// real Postgres, the real binary delivers them to Kafka, an independent reader reads them there. Meanwhile the relay is
-// killed, the broker frozen and Postgres stopped. At the end the demo compares everything that was committed with
-// everything that arrived.
+// real Postgres, the real binary delivers them to Kafka, an independent reader reads them there, and a ledger books each
+// order into its own database. Meanwhile the relay and the ledger are killed, the broker is frozen and Postgres stopped.
+// At the end the demo compares everything that was committed with everything that arrived, and with what was booked.
 //
-// main.go is the story, stage.go has the servers, relay.go the relay's process; shop.go writes, reader.go reads,
+// main.go is the story, stage.go has the servers, relay.go and ledger.go the processes; shop.go writes, reader.go reads,
 // tally.go compares and judges, print.go prints.
 package main
 
@@ -34,6 +34,7 @@ type options struct {
 	keep     bool
 	kafka    string
 	binary   string
+	ledger   string
 	postgres string
 }
 
@@ -67,6 +68,7 @@ func parse(args []string, getenv func(string) string, stderr io.Writer) (options
 	}
 	f.StringVar(&o.kafka, "kafka", kafka, "real: Apache Kafka, which needs Java; fake: kfake, which needs nothing (KAFKA=…)")
 	f.StringVar(&o.binary, "binary", "", "the outboxcdc binary to run; default: built from these sources")
+	f.StringVar(&o.ledger, "ledger", "", "the ledger's binary; default: built from these sources")
 	f.StringVar(&o.postgres, "postgres", "18", "major version, one of "+strings.Join(pgtest.Majors(), ", "))
 	err := f.Parse(args)
 	switch {
@@ -87,9 +89,9 @@ func parse(args []string, getenv func(string) string, stderr io.Writer) (options
 func run(ctx context.Context, o options, out *printer) int {
 	out.text(
 		"A shop writes orders and their events to PostgreSQL, in one transaction each. outboxcdc delivers",
-		"the events to Kafka. Three things break on the way; at the end every event is accounted for.",
-		"All of it runs on this machine, takes about a minute, and is removed afterwards, except for a cache",
-		"of downloads.",
+		"the events to Kafka, and a ledger books each order in a database of its own. Four things break on",
+		"the way; at the end every event and every amount is accounted for. All of it runs on this machine,",
+		"takes about a minute and a half, and is removed afterwards, except for a cache of downloads.",
 		"")
 	d, err := prepare(ctx, o, out)
 	if err == nil {
@@ -118,6 +120,9 @@ type act struct {
 	fix      func(context.Context, *demo) error
 }
 
+// The ledger's kill leaves the stream alone: what has to catch up is the ledger.
+func (a act) hitsLedger() bool { return a.cause == ledgerKilled }
+
 func acts() []act {
 	return []act{
 		{
@@ -127,6 +132,14 @@ func acts() []act {
 			duration: 1500 * time.Millisecond,
 			after:    "The relay is restarted: it waits 5 s for requests of the dead one, then reads what Kafka has.",
 			fix:      func(_ context.Context, d *demo) error { return d.relay.start() },
+		},
+		{
+			cause:    ledgerKilled,
+			before:   "The ledger is killed with kill -9, in a transaction or between COMMIT and the offsets in Kafka.",
+			inject:   func(_ context.Context, d *demo) error { return d.ledger.kill() },
+			duration: 1500 * time.Millisecond,
+			after:    "The ledger is restarted: it continues at the mark that it stored with its last entries.",
+			fix:      func(_ context.Context, d *demo) error { return d.ledger.start() },
 		},
 		{
 			cause:    brokerFrozen,
@@ -208,6 +221,13 @@ func (d *demo) playAct(ctx context.Context, a act) error {
 		return err
 	}
 	fixed := time.Now()
+	if a.hitsLedger() {
+		if err := d.runWithLiveLines(ctx, func() error { return d.ledger.awaitBooked(ctx) }); err != nil {
+			return err
+		}
+		d.out.say("Every order until then is booked, %s later.", duration(time.Since(begin)))
+		return nil
+	}
 	if err := d.watch(ctx, patience, func() bool { return d.tally.hasRecovered(fixed) }); err != nil {
 		return err
 	}
@@ -262,6 +282,7 @@ func (d *demo) printAddresses() {
 		"  Status    curl "+d.relay.url+"/status",
 		"  Metrics   curl "+d.relay.url+"/metrics",
 		"  Postgres  psql '"+d.postgres.SuperURL(database)+"'", // ? is special to some shells
+		"  Ledger    psql '"+d.ledger.url+"'",
 		"  Brokers   "+broker+", e.g. kcat -b "+broker+" -t "+orderTopic,
 		"  Log       "+d.relay.log,
 		"", "The table outbox is nearly empty: the shop deletes its rows every second, delivered or not.")
@@ -281,6 +302,13 @@ func (d *demo) finish(ctx context.Context) (verdict, error) {
 	var err error
 	e.relay = d.relay.stop(ctx)
 	if e.inKafka, err = d.countAll(ctx); err != nil {
+		return nil, err
+	}
+	err = d.runWithLiveLines(ctx, func() (err error) {
+		e.ordered, e.booked, err = d.ledger.settle(ctx, e.inKafka)
+		return err
+	})
+	if err != nil {
 		return nil, err
 	}
 	d.out.row(d.tally.look(), d.relay.look(ctx))

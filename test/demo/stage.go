@@ -15,9 +15,10 @@ import (
 )
 
 const (
-	database = "shop"
-	role     = "outboxcdc" // the relay's; setup creates it
-	password = "demo"
+	database       = "shop"
+	ledgerDatabase = "ledger"
+	role           = "outboxcdc" // the relay's; setup creates it
+	password       = "demo"
 )
 
 // demo is the state of a run. A field is nil until its server or task was started.
@@ -27,6 +28,7 @@ type demo struct {
 	postgres *pgtest.Server
 	kafka    kafkatest.Cluster
 	relay    *relay
+	ledger   *ledger
 	tally    *tally
 	shop     *shop
 	stop     context.CancelFunc // ends shop and reader at once
@@ -61,6 +63,16 @@ func prepare(ctx context.Context, o options, out *printer) (*demo, error) {
 			return d, err
 		}
 	}
+	booking := o.ledger
+	if booking == "" {
+		err := out.step("ledger: built", func() (_ string, err error) {
+			booking, err = buildLedger(ctx, d.dir)
+			return "", err
+		})
+		if err != nil {
+			return d, err
+		}
+	}
 	if err := d.startPostgres(ctx, o.postgres); err != nil {
 		return d, err
 	}
@@ -68,6 +80,9 @@ func prepare(ctx context.Context, o options, out *printer) (*demo, error) {
 		return d, err
 	}
 	if err := d.startRelay(ctx, binary); err != nil {
+		return d, err
+	}
+	if err := d.startLedger(ctx, booking); err != nil {
 		return d, err
 	}
 	d.openShop(ctx)
@@ -153,6 +168,22 @@ func (d *demo) startRelay(ctx context.Context, binary string) (err error) {
 	})
 }
 
+func (d *demo) startLedger(ctx context.Context, binary string) error {
+	return d.out.step("the ledger: a consumer with its own database", func() (string, error) {
+		if err := d.postgres.Exec(ctx, "postgres", "CREATE DATABASE "+ledgerDatabase); err != nil {
+			return "", err
+		}
+		d.ledger = &ledger{
+			binary: binary, log: filepath.Join(d.dir, "ledger.log"), brokers: d.kafka.Brokers(),
+			url: d.postgres.SuperURL(ledgerDatabase), orders: d.postgres.SuperURL(database),
+		}
+		if err := d.ledger.migrate(ctx); err != nil {
+			return "", err
+		}
+		return "database " + ledgerDatabase, d.ledger.start()
+	})
+}
+
 // openShop starts the writers and the reader. They do not end with ctx: after a Ctrl-C with -keep the shop is still
 // closed in order.
 func (d *demo) openShop(ctx context.Context) {
@@ -232,6 +263,9 @@ func (d *demo) cleanUp(status int) int {
 	if d.relay != nil {
 		errs = append(errs, d.relay.kill())
 	}
+	if d.ledger != nil {
+		errs = append(errs, d.ledger.kill())
+	}
 	if d.kafka != nil {
 		errs = append(errs, d.kafka.Close())
 	}
@@ -261,7 +295,7 @@ func (d *demo) keepLogs() []string {
 	if d.dir == "" {
 		return nil
 	}
-	for _, junk := range []string{"postgres/data", "kafka/data", "outboxcdc"} {
+	for _, junk := range []string{"postgres/data", "kafka/data", "outboxcdc", "ledger"} {
 		_ = os.RemoveAll(filepath.Join(d.dir, junk))
 	}
 	var logs []string

@@ -15,6 +15,7 @@ type cause int
 const (
 	noFault cause = iota
 	relayKilled
+	ledgerKilled
 	brokerFrozen
 	postgresStopped
 	relayEnded // from outside, with -keep
@@ -23,7 +24,7 @@ const (
 
 func (c cause) String() string {
 	return [causes]string{
-		"without any fault", "after the relay's kill -9", "after the broker's freeze",
+		"without any fault", "after the relay's kill -9", "after the ledger's kill -9", "after the broker's freeze",
 		"after Postgres' immediate stop", "after you ended the relay",
 	}[c]
 }
@@ -195,6 +196,8 @@ func (t *tally) look() look {
 type ending struct {
 	relay   error // how the relay took SIGTERM; nil: it drained and left with 0
 	inKafka int   // records in the topics, counted by another reader after all writing has ended
+
+	ordered, booked totals // of the shop's orders, and of the ledger's entries
 }
 
 // verdict is the result, point by point.
@@ -249,6 +252,7 @@ func (t *tally) verdict(e ending) verdict {
 			v = append(v, t.repeatsFinding(c))
 		}
 	}
+	v = append(v, bookedFinding(e.ordered, e.booked))
 	last := finding{name: "clean stop", ok: e.relay == nil, text: "the relay delivered what it had read and left with exit status 0"}
 	if e.relay != nil {
 		last.text = "after SIGTERM the relay exited with " + e.relay.Error()
@@ -282,6 +286,15 @@ func (t *tally) repeatsFinding(c cause) finding {
 		f.text += ": identical copies, with the same id"
 	}
 	return f
+}
+
+// bookedFinding compares the effects of the events with what the shop has committed: an amount that is booked twice, or
+// not at all, changes the sum.
+func bookedFinding(ordered, booked totals) finding {
+	if ordered == booked {
+		return finding{name: "ledger", ok: ordered.number > 0, text: "each order is booked once: " + booked.String()}
+	}
+	return finding{name: "ledger", text: fmt.Sprintf("%s were ordered, %s were booked", ordered, booked)}
 }
 
 // newFinding returns a finding that is ok when there are no offenders.
