@@ -47,7 +47,8 @@ bin/testrun:
 # Each run is one `go test -json`; all of them run even if one fails, and any failure is the status of the whole.
 UNIT_TESTS        = $(GO) test -json -p $(P) -timeout 20m $(UNIT)
 # The simulator's runs are ten times slower there: few are enough for what only the detector sees.
-RACE_TESTS        = { s=0; $(GO) test -json -timeout 10m -short -race ./relay || s=1; $(GO) test -json -p $(P) -timeout 10m -race $(RACE_PKGS) || s=1; exit $$s; }
+RACE_TESTS        = { s=0; $(GO) test -json -timeout 10m -short -race ./relay || s=1; $(GO) test -json -p $(P) -timeout 10m -race $(RACE_PKGS) || s=1; \
+                    for m in inbox outbox; do (cd $$m && GOWORK=off $(GO) test -json -p $(P) -timeout 10m -race ./...) || s=1; done; exit $$s; }
 MODEL_TESTS       = $(GO) test -json -parallel $(P) -timeout 30m ./test/model
 # What they read lies outside their module, where a cached result would not know of a change.
 COMPOSE_TESTS     = (cd test/compose && $(GO) test -json -count=1 ./...)
