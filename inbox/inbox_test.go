@@ -63,6 +63,19 @@ func TestSystems(t *testing.T) {
 	if after, err := store.IsNew(successor, inbox.Mark{Position: old}); err != nil || !after {
 		t.Errorf("the successor's position: %v, %v", after, err)
 	}
+	// The mark keeps the last position of each system.
+	mark := inbox.Mark{Position: old}
+	mark.Advance(successor)
+	later := old
+	later.Ordinal++
+	for p, want := range map[inbox.Position]bool{old: false, later: true, successor: false} {
+		if isNew, err := store.IsNew(p, mark); err != nil || isNew != want {
+			t.Errorf("%v after the successor: %v, %v", p, isNew, err)
+		}
+	}
+	if mark.Advance(later); len(mark.Former) != 1 || mark.Former[0] != successor {
+		t.Errorf("the former positions are %v", mark.Former)
+	}
 	for name, c := range map[string]struct {
 		store   inbox.Store
 		p, mark inbox.Position
@@ -70,7 +83,6 @@ func TestSystems(t *testing.T) {
 	}{
 		"unlisted":                    {inbox.Store{}, successor, old, []string{"system 8", "system 7", "Store.Systems to {7, 8}"}},
 		"a third one":                 {store, other, old, []string{"system 9"}},
-		"the old one after its heir":  {store, old, successor, []string{"system 7"}},
 		"listed, the mark's is not":   {store, old, other, []string{"system 9"}},
 		"only the mark's is listed":   {inbox.Store{Systems: []uint64{7}}, successor, old, []string{"ByID"}},
 		"only the record's is listed": {inbox.Store{Systems: []uint64{8}}, successor, old, []string{"ByID"}},
@@ -146,6 +158,22 @@ func TestOrderError(t *testing.T) {
 			t.Errorf("%d after 10, 20 … 1000: %s, want %s", lsn, got, want)
 		}
 	}
+	// A record that was accepted is new once, and the mark stays.
+	mark.Accepted = []inbox.Position{at(995)}
+	if isNew, err := store.IsNew(at(995), mark); err != nil || !isNew {
+		t.Errorf("an accepted record: %v, %v", isNew, err)
+	}
+	accepted := mark
+	accepted.Advance(at(995))
+	for lsn, want := range map[int]bool{995: false, 1000: false, 1001: true} {
+		if isNew, err := store.IsNew(at(lsn), accepted); err != nil || isNew != want {
+			t.Errorf("%d after an accepted record: %v, %v", lsn, isNew, err)
+		}
+	}
+	if accepted.Position != at(1000) || len(accepted.Accepted) != 0 {
+		t.Errorf("the mark is %v, with %v accepted", accepted.Position, accepted.Accepted)
+	}
+	mark.Accepted = nil
 	if len(mark.Recent) != 64 {
 		t.Errorf("%d positions are remembered, want 64", len(mark.Recent))
 	}

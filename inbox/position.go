@@ -47,3 +47,23 @@ func (p Position) String() string {
 func (p Position) Compare(q Position) int {
 	return cmp.Or(cmp.Compare(p.Timeline, q.Timeline), cmp.Compare(p.CommitLSN, q.CommitLSN), cmp.Compare(p.Ordinal, q.Ordinal))
 }
+
+// parsePositions parses positions that are separated by spaces.
+func parsePositions(text string) (positions []Position, err error) {
+	for field := range strings.FieldsSeq(text) {
+		p, err := ParsePosition(field)
+		if err != nil {
+			return nil, err
+		}
+		positions = append(positions, p)
+	}
+	return positions, nil
+}
+
+func formatPositions(positions []Position) string {
+	texts := make([]string, len(positions))
+	for i, p := range positions {
+		texts[i] = p.String()
+	}
+	return strings.Join(texts, " ")
+}

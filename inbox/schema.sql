@@ -3,7 +3,8 @@ CREATE TABLE {marks} (
   consumer     text    NOT NULL,
   topic        text    NOT NULL,
   partition    integer NOT NULL,
-  position     text,    -- of the last record that was handled by its position: the header outboxcdc-position
+  position     text,    -- of the last record that was handled by its position (the header outboxcdc-position), and of the last one of other systems
+  accepted     text,    -- positions that are new although they are before the mark: Store.AcceptRecord
   recent       bytea,   -- the last 64 positions: a record between them that is not one of them is no duplicate
   next_offset  bigint,  -- where Run continues
   leader_epoch integer, -- of the record before next_offset; it shows that Kafka has lost records

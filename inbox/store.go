@@ -15,9 +15,9 @@ type Store struct {
 	// Marks and Events are the names of the two tables, with or without a schema: by default inbox_marks and processed_events.
 	Marks, Events string
 
-	// Systems are the system ids that may follow each other in one partition, the oldest first. Positions of different systems cannot be
-	// compared, so by default another system id is an [OtherSystemError]. After a major upgrade, or a move to another server, list both
-	// ids, if the old server has stopped for good. It is no help for two servers that write to a topic at the same time.
+	// Systems are the system ids that may follow each other in one partition. Positions of different systems cannot be compared, so by
+	// default another system id is an [OtherSystemError]. After a major upgrade, or a move to another server, list both ids. The mark keeps
+	// the last position of each, so that records of both may be mixed, if one slot of each server writes to the topic.
 	Systems []uint64
 }
 
@@ -30,7 +30,9 @@ type Place struct {
 // Mark is what a consumer has handled of a partition.
 type Mark struct {
 	Position Position   // of the last record that was handled by its position
-	Recent   []Position // the last positions, the oldest first: all that were handled from Recent[0] to Position
+	Recent   []Position // the last positions, in their order: all that were handled from Recent[0] to Position
+	Former   []Position // the last one of each other system
+	Accepted []Position // of records that are new although their position is before the mark: see [Store.AcceptRecord]
 
 	// The rest is used by Run of kgoinbox and saramainbox.
 	Next       int64  // the offset after the last handled record; -1: none
@@ -137,13 +139,20 @@ func (s *Store) Read(ctx context.Context, tx Tx, consumer string, at Place) (mar
 
 func (s *Store) read(ctx context.Context, tx Tx, consumer string, at Place, lock string) (Mark, error) {
 	var m Mark
-	var position string
+	var positions, accepted string
 	var recent []byte
-	err := tx.QueryRow(ctx, `SELECT coalesce(position, ''), recent, coalesce(next_offset, -1), coalesce(leader_epoch, -1), coalesce(topic_id, ''), `+
-		`coalesce(partitions, 0) FROM `+s.marks()+` WHERE consumer = $1 AND topic = $2 AND partition = $3`+lock,
-		[]any{consumer, at.Topic, at.Partition}, &position, &recent, &m.Next, &m.Epoch, &m.TopicID, &m.Partitions)
-	if err == nil && position != "" {
-		m.Position, err = ParsePosition(position)
+	err := tx.QueryRow(ctx, `SELECT coalesce(position, ''), coalesce(accepted, ''), recent, coalesce(next_offset, -1), coalesce(leader_epoch, -1), `+
+		`coalesce(topic_id, ''), coalesce(partitions, 0) FROM `+s.marks()+` WHERE consumer = $1 AND topic = $2 AND partition = $3`+lock,
+		[]any{consumer, at.Topic, at.Partition}, &positions, &accepted, &recent, &m.Next, &m.Epoch, &m.TopicID, &m.Partitions)
+	var last []Position
+	if err == nil {
+		last, err = parsePositions(positions)
+	}
+	if err == nil {
+		m.Accepted, err = parsePositions(accepted)
+	}
+	if len(last) > 0 {
+		m.Position, m.Former = last[0], last[1:]
 		m.Recent = decodeRecent(recent, m.Position.System)
 	}
 	if err != nil {
@@ -154,15 +163,15 @@ func (s *Store) read(ctx context.Context, tx Tx, consumer string, at Place, lock
 
 // Save stores the mark of a partition that the transaction has locked.
 func (s *Store) Save(ctx context.Context, tx Tx, consumer string, at Place, m Mark) error {
-	position, recent := "", []byte{}
+	positions, recent := "", []byte{}
 	if m.Position != (Position{}) {
 		recent = encodeRecent(m.Recent)
-		position = m.Position.String()
+		positions = formatPositions(append([]Position{m.Position}, m.Former...))
 	}
 	n, err := tx.Exec(ctx, `UPDATE `+s.marks()+` SET position = nullif($4, ''), next_offset = nullif($5::bigint, -1), `+
-		`leader_epoch = nullif($6::integer, -1), topic_id = nullif($7, ''), partitions = nullif($8::integer, 0), recent = $9::bytea `+
+		`leader_epoch = nullif($6::integer, -1), topic_id = nullif($7, ''), partitions = nullif($8::integer, 0), recent = $9::bytea, accepted = nullif($10, '') `+
 		`WHERE consumer = $1 AND topic = $2 AND partition = $3`,
-		consumer, at.Topic, at.Partition, position, m.Next, m.Epoch, m.TopicID, m.Partitions, recent)
+		consumer, at.Topic, at.Partition, positions, m.Next, m.Epoch, m.TopicID, m.Partitions, recent, formatPositions(m.Accepted))
 	if err == nil && n != 1 {
 		err = fmt.Errorf("the statement changed %d rows, not one", n)
 	}

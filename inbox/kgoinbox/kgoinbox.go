@@ -34,6 +34,10 @@ type Consumer struct {
 	// SkipReplayed drops the records that a person has sent with outboxcdc replay. By default they are handled, each id once.
 	SkipReplayed bool
 
+	// ContinueGroup is for the first start of a group that was run without this module: where there is no mark, it continues at the group's
+	// offset in Kafka. Without it, such an offset ends Run, because the mark may have been lost. Remove it after the first start.
+	ContinueGroup bool
+
 	// Retries are the pauses before a record whose handler has failed is tried again. Its partition waits. After the last one the record
 	// is handed over to DeadLetter, or Run ends with an [inbox.PoisonError].
 	Retries []time.Duration
@@ -75,12 +79,17 @@ func (c *Consumer) log() *slog.Logger { return cmp.Or(c.Log, slog.Default()) }
 func (c *Consumer) session(ctx context.Context, handle func(ctx context.Context, tx pgx.Tx, r *kgo.Record) error) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	s := &session{ctx: ctx, fail: fail, log: c.log(), workers: map[inbox.Place]*worker{}}
+	s := &session{ctx: ctx, fail: fail, log: c.log(), ready: make(chan struct{}), workers: map[inbox.Place]*worker{}}
 	s.engine = &engine.Engine[*kgo.Record]{
-		Store: &c.Store, Pool: c.Pool, Consumer: c.Group, ByID: c.ByID, SkipReplayed: c.SkipReplayed, Retries: c.Retries,
+		Store: &c.Store, Pool: c.Pool, Consumer: c.Group, ByID: c.ByID, SkipReplayed: c.SkipReplayed, ContinueGroup: c.ContinueGroup, Retries: c.Retries,
 		IdleLimit: cmp.Or(c.IdleLimit, time.Minute), Handle: handle, DeadLetter: c.DeadLetter, Log: c.log(),
 		Read: read, Describe: s.describe,
 	}
+	s.unassigned = time.AfterFunc(tellUnassigned, func() {
+		s.log.Warn("no partition is assigned yet: can the brokers be reached, do the topics exist, are there more processes than partitions?",
+			"group", c.Group, "topics", c.Topics)
+	})
+	defer s.unassigned.Stop()
 	client, err := kgo.NewClient(append(append([]kgo.Opt{}, c.Options...),
 		kgo.ConsumerGroup(c.Group), kgo.ConsumeTopics(c.Topics...),
 		kgo.AutoCommitMarks(),
@@ -95,6 +104,7 @@ func (c *Consumer) session(ctx context.Context, handle func(ctx context.Context,
 		return err
 	}
 	s.client = client
+	close(s.ready)
 	for ctx.Err() == nil {
 		s.deal(client.PollFetches(ctx))
 		client.AllowRebalance()
@@ -116,6 +126,8 @@ func (s *session) deal(fetches kgo.Fetches) {
 		case errors.As(err, &loss), errors.Is(err, kerr.OffsetOutOfRange):
 			s.fail(fmt.Errorf("topic %q, partition %d: Kafka has lost or deleted records that this consumer has handled or was to handle next: %w. "+
 				"outboxcdc audit and recover find and send what Kafka has lost; Store.ForgetOffsets lets the consumer continue with the first record", topic, partition, err))
+		case errors.Is(err, kerr.TopicAuthorizationFailed), errors.Is(err, kerr.GroupAuthorizationFailed):
+			s.fail(fmt.Errorf("topic %q, partition %d: %w: the consumer needs READ on the topic and on the group", topic, partition, err))
 		default:
 			s.log.Warn("Kafka cannot be read: trying again", "topic", topic, "partition", partition, "err", err)
 		}

@@ -16,13 +16,19 @@ import (
 	"github.com/outboxcdc/outboxcdc/inbox/internal/engine"
 )
 
+// tellUnassigned is how long a consumer waits silently for its first partition.
+const tellUnassigned = 10 * time.Second
+
 // session has one worker for each assigned partition.
 type session struct {
 	ctx    context.Context
 	fail   context.CancelCauseFunc // ends the session
 	log    *slog.Logger
 	client *kgo.Client
+	ready  chan struct{} // closed when client is set: the client begins before it is returned
 	engine *engine.Engine[*kgo.Record]
+
+	unassigned *time.Timer // warns that nothing is assigned
 
 	mu      sync.Mutex // held by the callbacks of the client and by deal
 	workers map[inbox.Place]*worker
@@ -36,6 +42,7 @@ func (s *session) assign(ctx context.Context, offsets map[string]map[int32]kgo.O
 		}
 		return nil, err // the client assigns again
 	}
+	<-s.ready
 	marks := map[inbox.Place]engine.Stored{}
 	for topic, partitions := range offsets {
 		for partition := range partitions {
@@ -62,8 +69,10 @@ func (s *session) assign(ctx context.Context, offsets map[string]map[int32]kgo.O
 			workers = append(workers, &worker{session: s, at: at, partition: p, wake: make(chan struct{}, 1), done: make(chan struct{})})
 		}
 	}
+	s.unassigned.Stop()
 	for _, w := range workers {
 		s.start(w)
+		s.log.Info("partition assigned", "topic", w.at.Topic, "partition", w.at.Partition)
 	}
 	return offsets, nil
 }

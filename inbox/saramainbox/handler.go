@@ -63,6 +63,7 @@ func (h *handler) Setup(session sarama.ConsumerGroupSession) error {
 				return h.refuse(session.Context(), err)
 			}
 			h.partitions[at] = p
+			h.log.Info("partition assigned", "topic", topic, "partition", id)
 			session.MarkOffset(topic, id, next, "") // moves forward only
 			session.ResetOffset(topic, id, next, "")
 		}

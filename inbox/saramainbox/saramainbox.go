@@ -4,7 +4,7 @@ package saramainbox
 import (
 	"cmp"
 	"context"
-	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -34,6 +34,10 @@ type Consumer struct {
 	// SkipReplayed drops the records that a person has sent with outboxcdc replay. By default they are handled, each id once.
 	SkipReplayed bool
 
+	// ContinueGroup is for the first start of a group that was run without this module: where there is no mark, it continues at the group's
+	// offset in Kafka. Without it, such an offset ends Run, because the mark may have been lost. Remove it after the first start.
+	ContinueGroup bool
+
 	// Retries are the pauses before a record whose handler has failed is tried again. Its partition waits. After the last one the record
 	// is handed over to DeadLetter, or Run ends with an [inbox.PoisonError].
 	Retries []time.Duration
@@ -53,7 +57,11 @@ type Consumer struct {
 // a transaction for each batch, in which it calls handle for each record that is new. If handle returns an error, its statements are
 // undone; it may be called again for the same record, so everything that it does should be in the transaction.
 func (c *Consumer) Run(ctx context.Context, handle func(ctx context.Context, tx pgx.Tx, r *sarama.ConsumerMessage) error) error {
-	client, err := sarama.NewClient(c.Brokers, c.config())
+	conf := c.config()
+	if !conf.Version.IsAtLeast(sarama.V2_8_0_0) {
+		return fmt.Errorf("Config.Version is %s: set V2_8_0_0 or later, because without the ids of topics a topic that was recreated is not recognized", conf.Version)
+	}
+	client, err := sarama.NewClient(c.Brokers, conf)
 	if err != nil {
 		return err
 	}
@@ -62,10 +70,11 @@ func (c *Consumer) Run(ctx context.Context, handle func(ctx context.Context, tx 
 	if err != nil {
 		return err
 	}
-	ctx, fail := context.WithCancelCause(ctx)
+	outer := ctx
+	ctx, fail := context.WithCancelCause(outer)
 	h := &handler{client: client, group: c.Group, fail: fail, log: cmp.Or(c.Log, slog.Default())}
 	h.engine = &engine.Engine[*sarama.ConsumerMessage]{
-		Store: &c.Store, Pool: c.Pool, Consumer: c.Group, ByID: c.ByID, SkipReplayed: c.SkipReplayed, Retries: c.Retries,
+		Store: &c.Store, Pool: c.Pool, Consumer: c.Group, ByID: c.ByID, SkipReplayed: c.SkipReplayed, ContinueGroup: c.ContinueGroup, Retries: c.Retries,
 		IdleLimit: cmp.Or(c.IdleLimit, time.Minute), Handle: handle, DeadLetter: c.DeadLetter, Log: h.log,
 		Read: read, Describe: h.describe,
 	}
@@ -80,10 +89,10 @@ func (c *Consumer) Run(ctx context.Context, handle func(ctx context.Context, tx 
 	}
 	_ = group.Close()
 	logger.Wait()
-	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
-		return err
+	if outer.Err() != nil {
+		return nil
 	}
-	return nil
+	return context.Cause(ctx)
 }
 
 func (c *Consumer) config() *sarama.Config {

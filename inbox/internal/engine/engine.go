@@ -27,11 +27,13 @@ type Engine[R any] struct {
 	Consumer     string
 	ByID         bool
 	SkipReplayed bool
-	Retries      []time.Duration
-	IdleLimit    time.Duration
-	Handle       func(ctx context.Context, tx pgx.Tx, r R) error
-	DeadLetter   func(ctx context.Context, tx pgx.Tx, r R, cause error) error // nil: stop
-	Log          *slog.Logger
+	// ContinueGroup continues at the group's offset in Kafka where there is no mark.
+	ContinueGroup bool
+	Retries       []time.Duration
+	IdleLimit     time.Duration
+	Handle        func(ctx context.Context, tx pgx.Tx, r R) error
+	DeadLetter    func(ctx context.Context, tx pgx.Tx, r R, cause error) error // nil: stop
+	Log           *slog.Logger
 
 	// Read returns what the engine has to know about a record.
 	Read func(R) Record
@@ -81,7 +83,7 @@ type Stored struct {
 func (e *Engine[R]) ReadMark(ctx context.Context, at inbox.Place) (s Stored, err error) {
 	conn, err := e.Pool.Acquire(ctx)
 	if err != nil {
-		return Stored{}, &transientError{err}
+		return Stored{}, &transientError{fmt.Errorf("connect to Postgres: %w", err)}
 	}
 	defer conn.Release()
 	s.mark, s.ok, err = e.Store.Read(ctx, pgxinbox.Tx(conn), e.Consumer, at)
@@ -93,7 +95,8 @@ func (e *Engine[R]) ReadMark(ctx context.Context, at inbox.Place) (s Stored, err
 
 // Assign decides where a partition begins, and returns that offset with the epoch of the record before it. The mark has to be read before
 // the log's range: another consumer may be at work still, so a later mark could be after the end of the log. committed is the group's offset
-// in Kafka, -1 for none; it counts only while there is no mark.
+// in Kafka, -1 for none. It counts only while there is no mark, and only with ContinueGroup: the mark can be lost with the database's last
+// transactions, and the effects of its records with it.
 func (e *Engine[R]) Assign(ctx context.Context, at inbox.Place, stored Stored, log Range, committed int64) (p *Partition[R], next int64, epoch int32, err error) {
 	topic, err := e.Describe(ctx, at.Topic)
 	if err != nil {
@@ -102,8 +105,12 @@ func (e *Engine[R]) Assign(ctx context.Context, at inbox.Place, stored Stored, l
 	mark := stored.mark
 	next = mark.Next
 	switch {
-	case !stored.ok && committed >= 0:
+	case !stored.ok && committed > log.First && e.ContinueGroup:
 		next = committed
+	case !stored.ok && committed > log.First:
+		return nil, 0, 0, e.explain(at, fmt.Errorf("the group has offset %d in Kafka, and there is no mark. If the group was run without this module before: set "+
+			"ContinueGroup for the first start. If the database has lost the mark, its effects are lost as well: delete the group's offsets of the topic "+
+			"(kafka-consumer-groups --delete-offsets), and the consumer begins with the first record", committed))
 	case next < 0:
 		next = log.First
 	}
@@ -124,14 +131,18 @@ func (e *Engine[R]) Assign(ctx context.Context, at inbox.Place, stored Stored, l
 // explain names consumer and partition.
 func (e *Engine[R]) explain(at inbox.Place, err error) error {
 	var pg *pgconn.PgError
-	if errors.As(err, &pg) && pg.Code == "42P01" { // undefined_table
+	var poison *inbox.PoisonError
+	if errors.As(err, &pg) && pg.Code == "42P01" && !errors.As(err, &poison) { // undefined_table
 		err = fmt.Errorf("%w (the statements of Store.Schema create the tables of the inbox)", err)
 	}
 	return fmt.Errorf("consumer %q, topic %q, partition %d: %w", e.Consumer, at.Topic, at.Partition, err)
 }
 
 func checkTopic(mark inbox.Mark, topic Topic) error {
-	if mark.TopicID != "" && topic.ID != "" && mark.TopicID != topic.ID {
+	if mark.TopicID != "" && topic.ID == "" {
+		return errors.New("the brokers do not tell the topic's id, so it is not known whether the stored offset is one of this topic: Kafka 2.8 or later is required")
+	}
+	if mark.TopicID != "" && mark.TopicID != topic.ID {
 		return errors.New("the topic was recreated, so the stored offset means nothing in it: Store.ForgetOffsets lets the consumer begin with its first record")
 	}
 	return nil

@@ -74,7 +74,7 @@ func (p *Partition[R]) judge(position inbox.Position, mark inbox.Mark, topic Top
 	if mark.Partitions != topic.Partitions {
 		return false, fmt.Errorf("position %v is not after %v, but the topic has %d partitions now and had %d: either the record is a duplicate, or it "+
 			"is new and its key was in another partition before. If it is a duplicate, or after a clean restart of the daemon: Store.AcceptPartitions. "+
-			"Otherwise Store.ForgetPositions takes it for new", position, mark.Position, topic.Partitions, mark.Partitions)
+			"Otherwise Store.AcceptRecord takes it for new", position, mark.Position, topic.Partitions, mark.Partitions)
 	}
 	return false, nil
 }

@@ -31,6 +31,18 @@ type retryLater struct {
 
 func (e *retryLater) Error() string { return e.err.Error() }
 
+// storeError is an error of the module's own statements: no record is to blame.
+type storeError struct{ err error }
+
+func (e *storeError) Error() string { return e.err.Error() }
+func (e *storeError) Unwrap() error { return e.err }
+
+// isOurs reports whether err is not about a record.
+func isOurs(err error) bool {
+	var ours *storeError
+	return IsTransient(err) || errors.As(err, &ours)
+}
+
 // transact handles records in one transaction, and returns how many of them are done: handled or dropped, and committed. With an error,
 // these may be none, or the records before the one that the error is about.
 //
@@ -46,7 +58,7 @@ func (p *Partition[R]) transact(ctx context.Context, topicID string, records []R
 	topic.ID = cmp.Or(topicID, topic.ID)
 	conn, err := p.Pool.Acquire(ctx)
 	if err != nil {
-		return 0, &transientError{err}
+		return 0, &transientError{fmt.Errorf("connect to Postgres: %w", err)}
 	}
 	defer conn.Release()
 	tx, err := conn.Begin(ctx)
@@ -89,7 +101,7 @@ func (p *Partition[R]) transact(ctx context.Context, topicID string, records []R
 			return 0, err
 		}
 	} else if err := b.call(ctx, tasks); err != nil {
-		if err = classify(tx.Conn(), err); IsTransient(err) {
+		if err = classify(tx.Conn(), err); isOurs(err) {
 			return 0, err
 		}
 		return 0, errRetry
@@ -119,7 +131,8 @@ func (p *Partition[R]) lock(ctx context.Context, tx pgx.Tx) (inbox.Mark, error) 
 	if err != nil {
 		return inbox.Mark{}, err
 	}
-	return p.Store.Lock(ctx, pgxinbox.Tx(tx), p.Consumer, p.Place)
+	mark, err := p.Store.Lock(ctx, pgxinbox.Tx(tx), p.Consumer, p.Place)
+	return mark, waited(err)
 }
 
 // batch is one transaction with the handler.
@@ -137,7 +150,7 @@ func (b *batch[R]) call(ctx context.Context, tasks []task[R]) error {
 			// The topic is part of the id: two topics may have the same ids.
 			first, err := b.Store.OnceIn(ctx, pgxinbox.Tx(b.tx), b.Consumer, b.Topic+"/"+t.id)
 			if err != nil {
-				return err
+				return storeFailed(err)
 			}
 			if !first {
 				continue
@@ -146,8 +159,29 @@ func (b *batch[R]) call(ctx context.Context, tasks []task[R]) error {
 		if err := guard(func() error { return b.Handle(ctx, handlerTx{b.tx}, t.record) }); err != nil {
 			return err
 		}
+		if b.tx.Conn().PgConn().IsBusy() {
+			return errors.New("the handler has left rows open: close them")
+		}
 	}
 	return nil
+}
+
+// storeFailed tells whether an error of OnceIn is about the record: only its id can be (22: data exception, 54: program limit exceeded).
+func storeFailed(err error) error {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && (strings.HasPrefix(pg.Code, "22") || strings.HasPrefix(pg.Code, "54")) {
+		return err
+	}
+	return &storeError{waited(err)}
+}
+
+// waited makes a cancelled statement (57014) an error that may pass: statement_timeout has ended the wait for another consumer's lock.
+func waited(err error) error {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == "57014" {
+		return &transientError{err}
+	}
+	return err
 }
 
 // guard turns a panic into an error.
@@ -175,7 +209,7 @@ func (b *batch[R]) narrow(ctx context.Context, tasks []task[R]) (failed *task[R]
 		}
 	}
 	switch {
-	case IsTransient(err), errors.Is(err, errRetry):
+	case isOurs(err), errors.Is(err, errRetry):
 		return nil, err
 	case len(tasks) == 1:
 		return b.decide(ctx, tasks[0], err)
@@ -231,7 +265,7 @@ func (b *batch[R]) savepoint(ctx context.Context, f func() error) error {
 	if err == nil {
 		return nil
 	}
-	if err = classify(b.tx.Conn(), err); IsTransient(err) {
+	if err = classify(b.tx.Conn(), err); isOurs(err) {
 		return err
 	}
 	if _, back := b.tx.Exec(ctx, "ROLLBACK TO SAVEPOINT outboxcdc_inbox; RELEASE SAVEPOINT outboxcdc_inbox"); back != nil {
@@ -261,7 +295,7 @@ func classify(conn *pgx.Conn, err error) error {
 	isTransient := conn.IsClosed()
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
-		isTransient = isTransient || slices.ContainsFunc([]string{"08", "40", "53", "57P", "25P03", "25P04", "55P03"}, func(class string) bool {
+		isTransient = isTransient || slices.ContainsFunc([]string{"08", "25006", "25P03", "25P04", "40", "53", "55P03", "57P"}, func(class string) bool {
 			return strings.HasPrefix(pg.Code, class)
 		})
 	}

@@ -49,18 +49,19 @@ var clients = []string{"kgo", "sarama"}
 
 // consumer describes a consumer of either client.
 type consumer struct {
-	Client   string
-	Brokers  []string
-	Postgres string
-	Group    string
-	Topic    string
-	Store    inbox.Store
-	ByID     bool
-	Skip     bool // SkipReplayed
-	Retries  []time.Duration
-	Idle     time.Duration
-	Session  time.Duration // of the consumer group
-	Pause    time.Duration // of the handler, at each record
+	Client        string
+	Brokers       []string
+	Postgres      string
+	Group         string
+	Topic         string
+	Store         inbox.Store
+	ByID          bool
+	Skip          bool // SkipReplayed
+	Retries       []time.Duration
+	Idle          time.Duration
+	ContinueGroup bool
+	Session       time.Duration // of the consumer group
+	Pause         time.Duration // of the handler, at each record
 
 	pool       *pgxpool.Pool // nil: one for Postgres
 	deadLetter func(ctx context.Context, tx pgx.Tx, r record, cause error) error
@@ -100,7 +101,7 @@ func (c *consumer) run(ctx context.Context, h handle) error {
 	if c.Client == "kgo" {
 		k := kgoinbox.Consumer{
 			Options: []kgo.Opt{kgo.SeedBrokers(c.Brokers...), kgo.SessionTimeout(session), kgo.HeartbeatInterval(session / 10), kgo.RebalanceTimeout(3 * session)},
-			Group:   c.Group, Topics: []string{c.Topic}, Pool: pool, Store: c.Store, ByID: c.ByID, SkipReplayed: c.Skip,
+			Group:   c.Group, Topics: []string{c.Topic}, Pool: pool, Store: c.Store, ByID: c.ByID, SkipReplayed: c.Skip, ContinueGroup: c.ContinueGroup,
 			Retries: c.Retries, IdleLimit: c.Idle, Log: c.log,
 		}
 		if c.deadLetter != nil {
@@ -116,7 +117,7 @@ func (c *consumer) run(ctx context.Context, h handle) error {
 	conf.Metadata.AllowAutoTopicCreation = false
 	s := saramainbox.Consumer{
 		Brokers: c.Brokers, Config: conf,
-		Group: c.Group, Topics: []string{c.Topic}, Pool: pool, Store: c.Store, ByID: c.ByID, SkipReplayed: c.Skip,
+		Group: c.Group, Topics: []string{c.Topic}, Pool: pool, Store: c.Store, ByID: c.ByID, SkipReplayed: c.Skip, ContinueGroup: c.ContinueGroup,
 		Retries: c.Retries, IdleLimit: c.Idle, Log: c.log,
 	}
 	if c.deadLetter != nil {

@@ -127,11 +127,11 @@ func TestInboxPartitionsAdded(t *testing.T) {
 		must(t, stop())
 		must(t, kafkatest.AddPartitions(t.Context(), r.Brokers, r.Topic, 3))
 		r.produce(moved)
-		r.runUntilError(nil, r.ledger, "3 partitions now and had 2", "AcceptPartitions", "ForgetPositions")
+		r.runUntilError(nil, r.ledger, "3 partitions now and had 2", "AcceptPartitions", "AcceptRecord")
 		r.checkLedger(idsOf([]*kgo.Record{delivered})...)
 
 		db := sqlDB(t, r.Postgres)
-		must(t, r.Store.ForgetPositions(t.Context(), db, r.Group, r.Topic))
+		must(t, r.Store.AcceptRecord(t.Context(), db, r.Group, inbox.Place{Topic: r.Topic, Partition: 1}, positionOf(t, moved)))
 		stop = r.start(r.ledger)
 		r.awaitEnd()
 		must(t, stop())
@@ -162,7 +162,7 @@ func TestInboxTwoSlots(t *testing.T) {
 		r.produce(slices.Clone(ahead[5:])...) // a crash: duplicates are no error
 		r.produce(slices.Clone(behind[5:])...)
 		var order *inbox.OrderError
-		r.runUntilError(&order, r.ledger, "two slots", "ByID", "ForgetPositions", "offset 35")
+		r.runUntilError(&order, r.ledger, "two slots", "ByID", "AcceptRecord", "offset 35")
 		r.checkLedger(idsOf(ahead)...)
 		r.ByID = true
 		stop = r.start(r.ledger)
@@ -261,11 +261,63 @@ func TestInboxContinuesAGroup(t *testing.T) {
 		commit.Topic, commit.Offset, commit.LeaderEpoch = r.Topic, 5, -1
 		must(t, old.CommitRecords(t.Context(), &commit))
 		old.Close()
+		r.runUntilError(nil, r.ledger, "offset 6 in Kafka", "ContinueGroup", "--delete-offsets")
+		r.ContinueGroup = true
 		stop := r.start(r.ledger)
 		r.awaitEnd()
 		must(t, stop())
 		r.checkLedger(idsOf(records[6:])...)
+
+		// The database loses the mark, with the effects: to continue at the group's offset would lose the records before it.
+		r.exec(`DELETE FROM inbox_marks`)
+		r.exec(`TRUNCATE ledger`)
+		r.ContinueGroup = false
+		r.runUntilError(nil, r.ledger, "offset 10 in Kafka", "no mark")
+		r.checkLedger()
 	})
+}
+
+// An event was skipped, later ones were delivered, and after an unclean end the daemon sends it with all of them. The remedy of the error
+// handles this event, and the repeats of the later ones are dropped.
+func TestInboxAcceptRecord(t *testing.T) {
+	forClients(t, 1, func(t *testing.T, r *room) {
+		var records []*kgo.Record
+		for range 10 {
+			records = append(records, r.event(0))
+		}
+		skipped := records[4]
+		r.produce(slices.Concat(records[:4], records[5:])...)
+		stop := r.start(r.ledger)
+		r.awaitEnd()
+		must(t, stop())
+		r.produce(slices.Clone(records[4:])...)
+		var order *inbox.OrderError
+		r.runUntilError(&order, r.ledger, "AcceptRecord")
+		if order.Record != positionOf(t, skipped) {
+			t.Errorf("the error is about %v", order.Record)
+		}
+		must(t, r.Store.AcceptRecord(t.Context(), sqlDB(t, r.Postgres), r.Group, inbox.Place{Topic: r.Topic}, order.Record))
+		stop = r.start(r.ledger)
+		r.awaitEnd()
+		must(t, stop())
+		r.checkLedger(idsOf(records)...)
+		if err := r.Store.AcceptRecord(t.Context(), sqlDB(t, r.Postgres), r.Group, inbox.Place{Topic: "other"}, order.Record); err == nil {
+			t.Error("a record of a partition without a mark was accepted")
+		}
+	})
+}
+
+func positionOf(t *testing.T, r *kgo.Record) inbox.Position {
+	t.Helper()
+	for _, h := range r.Headers {
+		if h.Key == "outboxcdc-position" {
+			p, err := inbox.ParsePosition(string(h.Value))
+			must(t, err)
+			return p
+		}
+	}
+	t.Fatal("the record has no position")
+	return inbox.Position{}
 }
 
 // Without the tables the consumer stops, and says where they come from.

@@ -128,10 +128,11 @@ func testStore(t *testing.T, db storeDB, conn *pgx.Conn) {
 	}
 	expect(true)(tx.after(ctx, inbox.Place{Topic: "orders", Partition: 4}, pos(7, 1, 1, 0)))
 	expect(true)(tx.after(ctx, inbox.Place{Topic: "others", Partition: 3}, pos(7, 1, 1, 0)))
-	expect(true)(tx.after(ctx, at, pos(8, 1, 1, 0))) // the successor
+	expect(true)(tx.after(ctx, at, pos(8, 1, 1, 0)))  // the successor
+	expect(false)(tx.after(ctx, at, pos(7, 1, 1, 0))) // the old system has a position of its own
 	var other *inbox.OtherSystemError
-	if _, err := tx.after(ctx, at, pos(7, 9, 1, 0)); !errors.As(err, &other) {
-		t.Errorf("the old system after its successor: %v", err)
+	if _, err := tx.after(ctx, at, pos(9, 1, 1, 0)); !errors.As(err, &other) {
+		t.Errorf("a system that is not listed: %v", err)
 	}
 	if _, err := tx.after(ctx, at, inbox.Position{}); err == nil {
 		t.Error("a record without a position was accepted")
