@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -112,4 +113,22 @@ func ExitCode(p *child.Process) int {
 		return 128 + int(st.Signal())
 	}
 	return e.ExitCode()
+}
+
+// ModuleRoot returns the directory of go.mod: this one or one above.
+func ModuleRoot() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		up := filepath.Dir(dir)
+		if up == dir {
+			return "", errors.New("no go.mod in this directory or above it")
+		}
+		dir = up
+	}
 }

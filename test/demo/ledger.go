@@ -29,12 +29,12 @@ type ledger struct {
 
 // buildLedger builds the second application from the sources around us and returns its path.
 func buildLedger(ctx context.Context, dir string) (string, error) {
-	root, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	root, err := daemon.ModuleRoot()
 	if err != nil {
-		return "", fmt.Errorf("build the ledger: find the module's folder: %w", err)
+		return "", fmt.Errorf("build the ledger: %w", err)
 	}
 	binary := filepath.Join(dir, "ledger")
-	cmd := exec.CommandContext(ctx, "go", "build", "-C", filepath.Join(string(bytes.TrimSpace(root)), "test", "ends"), "-o", binary, "./ledger")
+	cmd := exec.CommandContext(ctx, "go", "build", "-C", filepath.Join(root, "test", "ends"), "-o", binary, "./ledger")
 	cmd.Env = daemon.Environment("CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the ledger: %w\n%s", err, bytes.TrimSpace(out))

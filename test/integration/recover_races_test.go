@@ -19,38 +19,11 @@ func TestRecoverInvisibleCommitAdvanced(t *testing.T) {
 	o.insert("order", "k", 1, 5)
 	o.awaitArrived(patience)
 	r.term()
-	o.exec(`ALTER SYSTEM SET synchronous_commit = local`)
-	o.exec(`ALTER SYSTEM SET synchronous_standby_names = 'nobody'`)
-	o.exec(`SELECT pg_reload_conf()`)
+	hidden := o.awaitAbsentStandby()
 	ctx := testContext(t)
-	hidden, err := pgx.Connect(ctx, o.pg.SuperURL(o.name))
+	_, err := hidden.Exec(ctx, `SET synchronous_commit = on`)
 	must(t, err)
-	t.Cleanup(func() { _ = hidden.Close(context.Background()) })
-	await(t, patience, "the new settings", func() error {
-		var names, commit string
-		if err := hidden.QueryRow(ctx, `SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit')`).Scan(&names, &commit); err != nil {
-			return err
-		}
-		if names != "nobody" || commit != "local" {
-			return fmt.Errorf("they are %q, %q", names, commit)
-		}
-		return nil
-	})
-	_, err = hidden.Exec(ctx, `SET synchronous_commit = on`)
-	must(t, err)
-	committed := make(chan error, 1)
-	go func() {
-		_, err := hidden.Exec(ctx, insertInto+`(gen_random_uuid(), 'order', 'hidden', 'added', '{}', '{}', 6)`)
-		committed <- err
-	}()
-	await(t, patience, "the commit to wait for a standby", func() error {
-		var n int
-		err := o.admin.scan(`SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`, &n)
-		if err == nil && n == 0 {
-			err = context.DeadlineExceeded
-		}
-		return err
-	})
+	committed := o.commitInvisibly(hidden)
 	o.exec(`SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())`, o.name)
 	type result struct {
 		out  string
@@ -92,10 +65,7 @@ func TestRecoverInvisibleCommit(t *testing.T) {
 	o.awaitArrived(patience)
 	r.term()
 	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
-	o.exec(`ALTER SYSTEM SET synchronous_commit = local`)
-	o.exec(`ALTER SYSTEM SET synchronous_standby_names = 'nobody'`)
-	o.exec(`SELECT pg_reload_conf()`)
-	time.Sleep(500 * time.Millisecond)
+	hidden := o.awaitAbsentStandby()
 	ctx := testContext(t)
 	connect := func() *pgx.Conn {
 		t.Helper()
@@ -110,9 +80,14 @@ func TestRecoverInvisibleCommit(t *testing.T) {
 		must(t, err)
 	}
 	// The slot's creation waits for one transaction, and then for another one. In the second phase a transaction can begin and commit.
-	first, second, hidden := connect(), connect(), connect()
-	exec(first, `BEGIN`)
-	exec(first, `SELECT pg_current_xact_id()`)
+	first, second := connect(), connect()
+	begin := func(conn *pgx.Conn) (xid string) {
+		t.Helper()
+		exec(conn, `BEGIN`)
+		must(t, conn.QueryRow(ctx, `SELECT pg_current_xact_id()::text`).Scan(&xid))
+		return xid
+	}
+	firstID := begin(first)
 	type result struct {
 		out  string
 		code int
@@ -122,39 +97,25 @@ func TestRecoverInvisibleCommit(t *testing.T) {
 		out, notes, code := o.runBinary(env, "recover", "--yes")
 		done <- result{out + notes, code}
 	}()
-	lockWait := func(what string) {
+	lockWait := func(xid string) {
 		t.Helper()
-		await(t, patience, what, func() error {
+		await(t, patience, "the slot's creation to wait for transaction "+xid, func() error {
 			var n int
-			err := o.admin.scan(`SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted`, &n)
+			err := o.admin.scan(`SELECT count(*) FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted AND transactionid::text = '`+xid+`'`, &n)
 			if err == nil && n == 0 {
 				err = context.DeadlineExceeded
 			}
 			return err
 		})
 	}
-	lockWait("the slot's creation to wait")
-	exec(second, `BEGIN`)
-	exec(second, `SELECT pg_current_xact_id()`)
+	lockWait(firstID)
+	secondID := begin(second)
 	exec(first, `ROLLBACK`)
-	time.Sleep(time.Second)
-	lockWait("the slot's creation to wait again")
+	lockWait(secondID)
 	exec(hidden, `SET synchronous_commit = on`)
-	committed := make(chan error, 1)
-	go func() {
-		_, err := hidden.Exec(ctx, insertInto+`(gen_random_uuid(), 'order', 'hidden', 'added', '{}', '{}', 6)`)
-		committed <- err
-	}()
-	await(t, patience, "the commit to wait for a standby", func() error {
-		var n int
-		err := o.admin.scan(`SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`, &n)
-		if err == nil && n == 0 {
-			err = context.DeadlineExceeded
-		}
-		return err
-	})
+	committed := o.commitInvisibly(hidden)
 	exec(second, `ROLLBACK`)
-	time.Sleep(5 * time.Second)
+	time.Sleep(5 * time.Second) // a recover that does not wait for the commit has compared by then
 	o.exec(`SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
 	must(t, <-committed)
 	res := <-done
@@ -249,4 +210,49 @@ func TestRecoverLocalTime(t *testing.T) {
 	if out := o.recover(env, 0, "--since", since); !strings.Contains(out, "5 rows compared with 5 records: 0 rows are missing") {
 		t.Errorf("recover --since prints:\n%s", out)
 	}
+}
+
+// awaitAbsentStandby makes the server wait for a standby that does not exist, where a session sets synchronous_commit to on. It returns a
+// connection that has these settings.
+func (o *outbox) awaitAbsentStandby() *pgx.Conn {
+	o.t.Helper()
+	o.exec(`ALTER SYSTEM SET synchronous_commit = local`)
+	o.exec(`ALTER SYSTEM SET synchronous_standby_names = 'absent'`)
+	o.exec(`SELECT pg_reload_conf()`)
+	ctx := testContext(o.t)
+	conn, err := pgx.Connect(ctx, o.pg.SuperURL(o.name))
+	must(o.t, err)
+	o.t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	await(o.t, patience, "the new settings", func() error {
+		var names, commit string
+		if err := conn.QueryRow(ctx, `SELECT current_setting('synchronous_standby_names'), current_setting('synchronous_commit')`).Scan(&names, &commit); err != nil {
+			return err
+		}
+		if names != "absent" || commit != "local" {
+			return fmt.Errorf("they are %q, %q", names, commit)
+		}
+		return nil
+	})
+	return conn
+}
+
+// commitInvisibly commits a row whose commit waits for the standby: it is in the WAL, and not visible. The result of the commit comes when
+// the wait ends.
+func (o *outbox) commitInvisibly(conn *pgx.Conn) <-chan error {
+	o.t.Helper()
+	committed := make(chan error, 1)
+	ctx := testContext(o.t)
+	go func() {
+		_, err := conn.Exec(ctx, insertInto+`(gen_random_uuid(), 'order', 'hidden', 'added', '{}', '{}', 6)`)
+		committed <- err
+	}()
+	await(o.t, patience, "the commit to wait for a standby", func() error {
+		var n int
+		err := o.admin.scan(`SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`, &n)
+		if err == nil && n == 0 {
+			err = context.DeadlineExceeded
+		}
+		return err
+	})
+	return committed
 }

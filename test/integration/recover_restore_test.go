@@ -210,7 +210,7 @@ func (o *outbox) ids() (ids []string) {
 func (o *outbox) skipWAL(segments int) {
 	o.t.Helper()
 	for range segments {
-		o.exec(`SELECT pg_logical_emit_message(false, 'nobody', 'x')`) // an empty segment is not left
+		o.exec(`SELECT pg_logical_emit_message(false, 'unread', 'x')`) // an empty segment is not left
 		o.exec(`SELECT pg_switch_wal()`)
 	}
 }

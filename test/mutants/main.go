@@ -17,9 +17,10 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"regexp"
 	"time"
+
+	"github.com/outboxcdc/outboxcdc/test/daemon"
 )
 
 func main() {
@@ -55,7 +56,7 @@ func run(ctx context.Context, out io.Writer, o options) error {
 		}
 		return nil
 	}
-	root, err := moduleRoot()
+	root, err := daemon.ModuleRoot()
 	if err != nil {
 		return err
 	}
@@ -93,24 +94,6 @@ func choose(from []mutant, only string) ([]mutant, error) {
 		return nil, fmt.Errorf("-run %s: no mutant has a matching name", only)
 	}
 	return chosen, nil
-}
-
-// moduleRoot returns the directory of go.mod: this one or one above.
-func moduleRoot() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return dir, nil
-		}
-		up := filepath.Dir(dir)
-		if up == dir {
-			return "", fmt.Errorf("no go.mod in this directory or above it")
-		}
-		dir = up
-	}
 }
 
 func summary(out io.Writer, results []result, took time.Duration) error {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/outboxcdc/outboxcdc/test/daemon"
 )
 
 // module is a small module: correct code, and a test for half of it.
@@ -145,7 +147,7 @@ func TestTimeOut(t *testing.T) {
 // TestRules checks that every wrong rule still applies to the tree, so that a change of the code fails here and not
 // when the mutants are run.
 func TestRules(t *testing.T) {
-	root, err := moduleRoot()
+	root, err := daemon.ModuleRoot()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"sync"
@@ -168,22 +167,4 @@ func runTask(ctx context.Context, st *stage, t task) (string, error) {
 		return "", fmt.Errorf("the mutant ended with another error: %w", err)
 	}
 	return "", errors.New("NOT NOTICED: the ledger is right")
-}
-
-// moduleRoot returns the directory of go.mod: this one or one above.
-func moduleRoot() (string, error) {
-	dir, err := os.Getwd()
-	if err != nil {
-		return "", err
-	}
-	for {
-		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return dir, nil
-		}
-		up := filepath.Dir(dir)
-		if up == dir {
-			return "", errors.New("no go.mod in this directory or above it")
-		}
-		dir = up
-	}
 }

@@ -3,11 +3,13 @@ package main
 import (
 	"path/filepath"
 	"testing"
+
+	"github.com/outboxcdc/outboxcdc/test/daemon"
 )
 
 // Every language of samples/ has mutants, and their texts are in the files.
 func TestMutantsCanBePlanted(t *testing.T) {
-	root, err := moduleRoot()
+	root, err := daemon.ModuleRoot()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ type stage struct {
 // openStage starts the servers. Call close on its result, also after an error.
 func openStage(ctx context.Context, binary string) (*stage, error) {
 	st := &stage{binary: binary}
-	root, err := moduleRoot()
+	root, err := daemon.ModuleRoot()
 	if err != nil {
 		return st, err
 	}
