@@ -157,14 +157,11 @@ func TestDeduplicatedFrozenInstance(t *testing.T) {
 	first, second := o.startStreaming(append(env, proxied)...), o.start(append(env, proxied)...)
 	w := o.write(load{rand: rnd, pause: 4 * time.Millisecond})
 	for range rounds {
-		second.awaitState("waiting_for_slot", patience)
-		w.awaitCommits(100)
-		must(t, first.proc.Freeze(testContext(t)))
-		t.Cleanup(func() { _ = first.proc.Thaw() })
+		first, second = freezeActive(t, first, second)
 		time.Sleep(timeout / 4) // the duration is the fault
 		must(t, first.proc.Thaw())
 		w.awaitCommits(50)
-		must(t, first.proc.Freeze(testContext(t)))
+		first, second = freezeActive(t, first, second) // the short freeze may have ended the session, if requests were open
 		ended := first.sessionsEndedLogged()
 		second.awaitState("streaming", patience)
 		w.awaitCommits(100)
@@ -174,12 +171,42 @@ func TestDeduplicatedFrozenInstance(t *testing.T) {
 		if first.sessionsEndedLogged() == ended {
 			t.Error("the log of the frozen instance does not say that its session ended")
 		}
-		first, second = second, first
 	}
 	o.awaitHealed()
 	w.stop()
 	o.repeatsAtMost(o.verify(patience), 0, "the records of the frozen instance had arrived before the other read the partitions, and it sent nothing later")
 	o.checkSessionOrder()
+}
+
+// freezeActive waits until one of two instances streams and the other waits for the slot, freezes the former, and returns both in
+// this order. The log of the frozen instance decides: its session can end before the signal arrives.
+func freezeActive(t *testing.T, a, b *relay) (active, standby *relay) {
+	t.Helper()
+	await(t, patience, "one instance to stream, frozen, and the other to wait for the slot", func() error {
+		for _, pair := range [][2]*relay{{a, b}, {b, a}} {
+			active, standby = pair[0], pair[1]
+			if active.stateLogged() != "streaming" || standby.stateLogged() != "waiting_for_slot" {
+				continue
+			}
+			must(t, active.proc.Freeze(testContext(t)))
+			if active.stateLogged() == "streaming" {
+				return nil
+			}
+			must(t, active.proc.Thaw())
+		}
+		return fmt.Errorf("the instances are %s and %s", a.stateLogged(), b.stateLogged())
+	})
+	t.Cleanup(func() { _ = active.proc.Thaw() })
+	return active, standby
+}
+
+// stateLogged returns the latest state in the log, which works for a frozen process too.
+func (r *relay) stateLogged() string {
+	states := r.logged("state")
+	if len(states) == 0 {
+		return "starting"
+	}
+	return fmt.Sprint(states[len(states)-1]["state"])
 }
 
 // sessionsEndedLogged counts the ends of sessions by the log, which works for a frozen process too.
