@@ -27,7 +27,7 @@ func TestStandbyTakesOver(t *testing.T) {
 	o := newOutbox(t, options{})
 	o.proves("F09", "an instance beside another: SIGTERM, then kill -9 of the active one")
 	o.sample()
-	first := o.startStreaming(slowSenderTimeout)
+	first := o.startStreaming(slowSenderTimeout, steady) // else it may lose the slot before it is told to stop
 	w := o.write(load{rand: rnd})
 	w.awaitCommits(50)
 
@@ -111,21 +111,19 @@ func TestFrozenInstanceLosesTheSlot(t *testing.T) {
 	freezes := map[*relay][]pglogrepl.LSN{} // the slot's confirmed position at each
 	var slowest time.Duration
 	for range rounds {
-		second.awaitState("waiting_for_slot", patience)
 		w.awaitCommits(100)
-		begin := time.Now()
-		must(t, first.proc.Freeze(testContext(t)))
-		t.Cleanup(func() { _ = first.proc.Thaw() })
+		first, second = freezeActive(t, first, second)
+		begin, ended := time.Now(), first.sessionsEndedLogged()
 		freezes[first] = append(freezes[first], o.confirmed())
 		second.awaitState("streaming", takeOverTime+timeout)
 		slowest = max(slowest, time.Since(begin))
 		t.Logf("frozen: streaming after %v, wal_sender_timeout %v", time.Since(begin).Round(time.Millisecond), timeout)
 		w.awaitCommits(100)
 		must(t, first.proc.Thaw())
-		first.awaitState("waiting_for_slot", takeOverTime)
+		await(t, takeOverTime, "the thawed instance to log the end of its session", func() error { return waitFor(first.sessionsEndedLogged() > ended) })
 		w.awaitCommits(100)
-		first, second = second, first
 	}
+	first, second = oneActive(t, first, second)
 	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
@@ -159,6 +157,25 @@ func TestFrozenInstanceLosesTheSlot(t *testing.T) {
 	}
 }
 
+// oneActive waits until one of two instances streams and the other waits for the slot, and returns both in this order.
+func oneActive(t *testing.T, a, b *relay) (active, waiting *relay) {
+	t.Helper()
+	await(t, patience, "one to stream and one to wait", func() error {
+		one, err1 := a.status()
+		two, err2 := b.status()
+		switch {
+		case one.State == "streaming" && two.State == "waiting_for_slot":
+			active, waiting = a, b
+		case two.State == "streaming" && one.State == "waiting_for_slot":
+			active, waiting = b, a
+		default:
+			return errors.Join(fmt.Errorf("%+v and %+v", one, two), err1, err2, a.o.checkRelays())
+		}
+		return nil
+	})
+	return active, waiting
+}
+
 // Two instances start at the same moment, repeatedly: one gets the slot, the other logs that it waits, and for which
 // one. It takes over when the first is killed.
 func TestTwoInstancesFromTheStart(t *testing.T) {
@@ -171,25 +188,15 @@ func TestTwoInstancesFromTheStart(t *testing.T) {
 	w := o.write(load{rand: rnd})
 	for range rounds {
 		pair := [2]*relay{o.start(slowSenderTimeout), o.start(slowSenderTimeout)}
-		var active, waiting *relay
-		await(t, patience, "one to stream and one to wait", func() error {
-			one, err1 := pair[0].status()
-			two, err2 := pair[1].status()
-			switch {
-			case one.State == "streaming" && two.State == "waiting_for_slot":
-				active, waiting = pair[0], pair[1]
-			case two.State == "streaming" && one.State == "waiting_for_slot":
-				active, waiting = pair[1], pair[0]
-			default:
-				return errors.Join(fmt.Errorf("%+v and %+v", one, two), err1, err2, o.checkRelays())
+		active, waiting := oneActive(t, pair[0], pair[1])
+		await(t, patience, "the waiting instance to report which process of the server has the slot", func() error {
+			walsender := o.query(o.slotSQL("coalesce(active_pid::text, 'none')"))
+			st, err := waiting.status()
+			if err == nil && !strings.Contains(st.Reason, walsender) {
+				err = fmt.Errorf("process %s has it, and the reason is %q", walsender, st.Reason)
 			}
-			return nil
+			return errors.Join(err, o.checkRelays())
 		})
-		var walsender string
-		must(t, o.admin.scan(o.slotSQL("active_pid::text"), &walsender))
-		if st, err := waiting.status(); err != nil || !strings.Contains(st.Reason, walsender) {
-			t.Errorf("the waiting instance does not report that process %s of the server has the slot: %+v, %v", walsender, st, err)
-		}
 		w.awaitCommits(30)
 		// The other may have the slot before the test can read what this one confirmed last.
 		active.confirmed, active.stopped, active.endExpected = o.confirmed(), true, true
