@@ -2,6 +2,7 @@ package integration
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -9,8 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
-	"time"
 
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
@@ -91,13 +92,7 @@ func (o *letterOutbox) evictBlocked(cmd *exec.Cmd) {
 	r, w, err := os.Pipe()
 	must(o.t, err)
 	defer r.Close()
-	must(o.t, w.SetWriteDeadline(time.Now().Add(100*time.Millisecond)))
-	for err == nil { // until the pipe is full
-		_, err = w.Write(make([]byte, 4096))
-	}
-	for err = nil; err == nil; {
-		_, err = w.Write([]byte{0})
-	}
+	fillPipe(o.t, w)
 	cmd.Stdout = w
 	must(o.t, cmd.Start())
 	must(o.t, w.Close())
@@ -118,6 +113,24 @@ func (o *letterOutbox) evictBlocked(cmd *exec.Cmd) {
 		o.t.Errorf("sent without the group: %v, want one, sent before the group was taken", after)
 	}
 	for o.sentTwice = range after {
+	}
+}
+
+// fillPipe writes until a pipe takes no further byte.
+func fillPipe(t *testing.T, w *os.File) {
+	t.Helper()
+	raw, err := w.SyscallConn()
+	must(t, err)
+	must(t, raw.Write(func(fd uintptr) bool {
+		for _, size := range []int{4096, 1} {
+			for err = nil; err == nil || errors.Is(err, syscall.EINTR); {
+				_, err = syscall.Write(int(fd), make([]byte, size))
+			}
+		}
+		return true
+	}))
+	if !errors.Is(err, syscall.EAGAIN) {
+		t.Fatal(err)
 	}
 }
 

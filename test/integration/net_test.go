@@ -101,12 +101,15 @@ func (r *relay) checkResources() {
 	if goroutines > 100 || files > 60 {
 		r.t.Errorf("the daemon has %v goroutines and %v open files", goroutines, files)
 	}
-	var slots, backends int
-	must(r.t, r.o.admin.scan("SELECT count(*) FROM pg_replication_slots WHERE database = '"+r.o.name+"'", &slots))
-	must(r.t, r.o.admin.scan("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'outboxcdc-"+r.o.name+"'", &backends))
-	if slots != 1 || backends > 4 {
-		r.t.Errorf("the server has %d slots and %d sessions of this daemon", slots, backends)
-	}
+	await(r.t, patience, "one slot, and few sessions at the server", func() error { // which notices with a delay that a connection is closed
+		var slots, backends int
+		err := errors.Join(r.o.admin.scan("SELECT count(*) FROM pg_replication_slots WHERE database = '"+r.o.name+"'", &slots),
+			r.o.admin.scan("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'outboxcdc-"+r.o.name+"'", &backends))
+		if err == nil && (slots != 1 || backends > 4) {
+			err = fmt.Errorf("the server has %d slots and %d sessions of this daemon", slots, backends)
+		}
+		return err
+	})
 }
 
 // checkNoTakeover fails the test if the daemon has ended since its start and another took over.

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -12,8 +11,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // command is a command that runs beside the test. No person answers its questions.
@@ -100,14 +97,15 @@ func TestRecoverLock(t *testing.T) {
 	env := o.deduplicating(fence)
 	o.exec(`SELECT pg_advisory_lock(hashtext('outboxcdc recover'), hashtext($1))`, o.name)
 	o.recover(env, 69)
-	go func() {
-		time.Sleep(2 * time.Second)
-		_ = o.admin.do(func(ctx context.Context, conn *pgx.Conn) error {
-			_, err := conn.Exec(ctx, `SELECT pg_advisory_unlock_all()`)
-			return err
-		})
-	}()
-	o.recover(env, 0)
+	c := o.startCommand(env, "recover", "--yes")
+	await(t, patience, "the command to try the lock in vain", func() error {
+		tried := o.query(`SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle' AND query LIKE 'SELECT pg_try_advisory_lock%'`)
+		return waitFor(tried != "0")
+	})
+	o.exec(`SELECT pg_advisory_unlock_all()`)
+	if code := c.wait(patience); code != 0 {
+		t.Errorf("exit code %d:\n%s", code, c.output())
+	}
 }
 
 // newGap creates an outbox whose slot was dropped, with rows that Kafka does not have.
@@ -129,11 +127,11 @@ func newGap(t *testing.T, rows int) (o *outbox, env []string) {
 // Ctrl-C while records are sent: the command says how many Kafka has, and the second run sends exactly the rest.
 func TestRecoverInterrupted(t *testing.T) {
 	t.Parallel()
-	const rows = 4000
+	const rows = 20_000 // at the rate below, enough for seconds between the records and the signal
 	o, env := newGap(t, rows)
 	o.proves("F87", "slot dropped, %d rows missing; SIGINT in the middle of `recover`, then `recover` again", rows)
 	c := o.startCommand(env, "recover", "--yes", "--rate", "1000")
-	o.awaitRecords(10 + rows/8)
+	o.awaitRecords(10 + 500)
 	if code := c.interrupt(); code != 1 || !strings.Contains(c.output(), "interrupted: ") {
 		t.Errorf("exit code %d:\n%s", code, c.output())
 	}

@@ -246,13 +246,6 @@ func (o *outbox) commitInvisibly(conn *pgx.Conn) <-chan error {
 		_, err := conn.Exec(ctx, insertInto+`(gen_random_uuid(), 'order', 'hidden', 'added', '{}', '{}', 6)`)
 		committed <- err
 	}()
-	await(o.t, patience, "the commit to wait for a standby", func() error {
-		var n int
-		err := o.admin.scan(`SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`, &n)
-		if err == nil && n == 0 {
-			err = context.DeadlineExceeded
-		}
-		return err
-	})
+	awaitSyncRep(o, 1)
 	return committed
 }

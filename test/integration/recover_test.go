@@ -285,7 +285,7 @@ func TestBackfillKilled(t *testing.T) {
 	p.exec(`UPDATE outbox SET processed = true WHERE n <= $1`, p.total-p.pending)
 	env := append(p.deduplicating(fence), "OUTBOXCDC_OUTBOX_ORDER=seq")
 	where := []string{"--yes", "--where", "processed IS NOT TRUE"}
-	cmd := exec.Command(testSuite.binary, slices.Concat(p.args, []string{"backfill", "--rate", fmt.Sprint(p.pending / 5)}, where)...)
+	cmd := exec.Command(testSuite.binary, slices.Concat(p.args, []string{"backfill", "--rate", fmt.Sprint(p.pending / 20)}, where)...)
 	cmd.Env = append(p.env(), env...)
 	must(t, cmd.Start())
 	await(t, patience, "some records", func() error {
