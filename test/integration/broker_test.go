@@ -50,7 +50,7 @@ func TestBrokerAwayForLong(t *testing.T) {
 	gone := time.Now()
 	r.awaitState("parked", patience)
 	o.awaitSlotFree()
-	peak := r.peakMemory()
+	peak, had := r.peakMemory(), r.sessionsEnded()
 	o.holdFault(away - time.Since(gone))
 	ended := r.sessionsEnded()
 	must(t, k.StartAgain(testContext(t)))
@@ -59,8 +59,8 @@ func TestBrokerAwayForLong(t *testing.T) {
 	v := o.verify(patience)
 	grown := r.peakMemory() - peak
 	o.outcome("%d sessions ended while it was away, memory grew by %d MiB from parked to the end", ended, grown>>20)
-	if ended > 2 {
-		t.Errorf("%d sessions ended, but a parked daemon waits; states: %s", ended, states(r))
+	if ended > had {
+		t.Errorf("%d sessions ended after the first %d, but a parked daemon waits; states: %s", ended-had, had, states(r))
 	}
 	if grown > 32<<20 {
 		t.Errorf("memory grew by %d MiB", grown>>20)
@@ -78,7 +78,7 @@ func TestBrokerFrozen(t *testing.T) {
 	o.proves("F65", "the only broker stopped by SIGSTOP for %v under load, park_after above that", frozen)
 	o.sample()
 	w := o.write(load{rand: rnd})
-	r := o.startStreaming(smallWindow, "OUTBOXCDC_TUNING_PARK_AFTER=2m")
+	r := o.startStreaming(smallWindow, "OUTBOXCDC_TUNING_PARK_AFTER=2m", steady)
 	w.awaitCommits(100)
 	must(t, k.Freeze(testContext(t)))
 	o.holdFault(frozen)
@@ -104,7 +104,7 @@ func TestMinInsyncReplicasAboveReplicas(t *testing.T) {
 	o := newOutbox(t, options{})
 	o.proves("F60", "min.insync.replicas of a topic with one replica set to 2 for %v, and back to 1", lasts)
 	o.sample()
-	r := o.startStreaming(smallWindow)
+	r := o.startStreaming(smallWindow, steady)
 	w := o.write(load{rand: rnd})
 	w.awaitCommits(50)
 	set := func(n string) {

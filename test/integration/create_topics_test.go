@@ -50,7 +50,7 @@ func TestCreateManyTopics(t *testing.T) {
 	o.sample()
 	o.exec(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) SELECT 'new' || n, 'k', 'made', '{}' FROM generate_series(0, 59) n`)
 	began := time.Now()
-	r := o.startStreaming(createTopics...)
+	r := o.startStreaming(append(createTopics, steady)...)
 	await(t, patience, "the last topic", func() error {
 		if n := len(r.logged("topic created")); n < len(types) {
 			return fmt.Errorf("%d topics", n)

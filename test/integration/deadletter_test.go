@@ -300,7 +300,7 @@ func TestDeadLettersOfEveryCause(t *testing.T) {
 				o.sample()
 			}
 			o.insertMixed(nullKey, 3)
-			r := o.startStreaming(o.policy(c.policy, c.more...)...)
+			r := o.startStreaming(append(o.policy(c.policy, c.more...), steady)...)
 			all := []any{495}
 			for _, p := range allPoison {
 				all = append(all, p)

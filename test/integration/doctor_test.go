@@ -225,7 +225,7 @@ func TestEveryExitCode(t *testing.T) {
 		}},
 		{1, "drain incomplete", func(t *testing.T, o *outbox) int {
 			k := o.kafka.(*kafkatest.Fake)
-			r := o.startStreaming("OUTBOXCDC_SHUTDOWN_TIMEOUT=100ms")
+			r := o.startStreaming("OUTBOXCDC_SHUTDOWN_TIMEOUT=100ms", steady)
 			must(t, k.Inject(testContext(t), kafkatest.Fault{Delay: patience}))
 			o.insert("order", "k", 1, 1)
 			await(t, patience, "an event in flight", func() error {

@@ -185,7 +185,7 @@ func (g *guardedOutbox) testMechanism(mechanism string, a *testcert.Authority) {
 		must(g.t, kafkatest.SetPassword(testContext(g.t), g.k.Brokers(), mechanism, g.user, kafkaPassword))
 	}
 	g.allow()
-	r := g.startStreaming(append(env, "OUTBOXCDC_TUNING_PARK_AFTER=1m")...) // a busy machine must not end the session
+	r := g.startStreaming(append(env, "OUTBOXCDC_TUNING_PARK_AFTER=1m", steady)...) // a busy machine must not end the session
 	w := g.write(load{rand: newRand(g.t), connections: 1, pause: 40 * time.Millisecond})
 	began := time.Now()
 	for time.Since(began) < reauthenticate+time.Second {

@@ -87,13 +87,13 @@ func kafkaCutAfterBytes(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) 
 
 // F15 without loss: nothing passes for less than park_after, and then everything does.
 func kafkaStandstill(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
-	lasts, factor := fullOrShort(24*time.Second, 5*time.Second), fullOrShort(5, 24)
+	lasts, factor := fullOrShort(24*time.Second, 8*time.Second), fullOrShort(5, 15)
 	rnd := newRand(t)
 	o := newOutbox(t, options{kafka: k})
 	o.proves("F15", "network to Kafka held up for %v (120 s ÷ %d), less than park_after", lasts, factor)
 	o.sample()
 	w := o.write(calmLoad(rnd))
-	r := o.startThrough(p, senderTimeout(2*time.Second))
+	r := o.startThrough(p, senderTimeout(5*time.Second), steady)
 	o.awaitRecords(1) // its topic look-ups are done
 	w.awaitCommits(20)
 	before := r.reconnects("")

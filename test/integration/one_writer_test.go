@@ -16,7 +16,7 @@ func TestOneWriterAfterTheStream(t *testing.T) {
 	t.Parallel()
 	k := kafkatest.FakeForTest(t, kafkatest.FakeOptions{})
 	o := newOutbox(t, options{kafka: k, partitions: 1})
-	env := o.deduplicating(5 * time.Second)
+	env := o.deduplicating(10 * time.Second) // the first one must be the active one until its walsender is ended
 	pp, pgEnv := o.proxied()
 	first := o.startStreaming(append(env, pgEnv)...)
 	second := o.start(env...)
@@ -52,7 +52,7 @@ func TestOneWriterCutOff(t *testing.T) {
 	k := kafkatest.RealForTest(t, kafkatest.RealOptions{QuickStart: true, Proxied: []int{kp.Port()}})
 	kp.Target(k.ProxiedBackend(0))
 	o := newOutbox(t, options{kafka: k})
-	env := append(o.deduplicating(5*time.Second), "OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=5s") // the standby is active before the first one's check gives up
+	env := append(o.deduplicating(10*time.Second), "OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=6s") // the standby is active before the first one's check gives up
 	pp, pgEnv := o.proxied()
 	first := o.startStreaming(append(env, pgEnv, "OUTBOXCDC_KAFKA_BROKERS="+kp.Addr())...)
 	second := o.start(env...)

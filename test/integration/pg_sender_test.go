@@ -14,8 +14,8 @@ import (
 // sends status updates often enough not to be disconnected. A daemon whose park_after passes parks, and Postgres may be
 // stopped and started meanwhile. When Kafka is back, both deliver everything.
 func TestKafkaAwayForManySenderTimeouts(t *testing.T) {
-	const timeout, window = 3 * time.Second, 1000
-	outage := fullOrShort(30*time.Second, 12*time.Second)
+	const timeout, window = 5 * time.Second, 1000
+	outage := fullOrShort(30*time.Second, 16*time.Second)
 	const giveUp = 40 * time.Second // a session's producer gives a batch up after 50 s at most
 	parkAfter := fullOrShort(10*time.Second, 3*time.Second)
 	rnd := newRand(t)
@@ -37,7 +37,7 @@ func TestKafkaAwayForManySenderTimeouts(t *testing.T) {
 	parks.proves("F19 F22", "%s; park_after %v, then Postgres restarted (fast)", what, parkAfter)
 	slow := load{rand: rnd, connections: 2, pause: 20 * time.Millisecond}
 	writers := []*writer{stays.write(slow), parks.write(slow)}
-	stayed, parked := stays.startStreaming(settings(time.Hour)...), parks.startStreaming(settings(parkAfter)...)
+	stayed, parked := stays.startStreaming(append(settings(time.Hour), steady)...), parks.startStreaming(settings(parkAfter)...)
 	for _, w := range writers {
 		w.awaitCommits(50)
 	}

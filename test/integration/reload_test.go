@@ -60,7 +60,7 @@ func TestReload(t *testing.T) {
 	login, _ := o.ownRole("LOGIN REPLICATION")
 	f, env := o.fileInstead("OUTBOXCDC_POSTGRES_URL", "OUTBOXCDC_LOG_LEVEL")
 	f.write("postgres: {url: %q}\nlog: {level: info}\n", o.pg.URL(o.name, login, password))
-	r := o.startAs(slices.Concat(o.args, []string{"run", "-c", f.path}), env)
+	r := o.startAs(slices.Concat(o.args, []string{"run", "-c", f.path}), append(env, steady))
 	r.awaitState("streaming", patience)
 	w := o.write(load{rand: rnd})
 	w.awaitCommits(20)
@@ -80,7 +80,9 @@ func TestReload(t *testing.T) {
 	o.exec(`ALTER ROLE ` + login + ` PASSWORD 'reload-s3cr3t'`)
 	f.write("postgres: {url: %q}\ntuning: {status_interval: 2s}\nlog: {level: debug}\n", o.pg.URL(o.name, login, "reload-s3cr3t"))
 	r.hangUp(1)
-	if named := r.logged("changed settings need a restart of the daemon"); len(named) != 1 ||
+	const restart = "changed settings need a restart of the daemon" // logged after the reload
+	await(t, patience, restart, func() error { return waitFor(len(r.logged(restart)) > 0) })
+	if named := r.logged(restart); len(named) != 1 ||
 		fmt.Sprint(named[0]["settings"]) != "[tuning.status_interval]" {
 		t.Errorf("settings that need a restart: %v", named)
 	}

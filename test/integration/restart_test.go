@@ -62,7 +62,7 @@ func TestTermWhileKafkaIsFrozen(t *testing.T) {
 			o.proves(c.faults, "Kafka frozen with 50 records in flight, SIGTERM, shutdown_timeout %v%s", c.timeout,
 				map[bool]string{true: ", a second SIGTERM while it drains"}[c.second])
 			o.sample()
-			r := o.startStreaming("OUTBOXCDC_SHUTDOWN_TIMEOUT=" + c.timeout.String())
+			r := o.startStreaming("OUTBOXCDC_SHUTDOWN_TIMEOUT="+c.timeout.String(), steady)
 			o.insert("order", "a", 1, 1)
 			o.awaitArrived(patience)
 			must(t, k.Freeze(testContext(t)))

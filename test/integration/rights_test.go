@@ -222,7 +222,7 @@ func TestTimeoutsOfTheRole(t *testing.T) {
 	} {
 		o.exec(`ALTER ROLE ` + login + ` SET ` + s)
 	}
-	r := o.startStreaming(env)
+	r := o.startStreaming(env, steady)
 	o.insert("order", "k", 1, 3)
 	o.verify(patience)
 	begin := time.Now()

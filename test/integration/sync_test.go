@@ -264,7 +264,7 @@ func synchronizedSlots(t *testing.T, pg *pgtest.Server) {
 
 	// A daemon that starts meanwhile behaves the same.
 	r.term()
-	const timeout = 3 * time.Second
+	const timeout = 6 * time.Second
 	r = o.start(fmt.Sprintf("OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=%v", timeout))
 	r.awaitState("waiting_for_standby", patience)
 	begin := time.Now()

@@ -20,7 +20,7 @@ func TestTermInALongTransaction(t *testing.T) {
 	rows := fullOrShort(3_000_000, 1_500_000)
 	o := newOutbox(t, options{pg: heavyPostgres(t), kafka: kafkatest.FakeForTest(t, kafkatest.FakeOptions{})})
 	o.proves("F03 F48", "SIGTERM while one transaction of %d rows is sent, with an acknowledged transaction before it", rows)
-	r := o.startStreaming(append(o.deduplicating(fence), "OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=60s")...)
+	r := o.startStreaming(append(o.deduplicating(steadyFence), "OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=60s")...)
 	ctx := testContext(t)
 	conn, err := pgx.Connect(ctx, o.pg.SuperURL(o.name))
 	must(t, err)
@@ -52,11 +52,11 @@ func TestTermInALongTransaction(t *testing.T) {
 // the record is stored.
 func TestTermWhileThePositionTopicRefuses(t *testing.T) {
 	t.Parallel()
-	const timeout = 3 * time.Second
+	const timeout = 5 * time.Second
 	k := faultyKafka(t)
 	o := newOutbox(t, options{kafka: k})
 	o.proves("F03 F60", "the position topic answers NOT_ENOUGH_REPLICAS from before SIGTERM until %v after, wal_sender_timeout %v", 3*timeout, timeout)
-	env := append(o.deduplicating(fence), fmt.Sprint("OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=", timeout))
+	env := append(o.deduplicating(steadyFence), fmt.Sprint("OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=", timeout))
 	r := o.startStreaming(env...)
 	o.awaitConfirmed(o.insert("order", "a", 1, 1), patience)
 	inject(t, k, kafkatest.Fault{Topic: o.positionTopic(), Answer: 19})
