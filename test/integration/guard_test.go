@@ -107,12 +107,12 @@ func TestAlterationThatNobodySeesYet(t *testing.T) {
 	// It takes effect once the checkpointer has read it, which only a commit shows.
 	probing, endProbe := context.WithCancel(context.Background())
 	defer endProbe()
-	probed := make(chan error, 1)
+	probed := make(chan struct{})
 	go func() {
+		defer close(probed)
 		for err := error(nil); err == nil; { // until one waits, and is cancelled
 			err = pg.Exec(probing, o.name, `INSERT INTO counter VALUES (gen_random_uuid()::text)`)
 		}
-		probed <- nil
 	}()
 	awaitSyncRep(o, 1)
 	endProbe()
