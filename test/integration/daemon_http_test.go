@@ -18,7 +18,7 @@ import (
 // Delivery is not affected, and afterwards nothing of them is left.
 func TestMetricsHammered(t *testing.T) {
 	t.Parallel()
-	const timeout = 15 * time.Second // a machine that stands still for a while is no effect of the clients
+	const timeout = 15 * time.Second // a slow machine is no effect of the clients
 	lasts := fullOrShort(60*time.Second, 4*time.Second)
 	rnd := newRand(t)
 	o := newOutbox(t, options{})

@@ -173,7 +173,7 @@ func cleanEnv() (env []string) {
 const atLeastOnce = "OUTBOXCDC_DELIVERY_MODE=at_least_once"
 
 // steadyFence is a fence_wait for daemons whose session the test must not lose. A session with open requests lives for three quarters of
-// it without a catalog check, so that a machine may stand still for seconds. It costs nothing before an unclean end.
+// it without a catalog check, which on a slow machine can take seconds. It costs nothing before an unclean end.
 const steadyFence = 6 * time.Second
 
 // steady is the setting for it.

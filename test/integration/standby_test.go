@@ -27,7 +27,7 @@ func TestStandbyTakesOver(t *testing.T) {
 	o := newOutbox(t, options{})
 	o.proves("F09", "an instance beside another: SIGTERM, then kill -9 of the active one")
 	o.sample()
-	first := o.startStreaming(slowSenderTimeout, steady) // else it may lose the slot before it is told to stop
+	first := o.startStreaming(slowSenderTimeout, steady) // else it may lose the slot before the signal
 	w := o.write(load{rand: rnd})
 	w.awaitCommits(50)
 
