@@ -49,7 +49,7 @@ func (o *outbox) adjacentCommits(rnd *rand.Rand, pairs, kills int, env ...string
 	r := o.startStreaming(env...)
 	ends := map[string]pglogrepl.LSN{} // id of a pair's second → where the first ended
 	exact := 0
-	// A record of the server's background writer can come between the two, at a slow machine more often: then further pairs follow.
+	// A record of the server's background writer can come between the two, more often on a slow machine: then further pairs follow.
 	for i := 0; i < pairs || i < 3*pairs && exact < kills/4; i++ {
 		first, second := newID(rnd), newID(rnd)
 		commitFirst, commitSecond := prepareBoth(t, o, a, b, i, first, second)

@@ -64,6 +64,7 @@ func TestStarvedOfProcessor(t *testing.T) {
 	o := newOutbox(t, options{})
 	o.proves("F74", "nice 19 beside four busy loops for %v, wal_sender_timeout %v", begun, timeout)
 	o.sample()
+	// With less, a session whose catalog checks take seconds would end.
 	r := o.startStreaming(fmt.Sprint("OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=", timeout), "OUTBOXCDC_TUNING_FENCE_WAIT=20s")
 	must(t, niceAll(r.pid()))
 	w := o.write(load{rand: rnd, connections: 2, pause: 20 * time.Millisecond})

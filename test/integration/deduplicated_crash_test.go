@@ -175,47 +175,6 @@ func TestDeduplicatedFrozenInstance(t *testing.T) {
 	o.checkSessionOrder()
 }
 
-// freezeActive waits until one of two instances streams and the other waits for the slot, freezes the former, and returns both in
-// this order. The log of the frozen instance decides: its session can end before the signal arrives.
-func freezeActive(t *testing.T, a, b *relay) (active, standby *relay) {
-	t.Helper()
-	await(t, patience, "one instance to stream, frozen, and the other to wait for the slot", func() error {
-		for _, pair := range [][2]*relay{{a, b}, {b, a}} {
-			active, standby = pair[0], pair[1]
-			if active.stateLogged() != "streaming" || standby.stateLogged() != "waiting_for_slot" {
-				continue
-			}
-			must(t, active.proc.Freeze(testContext(t)))
-			if active.stateLogged() == "streaming" {
-				return nil
-			}
-			must(t, active.proc.Thaw())
-		}
-		return fmt.Errorf("the instances are %s and %s", a.stateLogged(), b.stateLogged())
-	})
-	t.Cleanup(func() { _ = active.proc.Thaw() })
-	return active, standby
-}
-
-// stateLogged returns the latest state in the log, which works for a frozen process too.
-func (r *relay) stateLogged() string {
-	states := r.logged("state")
-	if len(states) == 0 {
-		return "starting"
-	}
-	return fmt.Sprint(states[len(states)-1]["state"])
-}
-
-// sessionsEndedLogged counts the ends of sessions by the log, which works for a frozen process too.
-func (r *relay) sessionsEndedLogged() (n int) {
-	for _, e := range r.logged("state") {
-		if e["state"] == "reconnecting" || e["state"] == "waiting_for_slot" {
-			n++
-		}
-	}
-	return n
-}
-
 // checkSessionOrder fails unless the sessions follow one another in every partition: no record of an earlier session
 // comes after one of a later session. A process has one producer id, and each of its sessions an epoch; the order is
 // that of their position records.

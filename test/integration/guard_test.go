@@ -96,27 +96,30 @@ func TestAlteredWhileAStandbyWaits(t *testing.T) {
 // An ALTER PUBLICATION whose commit waits for a synchronous standby is in the WAL, and the walsender applies it, but it
 // is not visible in the catalogs yet. So the guard must not conclude that nothing has changed when a row that it reads
 // is about to change (its xmax is in progress).
-func TestAlterationThatNobodySeesYet(t *testing.T) {
+func TestAlterationNotYetVisible(t *testing.T) {
 	pg := ownPostgres(t, "17", nil)
 	o := newOutbox(t, options{pg: pg})
 	r := o.startStreaming()
 	o.insert("order", "k", 1, 3)
 	o.awaitArrived(patience)
 	t.Cleanup(func() { setSystem(o, "synchronous_standby_names", "") })
-	setSystem(o, "synchronous_standby_names", "nobody")
+	setSystem(o, "synchronous_standby_names", "absent")
 	// It takes effect once the checkpointer has read it, which only a commit shows.
 	probing, endProbe := context.WithCancel(context.Background())
 	defer endProbe()
-	probed := make(chan struct{})
+	probed := make(chan error, 1)
 	go func() {
-		defer close(probed)
-		for err := error(nil); err == nil; { // until one waits, and is cancelled
+		var err error
+		for err == nil { // until one waits, and is cancelled
 			err = pg.Exec(probing, o.name, `INSERT INTO counter VALUES (gen_random_uuid()::text)`)
 		}
+		probed <- err
 	}()
 	awaitSyncRep(o, 1)
 	endProbe()
-	<-probed
+	if err := <-probed; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
 	awaitSyncRep(o, 0)
 	done := make(chan error, 1)
 	go func() {

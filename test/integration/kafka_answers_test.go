@@ -93,7 +93,7 @@ func TestOneBatchFails(t *testing.T) {
 		w.awaitCommits(20 + rnd.Int64N(100))
 		which := rnd.IntN(len(codes))
 		code := codes[which]
-		had := r.sessionsEnded()                                                            // on a slow machine the end of a lease can end one, too
+		had := r.sessionsEnded()                                                            // on a slow machine a lease can end sessions, too
 		inject(t, k, kafkatest.Fault{Answer: code.Code, Count: 1, Topic: o.topic("order")}) // not a position record, whose failure does not end a session
 		await(t, patience, "the session to end because of "+code.Message, func() error {
 			if hits, ended := hitsOf(t, k), r.sessionsEnded(); hits != i+1 || ended <= had {

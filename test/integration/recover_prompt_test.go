@@ -97,9 +97,11 @@ func TestRecoverLock(t *testing.T) {
 	env := o.deduplicating(fence)
 	o.exec(`SELECT pg_advisory_lock(hashtext('outboxcdc recover'), hashtext($1))`, o.name)
 	o.recover(env, 69)
+	began := o.query(`SELECT clock_timestamp()::text`) // the server may end the session of the first command later
 	c := o.startCommand(env, "recover", "--yes")
 	await(t, patience, "the command to try the lock in vain", func() error {
-		tried := o.query(`SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle' AND query LIKE 'SELECT pg_try_advisory_lock%'`)
+		tried := o.query(`SELECT count(*)::text FROM pg_stat_activity WHERE datname = current_database() AND state = 'idle'
+			AND query LIKE 'SELECT pg_try_advisory_lock%' AND backend_start > '` + began + `'`)
 		return waitFor(tried != "0")
 	})
 	o.exec(`SELECT pg_advisory_unlock_all()`)

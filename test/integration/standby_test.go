@@ -176,6 +176,31 @@ func oneActive(t *testing.T, a, b *relay) (active, waiting *relay) {
 	return active, waiting
 }
 
+// freezeActive freezes the active one of two instances (oneActive), and returns both. The log of the frozen instance decides: its
+// session can end before the signal arrives.
+func freezeActive(t *testing.T, a, b *relay) (active, waiting *relay) {
+	t.Helper()
+	for {
+		active, waiting = oneActive(t, a, b)
+		must(t, active.proc.Freeze(testContext(t)))
+		t.Cleanup(func() { _ = active.proc.Thaw() })
+		if states := active.logged("state"); states[len(states)-1]["state"] == "streaming" {
+			return active, waiting
+		}
+		must(t, active.proc.Thaw())
+	}
+}
+
+// sessionsEndedLogged counts the ends of sessions by the log, which works for a frozen process too.
+func (r *relay) sessionsEndedLogged() (n int) {
+	for _, e := range r.logged("state") {
+		if e["state"] == "reconnecting" || e["state"] == "waiting_for_slot" {
+			n++
+		}
+	}
+	return n
+}
+
 // Two instances start at the same moment, repeatedly: one gets the slot, the other logs that it waits, and for which
 // one. It takes over when the first is killed.
 func TestTwoInstancesFromTheStart(t *testing.T) {

@@ -52,7 +52,7 @@ func TestTopicMissingForLong(t *testing.T) {
 	w.awaitCommits(100)
 	o.insert("late", "a", 1, 5)
 	w.awaitCommits(100)
-	r.awaitReason("parked", o.topic("late")) // not because of a Kafka that stood still
+	r.awaitReason("parked", o.topic("late")) // not because Kafka was slow
 	had := r.reconnects("stalled")
 	o.awaitSlotFree() // Postgres can be stopped without delay
 	o.holdFault(2 * parkAfter)
