@@ -257,7 +257,7 @@ func (l *callbackLog) failure(t testing.TB) error {
 	select {
 	case err := <-l.failed:
 		return err
-	case <-time.After(10 * time.Second):
+	case <-time.After(60 * time.Second):
 		t.Fatal("Failed was not called")
 		return nil
 	}
@@ -277,7 +277,7 @@ func (l *callbackLog) waitAcks(t testing.TB, n int) {
 
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(15 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(60 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("timed out while waiting for %s", what)
 		}

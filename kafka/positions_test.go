@@ -198,7 +198,7 @@ func TestSavePositionEnds(t *testing.T) {
 				if !errors.Is(err, errSessionOver) {
 					t.Errorf("done: %v", err)
 				}
-			case <-time.After(5 * time.Second):
+			case <-time.After(60 * time.Second):
 				t.Fatal("done was not called")
 			}
 		}
@@ -345,12 +345,12 @@ func TestLoadPositionUnheard(t *testing.T) {
 			if _, err := p.LoadPosition(within(300 * time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) {
 				t.Error(err)
 			}
-			if took := time.Since(start); took > 2*time.Second {
+			if took := time.Since(start); took > 8*time.Second {
 				t.Errorf("it took %v", took)
 			}
 			start = time.Now()
 			_ = p.Close(endedContext())
-			if took := time.Since(start); took > 2*time.Second {
+			if took := time.Since(start); took > 4*time.Second {
 				t.Errorf("the end took %v", took)
 			}
 		})

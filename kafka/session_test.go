@@ -30,13 +30,13 @@ func TestAllBrokersGone(t *testing.T) {
 
 	began := time.Now()
 	sendMany(t, p, "orders", 101, 50_001)
-	if d := time.Since(began); d > 10*time.Second { // on a busy machine
+	if d := time.Since(began); d > 30*time.Second { // on a busy machine
 		t.Errorf("sending 50,000 records without a broker took %s", d)
 	}
 	eventually(t, "bad health", func() bool { return p.Healthy() != nil })
 	began = time.Now()
 	err := finish(within(300*time.Millisecond), p)
-	if d := time.Since(began); d > 3*time.Second {
+	if d := time.Since(began); d > 4*time.Second {
 		t.Errorf("close took %s", d)
 	}
 	if err == nil || !strings.Contains(err.Error(), "49900 events") {
@@ -68,7 +68,7 @@ func TestBrokerHangs(t *testing.T) {
 	sendMany(t, p, "orders", 2, 5001)
 	began := time.Now()
 	err := p.Close(endedContext())
-	if d := time.Since(began); d > 2*time.Second {
+	if d := time.Since(began); d > 4*time.Second {
 		t.Errorf("close took %s", d)
 	}
 	if err == nil || !strings.Contains(err.Error(), "5000 events") || len(l.acks()) != 0 {

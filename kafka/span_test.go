@@ -577,7 +577,7 @@ func TestSpanCancel(t *testing.T) {
 	why := errors.New("no longer wanted")
 	soon := func(name string, began *time.Time) {
 		t.Helper()
-		if d := time.Since(*began); d > 300*time.Millisecond {
+		if d := time.Since(*began); d > 20*time.Second { // the time-outs are a minute
 			t.Errorf("%s: it took %v", name, d)
 		}
 	}
@@ -746,7 +746,7 @@ func TestSpanQuota(t *testing.T) {
 	defer cancel()
 	s.From = 0
 	began := time.Now()
-	if err := c.ReadSpan(ctx, &s, func(*Record) error { return nil }); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > time.Second {
+	if err := c.ReadSpan(ctx, &s, func(*Record) error { return nil }); !errors.Is(err, context.DeadlineExceeded) || time.Since(began) > 20*time.Second {
 		t.Errorf("%v after %v", err, time.Since(began))
 	}
 }

@@ -51,7 +51,7 @@ func newBench(t *testing.T, major string) *bench {
 	b.source, err = NewSource(Config{
 		URL:  func() (string, error) { return server.URL("postgres", "relay", "secret"), nil },
 		Slot: "slot", Publication: "pub", Tables: []Table{{Schema: "public", Name: "outbox", Columns: []string{"id", "s"}}},
-		WalSenderTimeout: 5 * time.Second, ReadInterval: testInterval,
+		WalSenderTimeout: time.Minute, ReadInterval: testInterval,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func newDecoder(t *testing.T, st *Stream) *decoder.Decoder {
 // next reads until the decoder returns an event or the stream an error.
 func (b *bench) next(st *Stream, dec *decoder.Decoder) (*decoder.Event, error) {
 	b.Helper()
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		st.SetDeadline(time.Now().Add(time.Second))
 		msg, err := st.Receive()
 		if errors.Is(err, ErrDeadline) {
@@ -124,7 +124,7 @@ func (b *bench) next(st *Stream, dec *decoder.Decoder) (*decoder.Event, error) {
 			return m.Event, nil
 		}
 	}
-	b.Fatal("no event within 10 s")
+	b.Fatal("no event within a minute")
 	return nil, nil
 }
 
@@ -222,7 +222,7 @@ func TestWalSenderTimeoutIsOurs(t *testing.T) {
 	if err := b.source.WaitFree(t.Context(), func(*Slot) {}); err != nil {
 		t.Fatal(err)
 	}
-	if d := time.Since(start); d > 5*time.Second {
+	if d := time.Since(start); d > 30*time.Second { // the sender of other tests has a minute
 		t.Fatalf("the slot was free after %s", d)
 	}
 }
@@ -344,7 +344,7 @@ func TestRefusesToBeASynchronousStandby(t *testing.T) {
 func (b *bench) await(query, want string) {
 	b.Helper()
 	var got string
-	for range 200 {
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		// A new connection each time, because a backend reloads its configuration only between two commands.
 		conn, err := pgx.Connect(b.Context(), b.server.SuperURL("postgres"))
 		if err != nil {

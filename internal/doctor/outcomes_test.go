@@ -182,7 +182,7 @@ func (p *place) await(what, question string) {
 				return
 			}
 		}
-		if time.Since(began) > 20*time.Second {
+		if time.Since(began) > time.Minute {
 			p.t.Errorf("waited in vain for %s: %v", what, err)
 			return
 		}

@@ -322,7 +322,7 @@ func testContext(b *bench) {
 		ctx, cancel := context.WithCancelCause(b.Context())
 		start := time.Now()
 		err := f(ctx, func() { start = time.Now(); cancel(reason) })
-		if !errors.Is(err, reason) || !strings.Contains(err.Error(), "table public.outbox") || time.Since(start) > 3*time.Second {
+		if !errors.Is(err, reason) || !strings.Contains(err.Error(), "table public.outbox") || time.Since(start) > 20*time.Second {
 			b.Errorf("%s: %v after %s", what, err, time.Since(start))
 		}
 		if !s.conn.IsClosed() {
@@ -330,8 +330,8 @@ func testContext(b *bench) {
 		}
 		select {
 		case <-s.conn.PgConn().CleanupDone():
-		case <-time.After(5 * time.Second):
-			b.Errorf("%s: the connection is not closed after 5 s", what)
+		case <-time.After(30 * time.Second):
+			b.Errorf("%s: the connection is not closed after 30 s", what)
 		}
 		s.Close(b.Context())
 	}

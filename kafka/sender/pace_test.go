@@ -58,7 +58,7 @@ func TestRate(t *testing.T) {
 	if err := s.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if d := time.Since(began); d < 480*time.Millisecond || d > 5*time.Second {
+	if d := time.Since(began); d < 480*time.Millisecond || d > 20*time.Second {
 		t.Errorf("1000 records took %s", d)
 	}
 }
