@@ -10,15 +10,19 @@ import (
 	"syscall"
 )
 
-// account is the user that a server runs as. Its zero value is our own user; initdb and postgres refuse root, so for
+// Account is the user that a server runs as. Its zero value is our own user; initdb and postgres refuse root, so for
 // root it is another user.
-type account struct {
+type Account struct {
 	credential *syscall.Credential
 }
 
-func serverAccount() (account, error) {
+// Credential returns the user for a child process, nil for our own.
+func (a Account) Credential() *syscall.Credential { return a.credential }
+
+// ServerAccount returns the user for servers on this machine.
+func ServerAccount() (Account, error) {
 	if os.Geteuid() != 0 {
-		return account{}, nil
+		return Account{}, nil
 	}
 	// initdb needs a user that exists on the machine. One called postgres may belong to an installed server, whose
 	// files are not ours.
@@ -30,14 +34,14 @@ func serverAccount() (account, error) {
 		uid, err1 := strconv.ParseUint(u.Uid, 10, 32)
 		gid, err2 := strconv.ParseUint(u.Gid, 10, 32)
 		if err1 == nil && err2 == nil && uid != 0 {
-			return account{&syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
+			return Account{&syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
 		}
 	}
-	return account{}, fmt.Errorf("find a user for PostgreSQL, which refuses root: this machine has neither the user nobody nor postgres; run as another user")
+	return Account{}, fmt.Errorf("find a user for PostgreSQL, which refuses root: this machine has neither the user nobody nor postgres; run as another user")
 }
 
-// giveFile gives a file or folder to the account, and checks that the account can reach it.
-func (a account) giveFile(path string) error {
+// Give gives a file or folder to the account, and checks that the account can reach it.
+func (a Account) Give(path string) error {
 	if a.credential == nil {
 		return nil
 	}
@@ -49,7 +53,7 @@ func (a account) giveFile(path string) error {
 
 // canReach reports whether the account can traverse every folder down to dir. Only the bits for others count, or being
 // the owner: good enough for the folders that root creates.
-func (a account) canReach(dir string) error {
+func (a Account) canReach(dir string) error {
 	if a.credential == nil {
 		return nil
 	}
@@ -69,9 +73,9 @@ func (a account) canReach(dir string) error {
 	}
 }
 
-// env returns the environment of a server's programs: ours without variables that change their behaviour (PGDATA,
+// Env returns the environment of a server's programs: ours without variables that change their behaviour (PGDATA,
 // PGPORT, locale), and a HOME that the account owns.
-func (a account) env(home string) []string {
+func (a Account) Env(home string) []string {
 	var env []string
 	for _, kv := range os.Environ() {
 		if strings.HasPrefix(kv, "PG") || strings.HasPrefix(kv, "LC_") || strings.HasPrefix(kv, "LANG") || strings.HasPrefix(kv, "HOME=") {

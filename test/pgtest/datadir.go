@@ -22,7 +22,7 @@ func (s *Server) initdb(ctx context.Context) error {
 		return fmt.Errorf("write the superuser's password for initdb: %w", err)
 	}
 	defer os.Remove(pw)
-	if err := s.account.giveFile(pw); err != nil {
+	if err := s.account.Give(pw); err != nil {
 		return err
 	}
 	cmd := exec.CommandContext(ctx, filepath.Join(s.BinDir, "initdb"),
@@ -34,7 +34,7 @@ func (s *Server) initdb(ctx context.Context) error {
 		"--locale", "C",
 		"--no-sync", // a test does not survive a crash of the machine anyway
 	)
-	cmd.Env, cmd.Dir = s.account.env(s.dir), s.dir
+	cmd.Env, cmd.Dir = append(s.account.Env(s.dir), s.env...), s.dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: s.account.credential}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("run %s: %w; its output:\n%s", cmd.Path, err, strings.TrimSpace(string(out)))
@@ -74,7 +74,7 @@ func (s *Server) writeConf(settings map[string]string) error {
 	if err := os.WriteFile(path, []byte(b.String()), 0o600); err != nil {
 		return fmt.Errorf("write the server's settings: %w", err)
 	}
-	if err := s.account.giveFile(path); err != nil {
+	if err := s.account.Give(path); err != nil {
 		return err
 	}
 	main := filepath.Join(s.DataDir, "postgresql.conf")

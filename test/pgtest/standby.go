@@ -20,7 +20,7 @@ func (s *Server) Standby(ctx context.Context, slot string, settings map[string]s
 	if s.outside != nil {
 		return nil, ErrExternal
 	}
-	b := &Server{Major: s.Major, BinDir: s.BinDir, made: true}
+	b := &Server{Major: s.Major, BinDir: s.BinDir, env: s.env, made: true}
 	err := s.copyTo(ctx, b, slot)
 	if err == nil {
 		all := map[string]string{
@@ -41,15 +41,15 @@ func (s *Server) Standby(ctx context.Context, slot string, settings map[string]s
 	return b, nil
 }
 
-// copyTo takes a base backup like pg_basebackup, which is not among the fetched programs.
+// copyTo takes a base backup like pg_basebackup, which is not among the fetched programs (package pgfull has it).
 func (s *Server) copyTo(ctx context.Context, b *Server, slot string) (err error) {
-	if b.account, err = serverAccount(); err != nil {
+	if b.account, err = ServerAccount(); err != nil {
 		return err
 	}
 	if b.dir, err = os.MkdirTemp("", "outboxcdc-pg"+s.Major+"-standby-"); err != nil {
 		return err
 	}
-	if err := b.account.giveFile(b.dir); err != nil {
+	if err := b.account.Give(b.dir); err != nil {
 		return err
 	}
 	conn, err := pgx.Connect(ctx, s.SuperURL("postgres"))
@@ -73,7 +73,7 @@ func (s *Server) copyTo(ctx context.Context, b *Server, slot string) (err error)
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			return err
 		}
-		if err := b.account.giveFile(path); err != nil {
+		if err := b.account.Give(path); err != nil {
 			return err
 		}
 	}

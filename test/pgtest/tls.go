@@ -46,7 +46,7 @@ func (s *Server) write(name string, text []byte) error {
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		return fmt.Errorf("write the server's %s: %w", name, err)
 	}
-	return s.account.giveFile(path)
+	return s.account.Give(path)
 }
 
 // OnlyHosts replaces pg_hba.conf and reloads it.
