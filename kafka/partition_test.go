@@ -17,14 +17,14 @@ import (
 // is answered.
 type bench struct {
 	*Producer
-	t    *testing.T
+	t    testing.TB
 	tp   *topic
 	node *node
 	log  *callbackLog
 	n    uint64
 }
 
-func newBench(t *testing.T, parts, requests int) *bench {
+func newBench(t testing.TB, parts, requests int) *bench {
 	t.Helper()
 	cfg := testConfig("localhost:1")
 	cfg.Requests, cfg.RetryMin, cfg.RetryMax = requests, time.Hour, time.Hour // a test calls resend
