@@ -52,7 +52,7 @@ func (p *Packages) Fetch(ctx context.Context) (dir string, err error) {
 		if p.Alone {
 			args = append(args, "--no-deps", "--only-binary", ":all:")
 		}
-		cmd := exec.Command(python, append(args, p.Pins...)...)
+		cmd := exec.CommandContext(ctx, python, append(args, p.Pins...)...)
 		cmd.Dir = stage
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("run pip: %w; its output:\n%s", err, strings.TrimSpace(string(out)))
