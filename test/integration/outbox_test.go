@@ -133,7 +133,8 @@ func (o *outbox) tearDown() {
 		return o.pg.Exec(ctx, o.name, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '"+o.name+"'")
 	})
 	if err == nil {
-		err = o.pg.Exec(ctx, "postgres", "DROP DATABASE "+o.name+" WITH (FORCE)")
+		// A temporary slot, of peek, ends with its walsender: shortly after the client.
+		err = poll(patience, func() error { return o.pg.Exec(ctx, "postgres", "DROP DATABASE IF EXISTS "+o.name+" WITH (FORCE)") })
 	}
 	if err != nil {
 		o.t.Errorf("tear down: %v", err)
