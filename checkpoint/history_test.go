@@ -180,7 +180,7 @@ func TestLearn(t *testing.T) {
 				tr.Begin(txAt(lsn), false)
 				for n := range 3 {
 					if number := tr.Add(1, uint64(n)); i < len(s.commits)-1 || n < s.acked {
-						tr.Ack(number)
+						tr.Ack([]uint64{number}, nil)
 					}
 				}
 				tr.Commit(lsn + 5)
@@ -235,7 +235,7 @@ func TestSpanEndsAtTheFork(t *testing.T) {
 		tr.Begin(txAt(commit), false)
 		n := tr.Add(1, 1)
 		tr.Commit(commit + 0x30)
-		tr.Ack(n)
+		tr.Ack([]uint64{n}, nil)
 		tr.Keepalive(end)
 		h.Learn(l, start, tr, start, &Resume{})
 	}

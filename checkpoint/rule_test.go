@@ -108,7 +108,7 @@ func (c *conversation) fact(t *testing.T, words []string) {
 		c.rule.Received(lsn())
 		c.tracker.Commit(lsn())
 	case "ack":
-		c.tracker.Ack(uint64(number(1)))
+		c.tracker.Ack([]uint64{uint64(number(1))}, nil)
 	case "keepalive":
 		c.rule.Received(lsn())
 		c.tracker.Keepalive(lsn())

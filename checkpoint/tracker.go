@@ -168,26 +168,26 @@ func (t *Tracker) Keepalive(lsn pglogrepl.LSN) {
 	}
 }
 
-// Ack notes that Kafka has acknowledged event n, and returns the commit time of its transaction. It panics if n was never
-// added or is acknowledged already: to go on could confirm too much.
-func (t *Tracker) Ack(n uint64) time.Time {
+// Ack notes that Kafka has acknowledged these events, and appends the commit time of each event's transaction to commits. It panics
+// if an event was never added or is acknowledged already: to go on could confirm too much.
+func (t *Tracker) Ack(events []uint64, commits []time.Time) []time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n >= t.next || n < t.head || t.at(n).state != inFlight {
-		panic(fmt.Sprintf("checkpoint: Ack(%d) called twice or never added (in flight %d..%d)", n, t.head, t.next))
+	for _, n := range events {
+		if n >= t.next || n < t.head || t.at(n).state != inFlight {
+			panic(fmt.Sprintf("checkpoint: Ack(%d) called twice or never added (in flight %d..%d)", n, t.head, t.next))
+		}
+		e := t.at(n)
+		e.state = acked
+		commits = append(commits, time.UnixMicro(e.commitTime))
+		t.ackedEver = true
 	}
-	e := t.at(n)
-	commitTime := time.UnixMicro(e.commitTime)
-	e.state = acked
-	t.ackedEver = true
-	if n == t.head {
-		t.advance()
-	}
+	t.advance()
 	select {
 	case t.moved <- struct{}{}:
 	default:
 	}
-	return commitTime
+	return commits
 }
 
 // advance moves head past acknowledged events and removes transactions that are done.

@@ -137,12 +137,28 @@ func (w *world) keepalive(lsn pglogrepl.LSN) {
 	w.do("keepalive %d", lsn)
 }
 
-func (w *world) ack(i int) {
-	n := w.flying[i]
-	w.flying = append(w.flying[:i], w.flying[i+1:]...)
-	w.model.acked[n] = true
-	w.tracker.Ack(n)
-	w.do("ack %d", n)
+// ack acknowledges the events with these indices into flying, one after the other, as one batch.
+func (w *world) ack(indices ...int) {
+	var batch []uint64
+	for _, i := range indices {
+		n := w.flying[i]
+		w.flying = append(w.flying[:i], w.flying[i+1:]...)
+		w.model.acked[n] = true
+		batch = append(batch, n)
+	}
+	if commits := w.tracker.Ack(batch, nil); len(commits) != len(batch) {
+		w.t.Fatalf("%d commit times of %d events", len(commits), len(batch))
+	}
+	w.do("ack %v", batch)
+}
+
+// ackSome acknowledges up to three random events.
+func (w *world) ackSome(rng *rand.Rand) {
+	var indices []int
+	for i := range 1 + rng.IntN(min(3, len(w.flying))) {
+		indices = append(indices, rng.IntN(len(w.flying)-i))
+	}
+	w.ack(indices...)
 }
 
 func TestTrackerAgainstModel(t *testing.T) {
@@ -162,14 +178,14 @@ func TestTrackerAgainstModel(t *testing.T) {
 				w.keepalive(w.lsn - pglogrepl.LSN(rng.IntN(3)) + pglogrepl.LSN(rng.IntN(6)))
 				w.lsn += 10
 			case len(w.flying) > 0:
-				w.ack(rng.IntN(len(w.flying)))
+				w.ackSome(rng)
 			}
 		}
 		if w.model.open() {
 			w.commit()
 		}
 		for len(w.flying) > 0 {
-			w.ack(rng.IntN(len(w.flying)))
+			w.ackSome(rng)
 		}
 		if n, b := w.tracker.InFlight(); n != 0 || b != 0 || w.tracker.Transactions() != 0 {
 			t.Fatalf("seed %d: everything is acknowledged, but %d events, %d bytes, %d transactions are in flight", seed, n, b, w.tracker.Transactions())
@@ -226,16 +242,16 @@ func TestTrackerProgress(t *testing.T) {
 	tr.Commit(20)
 	tr.Begin(id(30), false)
 	b, c, d := tr.Add(1, 0), tr.Add(1, 0), tr.Add(1, 0)
-	tr.Ack(c)
+	tr.Ack([]uint64{c}, nil)
 	if p := tr.Progress(); p != (Progress{}) {
 		t.Fatalf("nothing is done: %+v", p)
 	}
-	tr.Ack(b)
-	tr.Ack(a)
+	tr.Ack([]uint64{b}, nil)
+	tr.Ack([]uint64{a}, nil)
 	if p := tr.Progress(); p.Done != id(10) || p.Partial != id(30) || p.Events != 2 {
 		t.Fatalf("%+v, want 10 done and two events of 30", p)
 	}
-	tr.Ack(d)
+	tr.Ack([]uint64{d}, nil)
 	if tr.Acked() != 20 {
 		t.Fatalf("acked %d inside an open transaction", tr.Acked())
 	}
@@ -267,19 +283,19 @@ func TestTrackerPanicsOnBrokenPromises(t *testing.T) {
 			f(NewTracker(1))
 		})
 	}
-	mustPanic("ack of what was never added", func(tr *Tracker) { tr.Ack(0) })
+	mustPanic("ack of what was never added", func(tr *Tracker) { tr.Ack([]uint64{0}, nil) })
 	mustPanic("ack twice", func(tr *Tracker) {
 		tr.Begin(TxID{}, false)
 		tr.Add(1, 0)
 		n := tr.Add(1, 0)
-		tr.Ack(n)
-		tr.Ack(n)
+		tr.Ack([]uint64{n}, nil)
+		tr.Ack([]uint64{n}, nil)
 	})
 	mustPanic("ack twice after the head", func(tr *Tracker) {
 		tr.Begin(TxID{}, false)
 		n := tr.Add(1, 0)
-		tr.Ack(n)
-		tr.Ack(n)
+		tr.Ack([]uint64{n}, nil)
+		tr.Ack([]uint64{n}, nil)
 	})
 	mustPanic("begin in a transaction", func(tr *Tracker) { tr.Begin(TxID{}, false); tr.Begin(TxID{}, false) })
 	mustPanic("add outside", func(tr *Tracker) { tr.Add(1, 0) })
@@ -293,6 +309,8 @@ func TestTrackerDoesNotAllocate(t *testing.T) {
 		tr := NewTracker(1)
 		id := TxID{CommitLSN: 1, CommitTime: time.Now()}
 		end, acked := pglogrepl.LSN(1), uint64(0)
+		var batch []uint64
+		var commits []time.Time
 		window := func() { // 5,000 events in flight, so that the queue of transactions also moves its items
 			tr.Begin(id, false)
 			for range perTx {
@@ -301,10 +319,12 @@ func TestTrackerDoesNotAllocate(t *testing.T) {
 			end++
 			tr.Commit(end)
 			tr.Keepalive(end)
+			batch = batch[:0]
 			for n, _ := tr.InFlight(); n > 5000; n-- {
-				tr.Ack(acked)
+				batch = append(batch, acked)
 				acked++
 			}
+			commits = tr.Ack(batch, commits[:0])
 		}
 		for range 20_000 {
 			window()
@@ -318,11 +338,15 @@ func TestTrackerDoesNotAllocate(t *testing.T) {
 func BenchmarkTracker(b *testing.B) {
 	tr := NewTracker(1)
 	id := TxID{CommitLSN: 1, CommitTime: time.Now()}
+	batch, commits := make([]uint64, 0, 50), make([]time.Time, 0, 50)
 	b.ReportAllocs()
 	for i := range b.N {
 		tr.Begin(id, false)
-		n := tr.Add(200, 0)
+		batch = append(batch, tr.Add(200, 0))
 		tr.Commit(pglogrepl.LSN(i))
-		tr.Ack(n)
+		if len(batch) == cap(batch) {
+			commits = tr.Ack(batch, commits[:0])
+			batch = batch[:0]
+		}
 	}
 }

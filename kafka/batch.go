@@ -15,6 +15,7 @@ import (
 // Sarama encodes the records at the first send and keeps the bytes for a resend. It does not accept bytes that we encode (ADR 13).
 type batch struct {
 	part    *partition
+	numbers []uint64 // of Send
 	entries []entry
 	records []sarama.Record
 	headers []sarama.RecordHeader
@@ -36,8 +37,7 @@ type batch struct {
 
 // entry has the properties of a record that are not sent.
 type entry struct {
-	n         uint64 // of Send
-	timestamp int64  // router.Record.Timestamp
+	timestamp int64 // router.Record.Timestamp
 	headers   int32
 	size      int32 // bytes of key, value and headers
 }
@@ -54,7 +54,7 @@ func (b *batch) reset() {
 	clear(b.recordPtrs)
 	clear(b.headerPtrs)
 	*b = batch{
-		entries: b.entries[:0], records: b.records[:0], headers: b.headers[:0], bytes: b.bytes[:0], size: batchHeader,
+		numbers: b.numbers[:0], entries: b.entries[:0], records: b.records[:0], headers: b.headers[:0], bytes: b.bytes[:0], size: batchHeader,
 		recordPtrs: b.recordPtrs[:0], headerPtrs: b.headerPtrs[:0],
 	}
 }
@@ -73,7 +73,8 @@ func (b *batch) add(rec *router.Record, n uint64, size int) {
 		name := b.bytes[from:len(b.bytes):len(b.bytes)]
 		b.headers = append(b.headers, sarama.RecordHeader{Key: name, Value: b.copyBytes(h.Value)})
 	}
-	b.entries = append(b.entries, entry{n: n, timestamp: rec.Timestamp, headers: int32(len(rec.Headers)), size: int32(len(b.bytes) - start)})
+	b.numbers = append(b.numbers, n)
+	b.entries = append(b.entries, entry{timestamp: rec.Timestamp, headers: int32(len(rec.Headers)), size: int32(len(b.bytes) - start)})
 	b.size += size
 }
 
@@ -135,15 +136,6 @@ func (b *batch) times(now time.Time) (first, latest time.Time) {
 		most = max(most, at(i))
 	}
 	return time.UnixMilli(base), time.UnixMilli(most)
-}
-
-// events returns the event numbers of the batch's records.
-func (b *batch) events() []uint64 {
-	out := make([]uint64, len(b.entries))
-	for i, e := range b.entries {
-		out[i] = e.n
-	}
-	return out
 }
 
 // nextSequence returns the sequence number that follows a batch of n records: 2³¹-1 is followed by 0.

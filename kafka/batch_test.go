@@ -252,7 +252,7 @@ func TestSendAllocates(t *testing.T) {
 	b.tp.verdict.Store(v)
 	b.byName["t"] = b.tp
 	acked := 0
-	b.cb.Acked = func(uint64) { acked++ }
+	b.cb.Acked = func(events []uint64) { acked += len(events) }
 	recs := make([]*router.Record, 100)
 	for i := range recs {
 		recs[i] = benchRecord(i)

@@ -60,7 +60,7 @@ func benchmarkSend(b *testing.B, codec string, sent func(n int, flush func())) {
 	cfg.Compression, cfg.Refresh = codec, 10*time.Second
 	var acked atomic.Int64
 	p, err := newTestCluster(b, cfg).Open(context.Background(), Callbacks{
-		Acked: func(uint64) { acked.Add(1) }, Failed: func(err error) { b.Error(err) }, Wake: func() {},
+		Acked: func(events []uint64) { acked.Add(int64(len(events))) }, Failed: func(err error) { b.Error(err) }, Wake: func() {},
 	})
 	if err != nil {
 		b.Fatal(err)

@@ -53,6 +53,14 @@ func (k *carrier) halt() {
 	k.stop = nil
 }
 
+func (k *carrier) ack(events []uint64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, n := range events {
+		k.acked[n] = true
+	}
+}
+
 func (k *carrier) run(stop chan struct{}) {
 	for {
 		select {
@@ -62,7 +70,7 @@ func (k *carrier) run(stop chan struct{}) {
 		}
 		var over atomic.Pointer[error]
 		p, err := k.c.Open(within(30*time.Second), Callbacks{
-			Acked:  func(n uint64) { k.mu.Lock(); k.acked[n] = true; k.mu.Unlock() },
+			Acked:  k.ack,
 			Failed: func(err error) { over.Store(&err) }, Wake: func() {},
 		})
 		if err != nil {

@@ -306,7 +306,7 @@ func openSession(t testing.TB, c *Cluster) (*Producer, *callbackLog) {
 	t.Helper()
 	l := &callbackLog{failed: make(chan error, 2)}
 	p, err := c.Open(context.Background(), Callbacks{
-		Acked:  func(n uint64) { l.mu.Lock(); l.acked = append(l.acked, n); l.mu.Unlock() },
+		Acked:  func(events []uint64) { l.mu.Lock(); l.acked = append(l.acked, events...); l.mu.Unlock() },
 		Failed: func(err error) { l.failed <- err },
 		Wake:   func() { l.wakes.Add(1) },
 	})

@@ -120,12 +120,12 @@ func (p *Producer) giveUp(b *batch, err error) {
 	part, k := b.part, kindOf(err)
 	part.failed = true
 	f := &failure{
-		op:    fmt.Sprintf("deliver event %d to partition %d of topic %s", b.entries[0].n, part.id, part.topic.name),
+		op:    fmt.Sprintf("deliver event %d to partition %d of topic %s", b.numbers[0], part.id, part.topic.name),
 		topic: part.topic.name, err: err,
 	}
 	switch {
 	case k.class == refused:
-		f.events = b.events()
+		f.events = slices.Clone(b.numbers)
 	case refusesID(err):
 		p.cluster.forgetID()
 	}

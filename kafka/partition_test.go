@@ -30,7 +30,7 @@ func newBench(t testing.TB, parts, requests int) *bench {
 	cfg.Requests, cfg.RetryMin, cfg.RetryMax = requests, time.Hour, time.Hour // a test calls resend
 	l := &callbackLog{failed: make(chan error, 2)}
 	p := newProducer(newTestCluster(t, cfg), Callbacks{
-		Acked: func(n uint64) { l.acked = append(l.acked, n) }, Failed: func(err error) { l.failed <- err }, Wake: func() {},
+		Acked: func(events []uint64) { l.acked = append(l.acked, events...) }, Failed: func(err error) { l.failed <- err }, Wake: func() {},
 	}, brokerauth.Config{})
 	b := &bench{Producer: p, t: t, log: l, node: &node{p: p, id: 1, wakeup: make(chan struct{}, 1)}}
 	b.tp = &topic{

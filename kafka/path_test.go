@@ -14,7 +14,7 @@ func BenchmarkPath(b *testing.B) {
 	s.tp.batchLimit, s.tp.aloneAbove = 256<<10, 256<<10
 	s.tp.verdict.Store(&verdict{ready: true})
 	s.byName["t"] = s.tp
-	s.Producer.cb.Acked = func(uint64) {}
+	s.Producer.cb.Acked = func([]uint64) {}
 	res := &sarama.ProduceResponse{Blocks: map[string]map[int32]*sarama.ProduceResponseBlock{"t": {0: {}, 1: {}, 2: {}}}}
 	rec := benchRecord(1)
 	rec.Topic, rec.OwnPartition = "t", true

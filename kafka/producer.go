@@ -18,8 +18,9 @@ import (
 // Callbacks are called from goroutines of the session, one at a time, and never after Close has returned. They must return at once, and
 // must not wait for the goroutine that calls Send or Close.
 type Callbacks struct {
-	// Acked is called when Kafka has stored event n. The calls are in the order of Send per partition, without holes.
-	Acked func(n uint64)
+	// Acked is called when Kafka has stored a batch, with the numbers of its events, which are valid during the call. Per partition, the
+	// numbers are in the order of Send, without holes.
+	Acked func(events []uint64)
 	// Failed is called at most once, when the session has failed. Acks of other partitions may follow.
 	Failed func(err error)
 	// Wake is called when the result of Ready has changed for some topic, or that of EndsRead.
@@ -245,15 +246,13 @@ func (p *Producer) deliver() {
 // acked calls Acked for the events of a batch.
 func (p *Producer) acked(b *batch) {
 	// Before the callback, which may wake a sender that waits until nothing is in flight.
-	p.inflight.Add(-int64(len(b.entries)))
+	p.inflight.Add(-int64(len(b.numbers)))
 	if p.callbacksOff {
 		return
 	}
-	b.part.acked.Add(uint64(len(b.entries)))
+	b.part.acked.Add(uint64(len(b.numbers)))
 	p.metrics.acked(b)
-	for _, e := range b.entries {
-		p.cb.Acked(e.n)
-	}
+	p.cb.Acked(b.numbers)
 	if cap(b.bytes) <= 2*p.cluster.cfg.maxBatch() {
 		b.reset()
 		p.free.Put(b)

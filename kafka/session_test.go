@@ -127,7 +127,7 @@ func testSilentAfterClose(t *testing.T) {
 	cfg := testConfig(f.ListenAddrs()...)
 	cfg.CloseTimeout = time.Nanosecond
 	p, err := newTestCluster(t, cfg).Open(context.Background(), Callbacks{
-		Acked: func(uint64) { call() }, Failed: func(error) { call() }, Wake: call,
+		Acked: func([]uint64) { call() }, Failed: func(error) { call() }, Wake: call,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -161,7 +161,7 @@ func TestBrokenPromise(t *testing.T) {
 		n := b.kafka.sink().flying[0].n
 		b.kafka.ack("a")
 		at := b.pg.stream().freeze()
-		b.kafka.sink().cb.Acked(n)
+		b.kafka.sink().cb.Acked([]uint64{n})
 		s := b.ends(Fault, 10*time.Second)
 		if !strings.Contains(s.Error(), "internal error") {
 			b.Errorf("ended with %v", s.Err)

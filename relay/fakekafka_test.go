@@ -273,9 +273,7 @@ func (s *sink) store(i int, ack bool) (n uint64) {
 
 // report calls Acked for these events. Its caller has counted it in callbacks.
 func (s *sink) report(numbers []uint64) {
-	for _, n := range numbers {
-		s.cb.Acked(n)
-	}
+	s.cb.Acked(numbers)
 	s.k.b.mu.Lock()
 	defer s.k.b.mu.Unlock()
 	s.callbacks--

@@ -24,7 +24,7 @@ func (nowhereStream) Identity() replication.Identity {
 // nowhereSink stores nothing. It acknowledges records as soon as it has a batch of them.
 type nowhereSink struct {
 	Sink
-	acked func(uint64)
+	acked func([]uint64)
 	batch []uint64
 }
 
@@ -38,9 +38,7 @@ func (s *nowhereSink) Send(_ *router.Record, n uint64) error {
 }
 
 func (s *nowhereSink) ack() {
-	for _, n := range s.batch {
-		s.acked(n)
-	}
+	s.acked(s.batch)
 	s.batch = s.batch[:0]
 }
 

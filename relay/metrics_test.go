@@ -151,7 +151,7 @@ func TestScrapeShowsOneMoment(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				tracker.Ack(tracker.Add(640, 0))
+				tracker.Ack([]uint64{tracker.Add(640, 0)}, nil)
 			}
 		}
 	}()

@@ -167,17 +167,19 @@ func (l *sentDeadLetters) noteSent(n uint64, count prometheus.Counter) {
 	l.nonEmpty.Store(true)
 }
 
-func (l *sentDeadLetters) noteAcked(n uint64) {
+func (l *sentDeadLetters) noteAcked(events []uint64) {
 	if l.isEmpty() {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if count, is := l.waiting[n]; is {
-		count.Inc()
-		delete(l.waiting, n)
-		l.nonEmpty.Store(len(l.waiting) > 0)
+	for _, n := range events {
+		if count, is := l.waiting[n]; is {
+			count.Inc()
+			delete(l.waiting, n)
+		}
 	}
+	l.nonEmpty.Store(len(l.waiting) > 0)
 }
 
 // shortenDeadLetter shortens the dead letter until it fits its topic. A header has the length of the whole value.

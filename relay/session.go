@@ -145,8 +145,9 @@ const (
 // callbacks connects the sink to the tracker. They run on the sink's goroutines. Failed and Wake may be called before open has
 // returned, Acked only after a Send.
 func (s *session) callbacks(cancel context.CancelFunc) Callbacks {
+	var commits []time.Time // used again
 	return Callbacks{
-		Acked: func(n uint64) {
+		Acked: func(events []uint64) {
 			defer func() {
 				if broken := recover(); broken != nil { // the tracker panics at a programming error
 					var err error = &errInternal{fmt.Sprint(broken)}
@@ -154,11 +155,13 @@ func (s *session) callbacks(cancel context.CancelFunc) Callbacks {
 					cancel()
 				}
 			}()
-			s.deadLetters.noteAcked(n) // before the tracker wakes the session
-			commit := s.tracker.Ack(n)
+			s.deadLetters.noteAcked(events) // before the tracker wakes the session
+			commits = s.tracker.Ack(events, commits[:0])
 			now := s.r.clock()
 			s.lastAck.Store(max(1, int64(now.Sub(s.began))))
-			s.r.met.latency.Observe(max(0, now.Sub(commit).Seconds()))
+			for _, commit := range commits {
+				s.r.met.latency.Observe(max(0, now.Sub(commit).Seconds()))
+			}
 		},
 		Failed: func(err error) {
 			err = fmt.Errorf("deliver to Kafka: %w", err)

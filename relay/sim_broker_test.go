@@ -43,10 +43,12 @@ func (w *world) acknowledge() {
 		if !everything {
 			n = 1 + w.IntN(n)
 		}
-		for range n {
-			if !w.ack(s, i) {
+		for n > 0 {
+			batch := w.ack(s, i, 1+w.IntN(n))
+			if batch == 0 {
 				return
 			}
+			n -= batch
 		}
 		if !everything {
 			return
@@ -54,33 +56,42 @@ func (w *world) acknowledge() {
 	}
 }
 
-// ack acknowledges one record. It returns false if none can be acknowledged.
-func (w *world) ack(s *simSink, lane int) bool {
+// ack acknowledges a batch of at most this number of records. It returns their number, 0 if none can be acknowledged.
+func (w *world) ack(s *simSink, lane, most int) int {
 	w.mu.Lock()
 	if !s.open() || s.stuck || s.left[lane] == 0 {
 		w.mu.Unlock()
-		return false
+		return 0
 	}
-	f := s.lanes[lane][0]
-	if f.refused() {
+	var batch []uint64
+	for _, f := range s.lanes[lane][:min(most, s.left[lane])] {
+		if f.refused() {
+			break
+		}
+		f.store() // if the process dies now, the ack is lost
+		batch = append(batch, f.n)
+	}
+	if len(batch) == 0 {
 		w.mu.Unlock()
 		w.reject(s)
-		return false
+		return 0
 	}
-	f.store() // if the process dies now, the ack is lost
 	if s.p.count("ack") != nil {
-		return false
+		return 0
 	}
-	s.take(lane)
+	for range batch {
+		s.take(lane)
+	}
+	w.reached[batchAcked] = w.reached[batchAcked] || len(batch) > 1
 	s.telling++
 	w.mu.Unlock()
-	s.cb.Acked(f.n)
+	s.cb.Acked(batch)
 	w.mu.Lock()
 	s.telling--
 	s.poke()
 	w.mu.Unlock()
 	synctest.Wait()
-	return true
+	return len(batch)
 }
 
 // flying returns the numbers of the records that have left.

@@ -69,7 +69,7 @@ func (w *world) quit(p *process, mercy int) {
 		}
 		if s != nil && mercy > 0 {
 			for lane := range w.lanes() {
-				for w.ack(s, lane) && mercy > 1 {
+				for w.ack(s, lane, 1+w.IntN(3)) > 0 && mercy > 1 {
 				}
 			}
 		}

@@ -12,6 +12,7 @@ const (
 	killedBetweenAdjacent
 	twoHalfAcked
 	ackedAfterGap
+	batchAcked
 	keepaliveAhead
 	keepaliveInside
 	keepaliveRepeated
@@ -103,6 +104,7 @@ var markNames = [marks]string{
 	killedInFlight: "killed with records in flight", killedInRetry: "killed while a retry was pending", killedParked: "killed while parked",
 	killedDraining: "killed while draining", killedInsideTx: "killed inside a transaction", killedBetweenAdjacent: "killed between two adjacent commits",
 	twoHalfAcked: "two transactions half acked at the end of a session", ackedAfterGap: "acked after a gap, at the end of a session",
+	batchAcked:     "a batch of several records acked",
 	keepaliveAhead: "keepalive ahead of acks", keepaliveInside: "keepalive inside a transaction", keepaliveRepeated: "keepalive repeated, or before the last",
 	storedUnacked: "stored but ack lost", partialBatch: "a batch stored in part", repeatAfterKill: "a record repeated by a later process",
 	skippedAfterCrash: "acked before a server crash, sent by the server again and dropped", slotFellBack: "a crash took the slot back",

@@ -65,11 +65,11 @@ type PartitionEnds interface {
 	EndsRead(topic string) bool
 }
 
-// Callbacks are called by a sink, from goroutines of its own.
+// Callbacks are called by a sink, from goroutines of its own, one at a time.
 type Callbacks struct {
-	Acked  func(n uint64)  // Kafka has acknowledged event n
-	Failed func(err error) // the session has failed with its first error
-	Wake   func()          // the answer of Ready or EndsRead may have changed
+	Acked  func(events []uint64) // Kafka has acknowledged these events; the slice is valid during the call
+	Failed func(err error)       // the session has failed with its first error
+	Wake   func()                // the answer of Ready or EndsRead may have changed
 }
 
 // Kafka opens sinks.

@@ -96,7 +96,7 @@ func (a *adopter) run(ctx context.Context, cfg *config.Config) error {
 	if err != nil {
 		return exit.With(exit.Config, err)
 	}
-	session, err := cluster.Open(ctx, kafka.Callbacks{Acked: func(uint64) {}, Failed: func(error) {}, Wake: func() {}})
+	session, err := cluster.Open(ctx, kafka.Callbacks{Acked: func([]uint64) {}, Failed: func(error) {}, Wake: func() {}})
 	if err != nil {
 		return err
 	}

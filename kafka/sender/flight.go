@@ -66,15 +66,17 @@ func (f *flight) add(n uint64, rec *router.Record) {
 	f.bytes += r.size
 }
 
-// ack is the callback for an acknowledged record.
-func (f *flight) ack(n uint64) {
-	f.acked.Add(1)
+// ack is the callback for acknowledged records.
+func (f *flight) ack(numbers []uint64) {
+	f.acked.Add(int64(len(numbers)))
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	r := f.records[n]
-	delete(f.records, n)
-	f.bytes -= r.size
-	f.free = append(f.free, r)
+	for _, n := range numbers {
+		r := f.records[n]
+		delete(f.records, n)
+		f.bytes -= r.size
+		f.free = append(f.free, r)
+	}
 	if f.waiting != nil && f.waiting(len(f.records), f.bytes, true) {
 		f.wake()
 	}

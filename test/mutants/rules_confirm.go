@@ -34,8 +34,8 @@ var confirmMutants = []mutant{
 		name: "highest-ack",
 		rule: "The highest acknowledged transaction may be confirmed, even after one that is not acknowledged.",
 		edits: []edit{{
-			"checkpoint/tracker.go", "	t.ackedEver = true\n",
-			`	t.ackedEver = true
+			"checkpoint/tracker.go", "		t.ackedEver = true\n",
+			`		t.ackedEver = true
 	for _, x := range t.txs.items[t.txs.start:] {
 		if x.closed && x.first <= n && n < x.end {
 			t.acked = max(t.acked, x.endLSN)
@@ -44,6 +44,18 @@ var confirmMutants = []mutant{
 `,
 		}},
 		tests: []suite{model, confirms},
+	},
+	{
+		name:  "batch-is-a-range",
+		rule:  "A batch has all events from its first to its last.",
+		edits: []edit{{"checkpoint/tracker.go", "	for _, n := range events {\n", "	for n := events[0]; n <= events[len(events)-1]; n++ {\n"}},
+		tests: []suite{model},
+	},
+	{
+		name:  "first-of-a-batch-counts",
+		rule:  "The ack of a batch is that of its first event.",
+		edits: []edit{{"checkpoint/tracker.go", "		t.ackedEver = true\n", "		t.ackedEver = true\n		break\n"}},
+		tests: []suite{model},
 	},
 	{
 		name: "middle-of-transaction",

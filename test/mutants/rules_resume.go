@@ -105,14 +105,14 @@ var resumeMutants = []mutant{
 		name: "late-ack-counts",
 		rule: "An ack of a closed producer counts for the present session.",
 		edits: []edit{{
-			"relay/session.go", "			commit := s.tracker.Ack(n)\n",
+			"relay/session.go", "			commits = s.tracker.Ack(events, commits[:0])\n",
 			`			tracker := s.tracker
 			s.r.mu.Lock()
 			if s.r.view.session != nil {
 				tracker = s.r.view.session.tracker
 			}
 			s.r.mu.Unlock()
-			commit := tracker.Ack(n)
+			commits = tracker.Ack(events, commits[:0])
 `,
 		}},
 		tests: []suite{fails},
