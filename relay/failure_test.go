@@ -232,7 +232,7 @@ func pauses(t *testing.T, cfg Config, err error, most time.Duration) {
 	})
 }
 
-// TestBackoff: the pause is random, up to a ceiling that doubles from 100 ms to 30 s, or to 10 s while the server is
+// TestBackoff: the pause is random, up to a ceiling that doubles from 100 ms to 30 s, or to 2 s while the server is
 // unavailable. The ceiling is reset by a session that has delivered something.
 func TestBackoff(t *testing.T) {
 	cfg := testConfig()
@@ -240,7 +240,7 @@ func TestBackoff(t *testing.T) {
 		err  error
 		most time.Duration
 	}{
-		"away":        {errGone, unavailableBackoffMax},
+		"away":        {errGone, 2 * time.Second},
 		"credentials": {&replication.Error{Kind: replication.Credentials, Op: "connect", Err: errors.New("no")}, cfg.BackoffMax},
 	} {
 		t.Run(name, func(t *testing.T) { pauses(t, cfg, c.err, c.most) })

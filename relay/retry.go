@@ -84,9 +84,9 @@ func (r *Relay) backoff(ctx context.Context, attempt int, cause error) {
 	r.sleep(ctx, d)
 }
 
-// unavailableBackoffMax is the longest pause between two attempts while Postgres is unavailable. An attempt is cheap, and a
-// short pause lets delivery resume soon after Postgres is back.
-const unavailableBackoffMax = 10 * time.Second
+// unavailableBackoffMax is the longest pause between two attempts while Postgres is unavailable. An attempt is cheap, and
+// delivery has to resume within 5 s after a new primary accepts connections: the rest is for the attempt itself.
+const unavailableBackoffMax = 2 * time.Second
 
 // sleep waits for d or the end of ctx, and ticks meanwhile, so that the main loop counts as alive.
 func (r *Relay) sleep(ctx context.Context, d time.Duration) {
