@@ -148,12 +148,26 @@ func (c *Config) parse(params map[string]string) (*pgx.ConnConfig, error) {
 	if err != nil {
 		return nil, fail(Credentials, "read the connection settings", "", "%w", err)
 	}
-	cfg, err := pgx.ParseConfig(url)
+	cfg, err := parseURL(url, params)
 	if err != nil {
 		if e := FileError(err); e != nil {
 			return nil, fail(Credentials, "read the certificates that postgres.url names", "", "%w", e)
 		}
 		return nil, fail(Unsuitable, "read postgres.url", "see PostgreSQL, \"Connection Strings\"", "%w", URLError(err))
+	}
+	cfg.ValidateConnect = requirePrimary
+	cfg.AfterConnect = keepStoredEncoding
+	if c.Dial != nil {
+		cfg.DialFunc = c.Dial
+	}
+	return cfg, nil
+}
+
+// parseURL parses a connection string, and adds params and the default time limit. The error is pgx's: it may show the string.
+func parseURL(url string, params map[string]string) (*pgx.ConnConfig, error) {
+	cfg, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, err
 	}
 	for k, v := range params {
 		for old := range cfg.RuntimeParams {
@@ -165,11 +179,6 @@ func (c *Config) parse(params map[string]string) (*pgx.ConnConfig, error) {
 	}
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = connectTimeout
-	}
-	cfg.ValidateConnect = requirePrimary
-	cfg.AfterConnect = keepStoredEncoding
-	if c.Dial != nil {
-		cfg.DialFunc = c.Dial
 	}
 	return cfg, nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -23,14 +24,7 @@ func (s *Server) Standby(ctx context.Context, slot string, settings map[string]s
 	b := &Server{Major: s.Major, BinDir: s.BinDir, env: s.env, made: true}
 	err := s.copyTo(ctx, b, slot)
 	if err == nil {
-		all := map[string]string{
-			"primary_slot_name": slot, "hot_standby_feedback": "on",
-			"primary_conninfo": fmt.Sprintf("host=127.0.0.1 port=%d user=%s password=%s dbname=postgres", s.Port, Superuser, Password),
-		}
-		for name, value := range settings {
-			all[name] = value
-		}
-		if err = b.build(ctx, all); err == nil {
+		if err = b.build(ctx, s.standbySettings(slot, settings)); err == nil {
 			err = b.StartAgain(ctx)
 		}
 	}
@@ -39,6 +33,42 @@ func (s *Server) Standby(ctx context.Context, slot string, settings map[string]s
 		return nil, fmt.Errorf("create a standby: %w", err)
 	}
 	return b, nil
+}
+
+// standbySettings are the settings of a standby of this server, over which settings go.
+func (s *Server) standbySettings(slot string, settings map[string]string) map[string]string {
+	all := map[string]string{
+		"primary_slot_name": slot, "hot_standby_feedback": "on",
+		"primary_conninfo": fmt.Sprintf("host=127.0.0.1 port=%d user=%s password=%s dbname=postgres", s.Port, Superuser, Password),
+	}
+	maps.Copy(all, settings)
+	return all
+}
+
+// Follow makes this server, which was stopped cleanly, a standby of primary, which was its standby until then, and
+// returns when it answers queries. slot is a physical slot that Follow creates there. It needs no pg_rewind, because a
+// clean stop waits until standbys have all WAL.
+func (s *Server) Follow(ctx context.Context, primary *Server, slot string, settings map[string]string) error {
+	if s.outside != nil {
+		return ErrExternal
+	}
+	err := primary.Exec(ctx, "postgres", "SELECT pg_create_physical_replication_slot('"+slot+"', true)")
+	if err == nil {
+		path := filepath.Join(s.DataDir, "standby.signal")
+		if err = os.WriteFile(path, nil, 0o600); err == nil {
+			err = s.account.Give(path)
+		}
+	}
+	if err == nil {
+		err = s.writeConf(primary.standbySettings(slot, settings))
+	}
+	if err == nil {
+		err = s.StartAgain(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("make a standby of a former primary: %w", err)
+	}
+	return nil
 }
 
 // copyTo takes a base backup like pg_basebackup, which is not among the fetched programs (package pgfull has it).
