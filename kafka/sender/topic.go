@@ -14,8 +14,7 @@ import (
 // awaitTopic waits until records can be sent to the topic. As for the daemon, a topic that Kafka denies access to counts as missing while
 // there is a limit for missing topics: Kafka may say so of a topic that does not exist.
 func (s *Sender) awaitTopic(ctx context.Context, topic string) error {
-	ready, err := s.session.Ready(topic)
-	if ready {
+	if ready, _ := s.session.Ready(topic); ready {
 		s.present(topic)
 		return nil
 	}
@@ -24,14 +23,18 @@ func (s *Sender) awaitTopic(ctx context.Context, topic string) error {
 	defer poll.Stop()
 	answered := time.Now() // when Kafka last said that the topic is missing
 	patience := s.options.MissingTopic
-	for ; !ready; ready, err = s.session.Ready(topic) {
-		denied := err
-		if err != nil && (patience == 0 || patience == Forever || !permissionDenied(err)) {
-			return &DeliveryError{Err: err}
+	for {
+		missing := s.session.Missing(topic) // first: a later answer of Kafka then has its own error
+		ready, denied := s.session.Ready(topic)
+		if ready {
+			break
+		}
+		if denied != nil && (patience == 0 || patience == Forever || !permissionDenied(denied)) {
+			return &DeliveryError{Err: denied}
 		}
 		now := time.Now()
 		switch {
-		case s.session.Missing(topic):
+		case missing:
 			if s.missing[topic].IsZero() {
 				s.missing[topic] = now
 			}
