@@ -18,7 +18,26 @@ import (
 func checkConnections(cfg *config.Config) error {
 	_, secretErr := cfg.PostgresURL()
 	_, kafkaErr := kafkaSecurity(cfg)
-	return errors.Join(secretErr, checkPostgresURL(cfg, true), kafkaErr, checkWebConfig(cfg))
+	return errors.Join(secretErr, checkPostgresURL(cfg, true), checkStandbys(cfg, true), kafkaErr, checkWebConfig(cfg))
+}
+
+// checkStandbys validates the connection strings of postgres.standbys, as checkPostgresURL does. Keywords are not
+// checked: servers refuse unknown ones, and a standby that cannot be asked stops nothing.
+func checkStandbys(cfg *config.Config, files bool) error {
+	if cfg.AutoStandbys() { // postgres.url, which has its own check
+		return nil
+	}
+	urls, err := cfg.StandbyURLs()
+	if err != nil {
+		return nil
+	}
+	for i, url := range urls {
+		_, err := pgx.ParseConfig(url)
+		if err != nil && (files || replication.FileError(err) == nil) {
+			return cfg.Problem("postgres.standbys", fmt.Sprintf("entry %d: %v", i+1, replication.URLError(err)))
+		}
+	}
+	return nil
 }
 
 // checkPostgresURL validates the connection string and, if files is true, reads the certificates that it names. The

@@ -75,7 +75,7 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 	live := newReloader(cfg, load, level, reg, log)
 	rl, err := wire(live.now, reg, log)
 	if err == nil {
-		err = checkPostgresURL(cfg, false)
+		err = errors.Join(checkPostgresURL(cfg, false), checkStandbys(cfg, false))
 	}
 	if err != nil {
 		return exit.With(exit.Config, err)

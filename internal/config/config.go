@@ -49,6 +49,11 @@ type Postgres struct {
 	// URLFile is a file with the connection string, instead of url. It is read at each connection, so that a rotated
 	// secret is used. A relative name is relative to the working directory.
 	URLFile string `yaml:"url_file" default:"" live:"true"`
+	// Standbys are the standbys whose copies of the slot are watched: connection strings, or auto for the hosts of url.
+	// Name the primary too, because a switchover makes it a standby. Parts that are missing in a string (user, password,
+	// database, TLS) come from url. The role needs CONNECT there, and nothing else. [] means that no standby is
+	// watched. It is a secret.
+	Standbys []string `yaml:"standbys" default:"" secret:"true" live:"true"` // use [Config.StandbyURLs]
 	// Slot is the replication slot. One instance reads it; further instances wait as standbys.
 	Slot string `yaml:"slot" default:"outboxcdc"`
 	// Publication is the publication of the outbox.

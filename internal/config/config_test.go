@@ -34,7 +34,7 @@ func TestDefaultsAreValid(t *testing.T) {
 
 // beside are settings that the sample of an earlier version does not have.
 var beside = []string{
-	"postgres.url_file", "route.blank_payload", "route.envelope", "route.cloudevents", "route.trace_context",
+	"postgres.url_file", "postgres.standbys", "route.blank_payload", "route.envelope", "route.cloudevents", "route.trace_context",
 	"kafka.sasl.password_file", "kafka.sasl.token_url", "kafka.sasl.scopes", "outbox.columns.created_at", "outbox.order",
 }
 
@@ -352,6 +352,7 @@ func TestFlags(t *testing.T) {
 		"log.level=loud":              `--set: log.level: "loud" is unknown`,
 		"kafka.sasl.password=s3cr3t":  "--set: kafka.sasl.password: is a secret",
 		"postgres.url=postgres://s3c": "use OUTBOXCDC_POSTGRES_URL, OUTBOXCDC_POSTGRES_URL_FILE or a file",
+		"postgres.standbys=host=s3c":  "use OUTBOXCDC_POSTGRES_STANDBYS or a file",
 	} {
 		if _, err := load(nil, nil, flag); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3c") {
 			t.Errorf("%s: %v", flag, err)

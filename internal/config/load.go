@@ -187,8 +187,11 @@ func readFlags(flags []string, set func(s *setting, name string, r raw, where st
 			}
 			errs = append(errs, &Error{Where: where, Problem: problem})
 		case s.secret:
-			errs = append(errs, &Error{Where: where, Path: path, Problem: "is a secret, and every user of this machine can see a command line; use " +
-				EnvName(path) + ", " + EnvName(path) + "_FILE or a file"})
+			ways := EnvName(path)
+			if knownTree().leaves[path+"_file"] != nil {
+				ways += ", " + EnvName(path) + "_FILE"
+			}
+			errs = append(errs, &Error{Where: where, Path: path, Problem: "is a secret, and every user of this machine can see a command line; use " + ways + " or a file"})
 		default:
 			if err := set(s, path, raw{text: value}, where); err != nil {
 				errs = append(errs, &Error{Where: where, Path: path, Problem: err.Error()})

@@ -31,6 +31,12 @@ func (c *Config) Settings() []Setting {
 func (c *Config) Redacted() *Config {
 	r := *c
 	r.Postgres.URL = RedactDSN(c.Postgres.URL)
+	r.Postgres.Standbys = slices.Clone(c.Postgres.Standbys)
+	for i, dsn := range r.Postgres.Standbys {
+		if dsn != "auto" {
+			r.Postgres.Standbys[i] = RedactDSN(dsn)
+		}
+	}
 	r.Kafka.Brokers, r.Kafka.SASL.Scopes = slices.Clone(c.Kafka.Brokers), slices.Clone(c.Kafka.SASL.Scopes)
 	if c.Kafka.SASL.Password != "" {
 		r.Kafka.SASL.Password = masked

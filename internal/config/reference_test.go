@@ -66,8 +66,8 @@ func referenceTables(t *testing.T) string {
 		}
 		row(s)
 	}
-	if main > 60 {
-		t.Errorf("%d settings in the main part, want 60 at most: is the new one tuning?", main)
+	if main > 61 {
+		t.Errorf("%d settings in the main part, want 61 at most: is the new one tuning?", main)
 	}
 	b.WriteString("\n### tuning\n\n" + meanings[tuning] + "\n\n" + header)
 	for _, s := range knownSettings() {

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -31,6 +32,56 @@ func (c *Config) PostgresURL() (string, error) {
 		return fail(quote(c.Postgres.URLFile) + ": " + problem)
 	}
 	return dsn, nil
+}
+
+// StandbyURLs are the connection strings of postgres.standbys, completed from postgres.url; for auto, the string that names
+// the hosts is postgres.url itself. Call it for each round of connections. No string means that no standby is watched.
+func (c *Config) StandbyURLs() ([]string, error) {
+	if len(c.Postgres.Standbys) == 0 {
+		return nil, nil
+	}
+	base, err := c.PostgresURL()
+	if err != nil {
+		return nil, err
+	}
+	if c.AutoStandbys() {
+		return []string{base}, nil
+	}
+	var out []string
+	for _, dsn := range c.Postgres.Standbys {
+		out = append(out, CompleteDSN(dsn, base))
+	}
+	return out, nil
+}
+
+// AutoStandbys reports whether the hosts of postgres.url are the ones to watch.
+func (c *Config) AutoStandbys() bool { return slices.Equal(c.Postgres.Standbys, []string{"auto"}) }
+
+// sharedParameters are the parameters that the standbys of a server have in common with it.
+var sharedParameters = []string{
+	"user", "password", "dbname", "passfile", "service", "servicefile", "sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword", "sslsni",
+	"sslnegotiation", "channel_binding", "krbsrvname", "krbspn", "connect_timeout", "options",
+}
+
+// CompleteDSN adds to a connection string what it lacks and base has: user, password, database, TLS. It does not add
+// hosts and ports, nor the password of another user.
+func CompleteDSN(dsn, base string) string {
+	user := dsnParameter(dsn, "user")
+	for _, key := range sharedParameters {
+		value := dsnParameter(base, key)
+		if value == "" || dsnParameter(dsn, key) != "" || key == "password" && user != "" && user != dsnParameter(base, "user") {
+			continue
+		}
+		switch {
+		case !isURL(dsn):
+			dsn += " " + key + "=" + quoteKeyword(value)
+		case strings.Contains(dsn, "?"):
+			dsn += "&" + key + "=" + url.QueryEscape(value)
+		default:
+			dsn += "?" + key + "=" + url.QueryEscape(value)
+		}
+	}
+	return dsn
 }
 
 // SASLPassword is kafka.sasl.password, or the content of kafka.sasl.password_file. Call it for each session.
@@ -188,16 +239,17 @@ func dsnParameter(dsn, key string) string {
 		return values.Get(key)
 	}
 	authority, path, _ := strings.Cut(rest, "/")
+	at := strings.LastIndexByte(authority, '@')
+	user, password, _ := strings.Cut(authority[:max(at, 0)], ":")
 	switch key {
 	case "user":
+		return unescape(user)
+	case "password":
+		return unescape(password)
+	case "host":
+		return unescape(authority[at+1:])
 	case "dbname":
 		return unescape(path)
-	default:
-		return ""
-	}
-	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
-		user, _, _ := strings.Cut(authority[:at], ":")
-		return unescape(user)
 	}
 	return ""
 }

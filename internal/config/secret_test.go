@@ -48,6 +48,46 @@ func TestPostgresURLFile(t *testing.T) {
 	}
 }
 
+// A standby has the roles and the passwords of its primary, so its string needs a host alone.
+func TestStandbyURLs(t *testing.T) {
+	for _, c := range []struct{ base, standby, want string }{
+		{
+			"postgres://u:s3cr3t@a,b:5433/shop?sslmode=verify-full&sslrootcert=/ca.pem", "host=c port=5434",
+			"host=c port=5434 user=u password=s3cr3t dbname=shop sslmode=verify-full sslrootcert=/ca.pem",
+		},
+		{"host=a user=u password='s3 cr3t' dbname=shop", "postgres://c", "postgres://c?user=u&password=s3+cr3t&dbname=shop"},
+		{"host=a user=u password=s3cr3t", "postgres://u@c:1/other?sslmode=require", "postgres://u@c:1/other?sslmode=require&password=s3cr3t"},
+		{"postgres://u:s3cr3t@a/shop", "host=c user=v", "host=c user=v dbname=shop"}, // not the password of another user
+		{"postgres://u:s3cr3t@a/shop", "host=c password=own", "host=c password=own user=u dbname=shop"},
+		{"postgres://u%40x:s%2F3@a/shop%20x", "host=c", "host=c user=u@x password=s/3 dbname='shop x'"},
+		{"", "host=c", "host=c"},
+	} {
+		cfg := Default()
+		cfg.Postgres.URL, cfg.Postgres.Standbys = c.base, []string{c.standby}
+		if got, err := cfg.StandbyURLs(); err != nil || len(got) != 1 || got[0] != c.want {
+			t.Errorf("%s and %s: %q, %v; want %q", c.base, c.standby, got, err, c.want)
+		}
+	}
+	c := Default()
+	if got, err := c.StandbyURLs(); got != nil || err != nil {
+		t.Errorf("not set: %q, %v", got, err)
+	}
+	c.Postgres.URL, c.Postgres.Standbys = "postgres://a,b/d", []string{"auto"}
+	if got, err := c.StandbyURLs(); err != nil || len(got) != 1 || got[0] != "postgres://a,b/d" {
+		t.Errorf("auto: %q, %v", got, err)
+	}
+	c, err := loadText("postgres: {standbys: ['host=b password=s3cr3t', 'postgres://u:s3cr3t@c/d']}\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if shown := c.String() + c.LogValue().String() + fmt.Sprint(c.Settings()); strings.Contains(shown, "s3cr3t") || !strings.Contains(shown, "host=b") {
+		t.Errorf("shown: %s", shown)
+	}
+	if c.Postgres.Standbys[0] != "host=b password=s3cr3t" {
+		t.Error("a redacted copy shares its list")
+	}
+}
+
 func TestSASLPassword(t *testing.T) {
 	c, err := loadText("kafka: {sasl: {mechanism: PLAIN, user: u, password: s3cr3t}}\n")
 	if err != nil {

@@ -90,6 +90,7 @@ func (v *validation) postgres(p *Postgres) {
 	if p.URL != "" && p.URLFile != "" {
 		v.report("postgres.url_file", fmt.Sprintf("postgres.url is set too (%s); remove one of the two", v.c.Origin("postgres.url")))
 	}
+	v.report("postgres.standbys", checkStandbys(p.Standbys))
 	v.report("postgres.slot", checkSlot(p.Slot))
 	v.report("postgres.publication", checkIdentifier("a publication", p.Publication))
 }
@@ -271,17 +272,42 @@ func checkIdentifier(what, name string) string {
 // checkPostgresURL finds values that are not a connection string. The parser of pgconn is not used, because it reads
 // the environment and files. The message does not contain the value.
 func checkPostgresURL(dsn string) string {
-	switch target := dsnParameter(dsn, "target_session_attrs"); {
+	if target := dsnParameter(dsn, "target_session_attrs"); target == "standby" || target == "read-only" {
+		return "target_session_attrs=" + target + " is for standbys, but events are read on the primary; write read-write, or remove it"
+	}
+	return checkDSN(dsn)
+}
+
+// checkDSN checks that text is a connection string, without its values.
+func checkDSN(dsn string) string {
+	switch {
 	case strings.ContainsRune(dsn, 0):
 		return "the value (not shown) contains a NUL"
-	case target == "standby" || target == "read-only":
-		return "target_session_attrs=" + target + " is for standbys, but events are read on the primary; write read-write, or remove it"
 	case isURL(dsn) && misplacedAt(dsn):
 		return "the value (not shown) has an @ after the first / ? or #; percent-encode special characters in user and password (%40 for @, %2F for /, %3F for ?, %23 for #)"
 	case dsn == "", isURL(dsn), !strings.Contains(dsn, "://") && strings.Contains(dsn, "="):
 		return ""
 	}
 	return `the value (not shown) is not a connection string; write postgres://user@host/database or "host=… user=… dbname=…"`
+}
+
+// checkStandbys checks postgres.standbys: connection strings with a host, or auto alone.
+func checkStandbys(all []string) string {
+	for i, dsn := range all {
+		at := fmt.Sprintf("entry %d: ", i+1)
+		switch problem := checkDSN(dsn); {
+		case dsn == "auto" && len(all) > 1:
+			return at + "auto means the hosts of postgres.url; write it alone, or name every host"
+		case dsn == "auto":
+		case dsn == "":
+			return at + `is empty; write "host=…", or postgres://host`
+		case problem != "":
+			return at + problem + " (in the environment, commas separate the strings)"
+		case dsnParameter(dsn, "host") == "":
+			return at + `names no host; write "host=…", or postgres://host`
+		}
+	}
+	return ""
 }
 
 // checkServerMemory accepts the values of logical_decoding_work_mem with a unit: 64kB to 2147483647kB.

@@ -25,6 +25,17 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Postgres.URL = "host=h user=u" }, ""},
 		{func(c *Config) { c.Postgres.URL = "mysql://s3cr3t@h?a=b" }, `postgres.url: the value (not shown)`},
 		{func(c *Config) { c.Postgres.URL = "s3cr3t" }, `postgres.url: the value (not shown)`},
+		{func(c *Config) { c.Postgres.Standbys = []string{"auto"} }, ""},
+		{func(c *Config) {
+			c.Postgres.Standbys = []string{"host=b password=s3cr3t", "postgres://u:s3cr3t@c:5433/d"}
+		}, ""},
+		{func(c *Config) { c.Postgres.Standbys = []string{"host=b target_session_attrs=standby"} }, ""},
+		{func(c *Config) { c.Postgres.Standbys = []string{"auto", "host=b"} }, `postgres.standbys: entry 1: auto means the hosts of postgres.url`},
+		{func(c *Config) { c.Postgres.Standbys = []string{"host=b", ""} }, `postgres.standbys: entry 2: is empty`},
+		{func(c *Config) { c.Postgres.Standbys = []string{"s3cr3t"} }, `postgres.standbys: entry 1: the value (not shown) is not a connection string`},
+		{func(c *Config) { c.Postgres.Standbys = []string{"postgres://u:s3cr3t/x@b/d"} }, `postgres.standbys: entry 1: the value (not shown) has an @`},
+		{func(c *Config) { c.Postgres.Standbys = []string{"user=u password=s3cr3t"} }, `postgres.standbys: entry 1: names no host`},
+		{func(c *Config) { c.Postgres.Standbys = []string{"postgres://u:s3cr3t@/d"} }, `postgres.standbys: entry 1: names no host`},
 		{func(c *Config) { c.Postgres.URL, c.Postgres.URLFile = "host=h", "/f" }, `postgres.url_file: postgres.url is set too`},
 		{func(c *Config) { c.Tuning.StatusInterval = 9 * time.Millisecond }, `tuning.status_interval: 9ms is too short; write at least 10ms`},
 		{func(c *Config) { c.Tuning.ParkAfter = 999 * time.Millisecond }, `tuning.park_after`},

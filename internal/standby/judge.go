@@ -27,7 +27,7 @@ func States() []State {
 type Verdict struct {
 	State State  `json:"state"`
 	Text  string `json:"text"` // what was seen
-	// Leftover is whether the host still has the slot from before its demotion.
+	// Leftover is whether the host still has the slot from before its demotion, which [Clean] removes.
 	Leftover bool `json:"leftover,omitempty"`
 	// LagBytes is how much the confirmed position of the copy is behind that of the primary's slot; nil: not known.
 	LagBytes *int64 `json:"lag_bytes,omitempty"`

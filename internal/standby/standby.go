@@ -6,8 +6,8 @@
 // next failover to that server loses the slot (PostgreSQL, "Replication Slot Synchronization"). Before version 17,
 // Patroni's permanent slots or the extension pg_failover_slots copy a slot.
 //
-// [Read] asks one server, and [Judge] compares the answer with the primary's. A role with CONNECT suffices. The package
-// confirms nothing and delivers nothing.
+// [Read] asks one server, and [Judge] compares the answer with the primary's; a role with CONNECT suffices. [Clean]
+// removes a leftover. The package confirms nothing and delivers nothing.
 package standby
 
 import (

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
@@ -54,7 +55,7 @@ func newPair(t *testing.T, major string, settings map[string]string) *pair {
 	p.primary, err = pgtest.Start(ctx, pgtest.Options{Major: major})
 	must(t, err)
 	t.Cleanup(func() { must(t, p.primary.Close()) })
-	must(t, p.primary.Exec(ctx, "postgres", "CREATE ROLE watcher LOGIN PASSWORD 'secret'"))
+	must(t, p.primary.Exec(ctx, "postgres", "CREATE ROLE watcher LOGIN PASSWORD 'secret'", "CREATE ROLE dropper LOGIN REPLICATION PASSWORD 'secret'"))
 	p.standby, err = p.primary.Standby(ctx, "first", settings)
 	must(t, err)
 	t.Cleanup(func() { must(t, p.standby.Close()) })
@@ -146,9 +147,51 @@ func TestCopyThroughASwitchover(t *testing.T) {
 	if v := Judge(nil, s, nil); v.State != Blocked || !v.Leftover {
 		t.Errorf("without the primary: %+v", v)
 	}
-	if v := Judge(s, s, nil); v.State != Blocked {
-		t.Errorf("%+v", v)
+	p.clean()
+	p.awaitState(Ready)
+	// The promoted server has the slot as a copy, so that its demotion leaves no leftover.
+	p.switchOver("third")
+	p.awaitState(Ready)
+}
+
+// clean removes the leftover on the standby, with a role that has REPLICATION.
+func (p *pair) clean() {
+	t := p.t
+	t.Helper()
+	ask := func(s *pgtest.Server) *Server {
+		t.Helper()
+		answer, err := Ask(p.ctx, p.host(s), slot)
+		must(t, err)
+		return answer
 	}
+	primary, standby := ask(p.primary), ask(p.standby)
+	if err := CheckLeftover(slot, "here", primary, primary); err == nil {
+		t.Error("the primary's own slot would be dropped")
+	}
+	must(t, CheckLeftover(slot, "here", primary, standby))
+	for _, c := range []struct {
+		role, system string
+		on           *pgtest.Server
+		code         int
+	}{
+		{"watcher", primary.System, p.standby, exit.NoPermission},
+		{"dropper", "1", p.standby, exit.Fault},
+		{"dropper", primary.System, p.primary, exit.Fault},
+	} {
+		p.role = c.role
+		if err := Clean(p.ctx, p.host(c.on), slot, c.system); exit.Code(err) != c.code {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	if ask(p.primary).Slot == nil || ask(p.standby).Slot == nil {
+		t.Fatal("a slot was dropped that is no leftover")
+	}
+	must(t, Clean(p.ctx, p.host(p.standby), slot, primary.System))
+	p.awaitState(Ready)
+	if err := Clean(p.ctx, p.host(p.standby), slot, primary.System); exit.Code(err) != exit.Fault {
+		t.Errorf("a synchronized copy: %v", err)
+	}
+	p.role = "watcher"
 }
 
 // A host that does not answer, one of another cluster and a second primary are recognized.

@@ -100,7 +100,7 @@ func TestNoSecretIsShown(t *testing.T) {
 	}
 	debezium := file("debezium.properties", "connector.class=io.debezium.connector.postgresql.PostgresConnector\nname=x\ndatabase.hostname=h\ndatabase.user=u\n"+
 		"database.password="+hiddenPart+"\ndatabase.dbname=d\ntransforms=outbox\ntransforms.outbox.type=io.debezium.transforms.outbox.EventRouter\n")
-	more := map[string][]string{"config from-debezium": {debezium}, "config print": {"--origin"}, "peek": {"--limit", "1"}}
+	more := map[string][]string{"config from-debezium": {debezium}, "config print": {"--origin"}, "peek": {"--limit", "1"}, "standby clean": {"--host", "127.0.0.1"}}
 	commands := leafCommands(t)
 	if len(commands) < 12 {
 		t.Fatalf("only %d commands were found: %v", len(commands), commands)
@@ -111,8 +111,8 @@ func TestNoSecretIsShown(t *testing.T) {
 			continue
 		}
 		args := append(slices.Clone(command), more[name]...)
-		ended(args, "OUTBOXCDC_POSTGRES_URL="+url)
-		ended(append(args, "-o", "json"), append(sasl, unknown)...)
+		ended(args, "OUTBOXCDC_POSTGRES_URL="+url, "OUTBOXCDC_POSTGRES_STANDBYS="+url)
+		ended(append(args, "-o", "json"), append(sasl, unknown, "OUTBOXCDC_POSTGRES_STANDBYS=host=127.0.0.1 port=1 password="+hiddenPart)...)
 	}
 	for _, args := range [][]string{
 		{"setup", "apply", "--dry-run", "--url", "postgres://u:" + hiddenPart + "/x@h/d"},
@@ -130,6 +130,8 @@ func TestNoSecretIsShown(t *testing.T) {
 		"postgres: {url: '" + hiddenPart + "'}\n", "postgres: {url: 'postgres://u:" + hiddenPart + "/@h/d', slot: A}\n", "postgres: {url: [" + hiddenPart + "]}\n",
 		"postgres:\n  url: postgres://u:" + hiddenPart + "@h/d\n  url_file: /nope\n", "postgres:\n  url: \"postgres://u:" + hiddenPart + "@h/d\n",
 		"postgres:\n  url: postgres://u:" + hiddenPart + "@h/d\n slot: x\n", "postgres: {url: {a: " + hiddenPart + "}}\n", "kafka: {sasl: {password: " + hiddenPart + "}}\n",
+		"postgres: {standbys: ['" + hiddenPart + "']}\n", "postgres: {standbys: ['postgres://u:" + hiddenPart + "@h:x/d']}\n",
+		"postgres: {standbys: [auto, 'host=h password=" + hiddenPart + "']}\n", "postgres: {standbys: ['host=h password=''" + hiddenPart + "']}\n",
 		"kafka: {sasl: {mechanism: PLAIN, password: *" + "x}}\n", "kafka: {sasl: {mechanism: PLAIN, user: u, password: " + hiddenPart + ", password_file: /nope}}\n",
 		"kafka: {sasl: {mechanism: OAUTHBEARER, user: u, password: p, token_url: 'https://u:" + hiddenPart + "@h/'}}\n",
 		"kafka: {sasl: {mechanism: OAUTHBEARER, user: u, password: p, token_url: 'h/?" + hiddenPart + "'}}\n",

@@ -1,0 +1,184 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/exit"
+	"github.com/outboxcdc/outboxcdc/internal/human"
+	"github.com/outboxcdc/outboxcdc/internal/standby"
+	"github.com/outboxcdc/outboxcdc/replication"
+)
+
+// standbyHosts returns the hosts of postgres.standbys, without connecting to them.
+func standbyHosts(cfg *config.Config) ([]*replication.Host, error) {
+	urls, err := cfg.StandbyURLs()
+	if err != nil {
+		return nil, err
+	}
+	hosts, n, err := replication.Hosts(urls, standby.ApplicationName(cfg.Postgres.Slot))
+	if err != nil {
+		return nil, fmt.Errorf("postgres.standbys: entry %d: %w", n+1, err)
+	}
+	return hosts, nil
+}
+
+func newStandbyCommand(load func() (*config.Config, error)) *cobra.Command {
+	return group(&cobra.Command{
+		Use:   "standby",
+		Short: "Look after the slot's copies on standbys",
+	}, newStandbyCleanCommand(load))
+}
+
+func newStandbyCleanCommand(load func() (*config.Config, error)) *cobra.Command {
+	c := &cleaner{}
+	cmd := &cobra.Command{
+		Use:   "clean",
+		Short: "Drop the slot that a demoted primary has kept",
+		Long: "Drop the leftover of the slot on a standby. After a switchover, PostgreSQL 17 or later keeps the slot on the demoted primary and\n" +
+			"then refuses to copy the slot to it, so that the next failover to this server loses the slot. This command drops the slot there\n" +
+			"only if it is a leftover: on a server in recovery, of the same cluster as the primary, with failover and not synced, used by no\n" +
+			"client, and while the primary has the slot. In all other cases it changes nothing and says what it has found. The role needs\n" +
+			"REPLICATION. The standby copies the slot again within seconds, if its sync_replication_slots is on.",
+		Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := load()
+			if err != nil {
+				return err
+			}
+			c.in, c.out = cmd.InOrStdin(), cmd.OutOrStdout()
+			return withExitCode(c.run(cmd.Context(), cfg))
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&c.host, "host", "", "the standby: a host, or host:port, of postgres.standbys or postgres.url; or another one, with user and password of postgres.url")
+	f.BoolVar(&c.dryRun, "dry-run", false, "print what would be dropped, and change nothing")
+	f.BoolVarP(&c.yes, "yes", "y", false, "do not ask")
+	return cmd
+}
+
+// cleaner is one run of `standby clean`.
+type cleaner struct {
+	host        string
+	dryRun, yes bool
+	in          io.Reader
+	out         io.Writer
+}
+
+func (c *cleaner) run(ctx context.Context, cfg *config.Config) error {
+	if c.host == "" {
+		return usageError(errors.New("--host is needed: the standby whose leftover is dropped; outboxcdc doctor names it"))
+	}
+	h, err := c.find(cfg)
+	if err != nil {
+		return err
+	}
+	source, err := newSource(fixed(cfg), slog.New(slog.DiscardHandler))
+	if err != nil {
+		return exit.With(exit.Config, err)
+	}
+	slot := cfg.Postgres.Slot
+	primary, err := standby.Primary(ctx, source, standby.ApplicationName(slot), slot)
+	if err != nil {
+		return fmt.Errorf("ask the primary: %w", err)
+	}
+	host, err := standby.Ask(ctx, h, slot)
+	if err != nil {
+		return fmt.Errorf("ask the standby: %w", err)
+	}
+	if err := standby.CheckLeftover(slot, h.Address, primary, host); err != nil {
+		return err
+	}
+	say := func(format string, args ...any) { fmt.Fprintf(c.out, format+"\n", args...) } //nolint:errcheck // a closed output changes nothing
+	say("%s has a leftover of slot %s: failover, not synced, at %s, no client; the primary's slot is at %s", h.Address, slot, host.Slot.ConfirmedFlush, primary.Slot.ConfirmedFlush)
+	if c.dryRun {
+		say("would drop slot %s on %s; nothing was changed", slot, h.Address)
+		return nil
+	}
+	if err := c.confirm(ctx, h.Address, slot); err != nil {
+		return err
+	}
+	if err := standby.Clean(ctx, h, slot, primary.System); err != nil {
+		return err
+	}
+	say("dropped slot %s on %s, which retained %s of WAL", slot, h.Address, human.Size(int64(host.Slot.RetainedBytes())))
+	switch {
+	case !primary.Slot.Failover:
+		say("the primary's slot is no failover slot, so the standby does not copy it: outboxcdc doctor names the remedy")
+	case host.SyncSlots != "on":
+		say("sync_replication_slots is off on %s, so the slot is copied only by pg_sync_replication_slots(): outboxcdc doctor names the remedy", h.Address)
+	}
+	return nil
+}
+
+// find returns the host that --host names: one of the settings, or another one with the credentials of postgres.url.
+func (c *cleaner) find(cfg *config.Config) (*replication.Host, error) {
+	known, err := standbyHosts(cfg)
+	if err != nil {
+		return nil, exit.With(exit.Config, err)
+	}
+	url, err := cfg.PostgresURL()
+	if err != nil {
+		return nil, exit.With(exit.Config, err)
+	}
+	application := standby.ApplicationName(cfg.Postgres.Slot)
+	if own, _, err := replication.Hosts([]string{url}, application); err == nil {
+		known = append(known, own...)
+	}
+	found := map[string]*replication.Host{}
+	var names []string
+	for _, h := range known {
+		if host, _, err := net.SplitHostPort(h.Address); found[h.Address] == nil && (h.Address == c.host || err == nil && host == c.host) {
+			found[h.Address] = h
+			names = append(names, h.Address)
+		}
+	}
+	if len(names) > 1 {
+		return nil, usageError(fmt.Errorf("--host %s: the settings have several ports of this host: write %s", c.host, strings.Join(names, " or ")))
+	}
+	if len(names) == 1 {
+		return found[names[0]], nil
+	}
+	host, port, err := net.SplitHostPort(c.host)
+	if err != nil {
+		host, port = c.host, ""
+	}
+	// A host may be anything without a special meaning in a connection string.
+	if strings.ContainsAny(host+port, ` ,='\/@?`) {
+		return nil, usageError(fmt.Errorf("--host: write a host, or host:port, without user and password"))
+	}
+	dsn := "host=" + host
+	if port != "" {
+		dsn += " port=" + port
+	}
+	hosts, _, err := replication.Hosts([]string{config.CompleteDSN(dsn, url)}, application)
+	if err != nil {
+		return nil, usageError(fmt.Errorf("--host %s: %w", c.host, err))
+	}
+	return hosts[0], nil
+}
+
+func (c *cleaner) confirm(ctx context.Context, address, slot string) error {
+	if c.yes {
+		return nil
+	}
+	fmt.Fprintf(c.out, "drop slot %s on %s? [y/N] ", slot, address) //nolint:errcheck // then there is no answer
+	yes, none, err := readAnswer(ctx, c.in)
+	switch {
+	case err != nil:
+		return err
+	case none:
+		return exit.With(exit.Fault, errors.New("there is no answer, so nothing was changed: --yes answers for you"))
+	case !yes:
+		return exit.With(exit.Fault, errors.New("nothing was changed"))
+	}
+	return nil
+}
