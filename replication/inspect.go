@@ -2,13 +2,14 @@ package replication
 
 import (
 	"context"
+	"errors"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Connect opens an ordinary connection for commands that inspect the server, with the daemon's parameters and another
-// application_name. standby allows a server in recovery.
+// application_name. standby allows a server in recovery, if none of the hosts is a primary.
 func (s *Source) Connect(ctx context.Context, application string, standby bool) (*pgx.Conn, error) {
 	cfg := s.cfg
 	cfg.application = application
@@ -16,10 +17,11 @@ func (s *Source) Connect(ctx context.Context, application string, standby bool) 
 	if err != nil {
 		return nil, err
 	}
-	if standby {
-		cc.ValidateConnect = func(context.Context, *pgconn.PgConn) error { return nil }
-	}
 	conn, err := pgx.ConnectConfig(ctx, cc)
+	if standby && errors.Is(err, errStandby) {
+		cc.ValidateConnect = func(context.Context, *pgconn.PgConn) error { return nil }
+		conn, err = pgx.ConnectConfig(ctx, cc)
+	}
 	if err != nil {
 		return nil, classify("connect to Postgres", connecting, err)
 	}

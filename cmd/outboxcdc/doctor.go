@@ -120,6 +120,10 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 	if c.Source, err = newSource(fixed(cfg), log); err != nil {
 		return c, err
 	}
+	c.AutoStandbys = cfg.AutoStandbys()
+	if c.Standbys, err = standbyHosts(cfg); err != nil {
+		return c, err
+	}
 	if c.Router, err = newRouter(cfg); err != nil {
 		return c, err
 	}

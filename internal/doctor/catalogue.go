@@ -6,6 +6,7 @@ const (
 	groupOutbox      = "outbox"
 	groupPublication = "publication"
 	groupSlot        = "slot"
+	groupStandbys    = "standbys"
 	groupKafka       = "Kafka"
 	groupTopics      = "topics"
 )
@@ -59,6 +60,12 @@ const (
 	slotRetained = "retained_wal"
 	slotFailover = "failover"
 	slotStandby  = "standby_slots"
+
+	standbyHosts    = "standby_hosts"
+	standbyConnect  = "standby_connect"
+	standbySlot     = "standby_copy"
+	standbySettings = "standby_settings"
+	standbyWaited   = "standby_waited_for"
 
 	kafkaReached    = "brokers"
 	kafkaAuth       = "authentication"
@@ -119,6 +126,12 @@ func Checks() []Check {
 		{slotRetained, groupSlot, "how much WAL does it retain, and how much more may it retain", []string{"WARN"}},
 		{slotFailover, groupSlot, "does it survive a failover (PostgreSQL 17 and later)", []string{"WARN"}},
 		{slotStandby, groupSlot, "do the standbys of `synchronized_standby_slots` answer (otherwise nothing is delivered)", []string{"WARN", "FAIL 69"}},
+
+		{standbyHosts, groupStandbys, "with `postgres.standbys`: are the hosts servers of one cluster, with one primary and at least one standby", []string{"WARN", "FAIL 69", "FAIL 78"}},
+		{standbyConnect, groupStandbys, "does each host answer the daemon's role", []string{"WARN"}},
+		{standbySlot, groupStandbys, "does each standby have a copy of the slot that survives a failover; does the slot of a demoted primary block the copy", []string{"WARN"}},
+		{standbySettings, groupStandbys, "does each standby have the settings that a copy needs: `sync_replication_slots`, `hot_standby_feedback`, `primary_slot_name`, a dbname in `primary_conninfo`", []string{"WARN"}},
+		{standbyWaited, groupStandbys, "is the physical slot of each standby in `synchronized_standby_slots`, if that is set, and active", []string{"WARN"}},
 
 		{kafkaReached, groupKafka, "does each address of `kafka.brokers` accept a connection", []string{"WARN", "FAIL 69"}},
 		{kafkaAuth, groupKafka, "do TLS and SASL succeed at each address", []string{"WARN", "FAIL 69", "FAIL 78"}},

@@ -33,6 +33,8 @@ type Config struct {
 	Server         string // host:port, for remedies with a connection string
 	Slot           string
 	Publication    string
+	Standbys       []*replication.Host // of postgres.standbys
+	AutoStandbys   bool                // postgres.standbys is auto
 	Tables         []Table
 	Messages       string // prefix of the logical messages that are events, "" for none
 	SenderTimeout  time.Duration
@@ -86,7 +88,7 @@ type examination struct {
 	topics []string
 }
 
-// Run makes every check. The checks of Postgres take at most half of the time until the deadline of ctx, so that Kafka
+// Run makes every check. The checks of the server of postgres.url take at most half of the time until the deadline of ctx, so that Kafka
 // is checked in any case.
 func Run(ctx context.Context, c Config) *Report {
 	e := &examination{Config: c, found: map[string][]Finding{}, because: map[string]string{}, types: map[string]string{}}
@@ -96,8 +98,19 @@ func Run(ctx context.Context, c Config) *Report {
 	}
 	e.postgres(pg)
 	cancel()
+	e.checkStandbys(ctx) // also if the server of postgres.url does not answer
+	e.hangUp()
 	e.cluster(ctx)
 	return e.report()
+}
+
+// hangUp closes the connection to Postgres.
+func (e *examination) hangUp() {
+	if e.conn != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		defer cancel()
+		_ = e.conn.Close(ctx)
+	}
 }
 
 // report returns the findings in the order of the catalogue.

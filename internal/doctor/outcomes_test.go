@@ -45,6 +45,7 @@ func TestEveryOutcome(t *testing.T) {
 	t.Run("Postgres", func(t *testing.T) { postgresOutcomes(t, w) })
 	t.Run("outbox", func(t *testing.T) { outboxOutcomes(t, w) })
 	t.Run("publication", func(t *testing.T) { publicationOutcomes(t, w) })
+	t.Run("standbys", func(t *testing.T) { standbyOutcomes(t, w) })
 	t.Run("slot", func(t *testing.T) { slotOutcomes(t, w) })
 	t.Run("Kafka", func(t *testing.T) { kafkaOutcomes(t, w) })
 	t.Run("topics", func(t *testing.T) { topicOutcomes(t, w) })
@@ -171,9 +172,13 @@ func (p *place) setting(name, value string) {
 }
 
 // await repeats the query, each time in a new session, until it returns true.
-func (p *place) await(what, question string) {
+func (p *place) await(what, question string) { p.awaitOn(p.s, what, question, func() {}) }
+
+// awaitOn is await on another server. It calls move before each query.
+func (p *place) awaitOn(s *pgtest.Server, what, question string, move func()) {
 	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
-		conn, err := pgx.Connect(context.Background(), p.s.SuperURL("postgres"))
+		move()
+		conn, err := pgx.Connect(context.Background(), s.SuperURL("postgres"))
 		if err == nil {
 			var yes bool
 			err = conn.QueryRow(context.Background(), question).Scan(&yes)

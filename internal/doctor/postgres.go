@@ -46,11 +46,6 @@ func (e *examination) postgres(ctx context.Context) {
 		return
 	}
 	e.conn = conn
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
-		defer cancel()
-		_ = conn.Close(ctx)
-	}()
 	if e.Database == "" {
 		e.Database = conn.Config().Database
 	}

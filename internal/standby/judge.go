@@ -43,7 +43,7 @@ func Judge(primary, host *Server, err error) Verdict {
 		return Verdict{State: OtherCluster, Text: fmt.Sprintf("it belongs to another cluster: its system identifier is %s, the primary's %s", host.System, primary.System)}
 	}
 	if !host.InRecovery {
-		if primary != nil && !sameServer(primary, host) {
+		if primary != nil && !SameServer(primary, host) {
 			return Verdict{State: OtherPrimary, Text: "it is not in recovery, and neither is the server that postgres.url leads to: the cluster has two primaries"}
 		}
 		return Verdict{State: IsPrimary, Text: "it is the primary"}

@@ -120,8 +120,8 @@ func ApplicationName(slot string) string {
 	return name[:min(len(name), 63)] // the server truncates longer names
 }
 
-// sameServer reports whether two answers are from one server: LSNs and names of hosts do not show that.
-func sameServer(a, b *Server) bool { return a.System == b.System && a.Started.Equal(b.Started) }
+// SameServer reports whether two answers are from one server, which has several names or addresses.
+func SameServer(a, b *Server) bool { return a.System == b.System && a.Started.Equal(b.Started) }
 
 // unreachable is the text for a host that could not be asked.
 func unreachable(err error) string {

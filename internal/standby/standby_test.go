@@ -212,6 +212,18 @@ func TestHostsThatAreNoStandby(t *testing.T) {
 	if v := judge(stranger); v.State != OtherCluster || !strings.Contains(v.Text, primary.System) {
 		t.Errorf("another cluster: %+v", v)
 	}
+	// A command that accepts a standby prefers the primary, wherever it is in the list.
+	source, err := replication.NewSource(replication.Config{Slot: slot, WalSenderTimeout: time.Minute, URL: func() (string, error) {
+		return fmt.Sprintf("postgres://watcher:secret@%s,%s/postgres", p.standby.HostPort(), p.primary.HostPort()), nil
+	}})
+	must(t, err)
+	conn, err := source.Connect(p.ctx, "test", true)
+	must(t, err)
+	if s, err := Read(p.ctx, conn, slot); err != nil || s.InRecovery {
+		t.Errorf("connected to the standby: %v", err)
+	}
+	hangUp(conn)
+
 	must(t, p.standby.Exec(p.ctx, "postgres", "SELECT pg_promote()"))
 	if v := judge(p.standby); v.State != OtherPrimary {
 		t.Errorf("a second primary: %+v", v)
