@@ -17,14 +17,22 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/internal/conns"
+	"github.com/outboxcdc/outboxcdc/internal/standby"
 	"github.com/outboxcdc/outboxcdc/relay"
 )
 
-// monitor is the part of the relay that the HTTP listener uses.
+// monitor is the part of the daemon that the HTTP listener uses.
 type monitor interface {
 	Status() relay.Status
 	Ready() (ok bool, reason string)
 	Alive() time.Duration
+	Reports() []standby.Report // of the standbys
+}
+
+// daemon is the relay and what runs beside it.
+type daemon struct {
+	*relay.Relay
+	*standby.Watcher
 }
 
 // aliveWithin is how long one turn of the main loop may take. It is longer than any timeout within a turn.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/outboxcdc/outboxcdc/internal/standby"
 	"github.com/outboxcdc/outboxcdc/relay"
 )
 
@@ -18,6 +19,8 @@ type report struct {
 	Revision  string        `json:"revision"`
 	Delivered float64       `json:"events_delivered"` // by this process; the sum over topics
 	Topics    []topicReport `json:"topics"`
+	// Standbys is absent without postgres.standbys, and until its hosts were asked.
+	Standbys []standby.Report `json:"standbys,omitempty"`
 }
 
 type topicReport struct {
@@ -30,7 +33,7 @@ const deliveredMetric = "outboxcdc_events_delivered_total"
 
 func reportOf(slot string, reg prometheus.Gatherer, m monitor) report {
 	b := buildInfo()
-	r := report{Slot: slot, Status: m.Status(), Version: b.Version, Revision: b.Revision, Topics: topicsOf(reg)}
+	r := report{Slot: slot, Status: m.Status(), Version: b.Version, Revision: b.Revision, Topics: topicsOf(reg), Standbys: m.Reports()}
 	r.Ready, _ = m.Ready()
 	for _, t := range r.Topics {
 		r.Delivered += t.Delivered

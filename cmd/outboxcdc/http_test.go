@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/standby"
 	"github.com/outboxcdc/outboxcdc/relay"
 )
 
@@ -27,11 +28,14 @@ type fakeRelay struct {
 	ready  bool
 	why    string
 	age    time.Duration
+
+	standbys []standby.Report
 }
 
-func (f *fakeRelay) Status() relay.Status  { return f.status }
-func (f *fakeRelay) Ready() (bool, string) { return f.ready, f.why }
-func (f *fakeRelay) Alive() time.Duration  { return f.age }
+func (f *fakeRelay) Status() relay.Status      { return f.status }
+func (f *fakeRelay) Ready() (bool, string)     { return f.ready, f.why }
+func (f *fakeRelay) Alive() time.Duration      { return f.age }
+func (f *fakeRelay) Reports() []standby.Report { return f.standbys }
 
 func handlerOf(cfg *config.Config, reg *prometheus.Registry, m monitor) http.Handler {
 	return handler(cfg, reg, m, newHistory(reg, m))
@@ -95,7 +99,12 @@ func TestStatusReport(t *testing.T) {
 	c.WithLabelValues("b").Add(3)
 	c.WithLabelValues("a").Add(4)
 	m := &fakeRelay{ready: true, status: relay.Status{State: relay.Streaming, Confirmed: "0/1A", Troubles: []relay.Trouble{{State: relay.Parked, Error: "x", Count: 2}}}}
+	lag := int64(0)
+	m.standbys = []standby.Report{{Host: "db-2:5432", Verdict: standby.Verdict{State: standby.Ready, Text: "in sync", LagBytes: &lag}, Since: time.Unix(1, 0).UTC()}}
 	code, body, header := ask(t, handlerOf(config.Default(), reg, m), "GET", "/status")
+	if want := `"standbys":[{"host":"db-2:5432","state":"ready","text":"in sync","lag_bytes":0,"since":"1970-01-01T00:00:01Z"}]`; !strings.Contains(strings.Join(strings.Fields(body), ""), strings.ReplaceAll(want, " ", "")) {
+		t.Errorf("no %s in %s", want, body)
+	}
 	var got struct {
 		Slot      string         `json:"slot"`
 		State     string         `json:"state"`

@@ -74,6 +74,9 @@ func registeredMetrics(t *testing.T) map[string]string {
 	if _, err := wire(fixed(config.Default()), &reg, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := newWatcher(fixed(config.Default()), &reg, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
 	return reg.described(t)
 }
 

@@ -23,6 +23,9 @@ func TestMetricsLint(t *testing.T) {
 	if _, err := wire(fixed(config.Default()), all, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := newWatcher(fixed(config.Default()), all, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
 	newAuditMetrics(all)
 	for _, c := range all.collectors {
 		fill(c)

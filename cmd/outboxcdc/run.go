@@ -18,6 +18,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
+	"github.com/outboxcdc/outboxcdc/internal/standby"
 	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/replication"
@@ -74,6 +75,10 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 	reg := newRegistry()
 	live := newReloader(cfg, load, level, reg, log)
 	rl, err := wire(live.now, reg, log)
+	var standbys *standby.Watcher
+	if err == nil {
+		standbys, err = newWatcher(live.now, reg, log)
+	}
 	if err == nil {
 		err = errors.Join(checkPostgresURL(cfg, false), checkStandbys(cfg, false))
 	}
@@ -89,20 +94,24 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 		log.Warn("the Kafka password is sent unencrypted: kafka.sasl.mechanism is PLAIN and kafka.tls.enabled is false")
 	}
 
+	warnOfOneHost(cfg, log)
+
 	serveCtx, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stopServing()
-	systemd := newSupervisor(rl, log)
+	whole := daemon{rl, standbys}
+	systemd := newSupervisor(whole, log)
 	wg.Go(func() { live.watch(serveCtx, systemd.reloading) })
 	if cfg.HTTP.Listen != "" {
-		srv, err := listen(cfg, reg, rl, log)
+		srv, err := listen(cfg, reg, whole, log)
 		if err != nil {
 			return exit.With(exit.Config, err)
 		}
 		wg.Go(func() { srv.serve(serveCtx) })
 	}
+	wg.Go(func() { standbys.Run(serveCtx) })
 	wg.Go(func() { systemd.watch(ctx, serveCtx, cfg.ShutdownTimeout) })
 
 	err = rl.Run(ctx)

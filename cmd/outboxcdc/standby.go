@@ -9,6 +9,7 @@ import (
 	"net"
 	"strings"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
@@ -29,6 +30,30 @@ func standbyHosts(cfg *config.Config) ([]*replication.Host, error) {
 		return nil, fmt.Errorf("postgres.standbys: entry %d: %w", n+1, err)
 	}
 	return hosts, nil
+}
+
+// newWatcher returns the watcher of postgres.standbys, which asks nothing yet.
+func newWatcher(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger) (*standby.Watcher, error) {
+	slot := now().Postgres.Slot
+	source, err := newSource(now, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, err
+	}
+	return standby.NewWatcher(standby.WatchConfig{
+		Slot: slot, Hosts: func() ([]*replication.Host, error) { return standbyHosts(now()) },
+		Primary: func(ctx context.Context) (*standby.Server, error) {
+			return standby.Primary(ctx, source, standby.ApplicationName(slot), slot)
+		},
+		Logger: log.With("slot", slot),
+	}, reg), nil
+}
+
+// warnOfOneHost logs that postgres.standbys: auto finds no standby.
+func warnOfOneHost(cfg *config.Config, log *slog.Logger) {
+	if hosts, err := standbyHosts(cfg); err == nil && cfg.AutoStandbys() && len(hosts) == 1 {
+		log.Warn("postgres.standbys is auto, and postgres.url names one host: no standby is watched", "host", hosts[0].Address,
+			"remedy", "name all hosts in postgres.url, or the standbys in postgres.standbys")
+	}
 }
 
 func newStandbyCommand(load func() (*config.Config, error)) *cobra.Command {

@@ -59,7 +59,7 @@ func Clean(ctx context.Context, h *replication.Host, slot, system string) error 
 	if err != nil {
 		return exit.With(exit.Unavailable, err)
 	}
-	defer hangUp(conn)
+	defer hangUp(ctx, conn)
 	tag, err := conn.Exec(ctx, dropSQL, slot, system)
 	switch {
 	case err != nil && replication.LacksPrivilege(err):

@@ -34,7 +34,8 @@ type Verdict struct {
 }
 
 // Judge says how the copy of the slot on a host is. host is its answer, err why there is none. primary is the answer of
-// the slot's server, nil if that is not known: the host is then judged alone.
+// the slot's server, nil if that is not known: the host is then judged alone. Of a primary that does not answer, only
+// System may be known.
 func Judge(primary, host *Server, err error) Verdict {
 	if host == nil {
 		return Verdict{State: Unreachable, Text: unreachable(err)}
@@ -43,7 +44,7 @@ func Judge(primary, host *Server, err error) Verdict {
 		return Verdict{State: OtherCluster, Text: fmt.Sprintf("it belongs to another cluster: its system identifier is %s, the primary's %s", host.System, primary.System)}
 	}
 	if !host.InRecovery {
-		if primary != nil && !SameServer(primary, host) {
+		if primary != nil && !primary.Started.IsZero() && !SameServer(primary, host) {
 			return Verdict{State: OtherPrimary, Text: "it is not in recovery, and neither is the server that postgres.url leads to: the cluster has two primaries"}
 		}
 		return Verdict{State: IsPrimary, Text: "it is the primary"}

@@ -6,8 +6,8 @@
 // next failover to that server loses the slot (PostgreSQL, "Replication Slot Synchronization"). Before version 17,
 // Patroni's permanent slots or the extension pg_failover_slots copy a slot.
 //
-// [Read] asks one server, and [Judge] compares the answer with the primary's; a role with CONNECT suffices. [Clean]
-// removes a leftover. The package confirms nothing and delivers nothing.
+// [Read] asks one server, [Judge] compares the answer with the primary's, and [Watcher] repeats that for the daemon; a
+// role with CONNECT suffices. [Clean] removes a leftover. The package confirms nothing and delivers nothing.
 package standby
 
 import (
@@ -90,7 +90,7 @@ func Ask(ctx context.Context, h *replication.Host, slot string) (*Server, error)
 	if err != nil {
 		return nil, err
 	}
-	defer hangUp(conn)
+	defer hangUp(ctx, conn)
 	return Read(ctx, conn, slot)
 }
 
@@ -102,14 +102,14 @@ func Primary(ctx context.Context, source *replication.Source, application, slot 
 	if err != nil {
 		return nil, err
 	}
-	defer hangUp(conn)
+	defer hangUp(ctx, conn)
 	return Read(ctx, conn, slot)
 }
 
-// hangUp ends a connection, at once also if the server does not answer. An idle connection would delay a smart shutdown
-// of the server, so none is kept.
-func hangUp(conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+// hangUp ends a connection, soon also if the server does not answer, and at once if ctx has ended. An idle connection
+// would delay a smart shutdown of the server, so none is kept.
+func hangUp(ctx context.Context, conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	_ = conn.Close(ctx)
 }

@@ -222,7 +222,7 @@ func TestHostsThatAreNoStandby(t *testing.T) {
 	if s, err := Read(p.ctx, conn, slot); err != nil || s.InRecovery {
 		t.Errorf("connected to the standby: %v", err)
 	}
-	hangUp(conn)
+	hangUp(p.ctx, conn)
 
 	must(t, p.standby.Exec(p.ctx, "postgres", "SELECT pg_promote()"))
 	if v := judge(p.standby); v.State != OtherPrimary {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/internal/doctor"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
+	"github.com/outboxcdc/outboxcdc/internal/standby"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/replication"
 )
@@ -101,7 +102,8 @@ func (o *Observer) Observe(ctx context.Context, now time.Time) *Report {
 // DaemonStatus is the part of /status that status uses.
 type DaemonStatus struct {
 	relay.Status
-	Delivered float64 `json:"events_delivered"` // by this process
+	Delivered float64          `json:"events_delivered"` // by this process
+	Standbys  []standby.Report `json:"standbys"`
 }
 
 func (o *Observer) queryDaemon(ctx context.Context) (*DaemonStatus, error) {

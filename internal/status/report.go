@@ -149,6 +149,7 @@ func (r *Report) String() string {
 	say(r.At.Format(time.TimeOnly), "%s", joinWords(name, r.Why))
 	r.sayDaemon(say)
 	r.saySlot(say)
+	r.sayStandbys(say)
 	if r.Verdict == LostSlot {
 		say("", "Events committed since may be missing in Kafka: outboxcdc recover creates the slot again and delivers them. "+
 			"outboxcdc doctor shows more; a running daemon stops with exit code 79.")
@@ -212,6 +213,23 @@ func (r *Report) saySlot(say func(what, format string, args ...any)) {
 	say("", "%s of WAL retained, %s of it after the confirmed position (%s)", human.Size(h.Retained), human.Size(h.Unconfirmed), h.WALStatus)
 	r.sayBudget(say)
 	r.sayHolders(say)
+}
+
+// sayStandbys reports the copies of the slot, as the daemon sees them. They do not change the verdict: the daemon delivers.
+func (r *Report) sayStandbys(say func(what, format string, args ...any)) {
+	if r.Daemon == nil {
+		return
+	}
+	for _, s := range r.Daemon.Standbys {
+		text := fmt.Sprintf("%s: %s: %s", s.Host, s.State, s.Text)
+		if s.LagBytes != nil {
+			text += fmt.Sprintf(", %s behind the primary's slot", human.Size(*s.LagBytes))
+		}
+		if s.Leftover {
+			text += "; outboxcdc standby clean --host " + s.Host + " removes it"
+		}
+		say("standby", "%s", text)
+	}
 }
 
 // sayHolders reports what else retains WAL: a transaction that was open at the confirmed position, or another slot.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/internal/exit"
+	"github.com/outboxcdc/outboxcdc/internal/standby"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
@@ -265,5 +266,28 @@ func TestOtherProgram(t *testing.T) {
 	o := &Observer{URL: srv.URL + "/status", Client: srv.Client()}
 	if _, err := o.queryDaemon(t.Context()); err == nil || !strings.Contains(err.Error(), "404") {
 		t.Error(err)
+	}
+}
+
+// The copies of the slot are shown with what to do. They do not make the daemon unhealthy.
+func TestStandbys(t *testing.T) {
+	lag := int64(2 << 20)
+	r := (&Report{URL: "http://localhost/status", Slot: &Slot{Active: true}, Daemon: &DaemonStatus{
+		Status: relay.Status{State: relay.Streaming, Kafka: "ok"},
+		Standbys: []standby.Report{
+			{Host: "db-2:5432", Verdict: standby.Verdict{State: standby.Ready, Text: "its copy is synchronized", LagBytes: &lag}},
+			{Host: "db-3:5432", Verdict: standby.Verdict{State: standby.Blocked, Leftover: true, Text: "a leftover"}},
+		},
+	}}).Judge(nil)
+	if r.Verdict != Healthy {
+		t.Errorf("%s: %s", r.Verdict, r.Why)
+	}
+	for _, want := range []string{
+		"standby   db-2:5432: ready: its copy is synchronized, 2 MB behind the primary's slot\n",
+		"standby   db-3:5432: blocked: a leftover; outboxcdc standby clean --host db-3:5432 removes it\n",
+	} {
+		if text := r.String(); !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
 	}
 }

@@ -60,7 +60,7 @@ func TestNoSecretIsShown(t *testing.T) {
 	unknown := "OUTBOXCDC_POSTGRES_URL=" + o.pg.URL(o.name, login, hiddenPart+"-wrong")
 
 	// Daemons.
-	good := o.startStreaming("OUTBOXCDC_POSTGRES_URL=" + url)
+	good := o.startStreaming("OUTBOXCDC_POSTGRES_URL="+url, "OUTBOXCDC_POSTGRES_STANDBYS="+url+",host=127.0.0.1 port=1 password="+hiddenPart)
 	daemons := map[string]*relay{
 		"wrong password": o.start(unknown),
 		"kafka refuses":  o.start(append(sasl, "OUTBOXCDC_POSTGRES_URL="+url)...),

@@ -95,6 +95,19 @@ function showTroubles(all) {
   if (!all.length) add(list, 'li', 'None since this process started.', 'small');
 }
 
+function showStandbys(all) {
+  el('standbys').hidden = !all.length;
+  const body = el('standbyrows');
+  body.replaceChildren();
+  for (const s of all) {
+    const tr = add(body, 'tr');
+    add(tr, 'td', s.host);
+    const copy = add(tr, 'td', s.state.replace('_', ' '), s.state === 'ready' || s.state === 'primary' ? '' : 'warn');
+    add(copy, 'span', ' since ' + time(s.since) + ': ' + s.text, 'small');
+    add(tr, 'td', s.lag_bytes === undefined ? '–' : bytes(s.lag_bytes), 'n');
+  }
+}
+
 function showTopics(topics, then, seconds) {
   const body = el('topics');
   body.replaceChildren();
@@ -139,6 +152,7 @@ function show(s, at) {
   text('deliverywhy', (s.delivery === 'deduplicated' ? 'deduplicated' : 'at least once') + (s.not_deduplicating ? ': ' + s.not_deduplicating : ''));
   text('confirmed', s.confirmed_lsn);
   text('received', 'confirmed; received ' + s.received_lsn);
+  showStandbys(s.standbys || []);
   showTroubles(s.troubles);
   showTopics(s.topics, before && before.topics, seconds);
   text('version', 'outboxcdc ' + s.version);
