@@ -133,6 +133,11 @@ bench: build ## the built binary next to yardsticks, on servers of its own (WHAT
 	@CGO_ENABLED=0 $(GO) build -o bin/bench ./test/bench
 	@exec bin/bench -binary bin/outboxcdc -o '$(or $(OUT),bin/bench.jsonl)' $(ARGS) $(or $(WHAT),drain)
 
+.PHONY: failover
+failover: build ## switchovers and kills of the primary with Patroni, etcd and two servers, on PostgreSQL 17 and 18 (Python with pip, etcd or apt-get; half an hour; N=3: fewer, ARGS="-postgres 18 -kafka real -scenarios lossy")
+	@CGO_ENABLED=0 $(GO) build -o bin/failover ./test/failover
+	@exec bin/failover -binary bin/outboxcdc $(if $(N),-n '$(N)') $(ARGS)
+
 .PHONY: history
 history: bin/testrun ## judge stored histories again (FILE=file or folder; default: those of the last `make prove`)
 	@OUTBOXCDC_TEST_HISTORY='$(abspath $(or $(FILE),bin/proof/history))' OUTBOXCDC_TEST_FAKE_KAFKA=1 CI= $(GO) test -json -count=1 -run '^TestStoredHistory$$' ./test/integration | bin/testrun
