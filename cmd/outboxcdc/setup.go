@@ -32,12 +32,14 @@ func newSetupCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
 }
 
 func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
-	var server, output string
+	var server, output, platform string
 	var partitioned, rds, sequence, noSlot bool
 	cmd := &cobra.Command{
 		Use:   "sql",
 		Short: "Print the SQL without executing it",
-		Args:  noArgs,
+		Long: "Print the SQL without executing it. With --for, print the settings instead, for the servers and for what runs them, that let the\n" +
+			"slot survive repeated failovers (PostgreSQL 17 and later).",
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := loadConfig()
 			if err != nil {
@@ -59,6 +61,16 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 			if err != nil {
 				return usageError(fmt.Errorf("--server-version %s: write a major version from %d to %d", server, sql.MinMajor, sql.MaxMajor))
 			}
+			if platform != "" {
+				if rds || partitioned || sequence || noSlot {
+					return usageError(errors.New("--for prints settings and no SQL: remove --rds, --partitioned, --sequence and --no-slot"))
+				}
+				text, err := sql.Failover(p, platform, major)
+				if err != nil {
+					return usageError(err)
+				}
+				return printAs(cmd.OutOrStdout(), output, map[string]string{"for": platform, "text": text}, text)
+			}
 			statements, err := sql.Setup(p, major)
 			if err != nil {
 				return usageError(err)
@@ -69,6 +81,7 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 		},
 	}
 	cmd.Flags().StringVar(&server, "server-version", "17", "the server's major version, 14 to 18")
+	cmd.Flags().StringVar(&platform, "for", "", "print the settings for repeated failovers: `platform` is "+strings.Join(sql.FailoverPlatforms(), ", "))
 	cmd.Flags().BoolVar(&rds, "rds", false, "the server is Amazon RDS or Aurora, which grant REPLICATION through the role rds_replication")
 	cmd.Flags().BoolVar(&partitioned, "partitioned", false, "the table is partitioned (or all of several tables)")
 	addSetupFlags(cmd, &sequence, &noSlot)

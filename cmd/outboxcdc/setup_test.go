@@ -118,6 +118,21 @@ func TestSetupSQL(t *testing.T) {
 	}
 }
 
+// `setup sql --for` fills in the configured names, as text and as JSON.
+func TestSetupFailover(t *testing.T) {
+	clearEnv(t)
+	const yaml = "postgres: {url: 'postgres://relay:s3cr3t@db/shop', slot: s9}\n"
+	text, err := runCommand(t, yaml, "", "setup", "sql", "--for", "plain")
+	if err != nil || !strings.Contains(text, "dbname=shop'") || !strings.Contains(text, "slot_name = 's9'") || strings.Contains(text, "s3cr3t") {
+		t.Errorf("%v\n%s", err, text)
+	}
+	out, err := runCommand(t, yaml, "", "setup", "sql", "--for", "plain", "-o", "json")
+	var got map[string]string
+	if err := errors.Join(err, json.Unmarshal([]byte(out), &got)); err != nil || got["for"] != "plain" || got["text"] != text {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 func TestSetupUsage(t *testing.T) {
 	clearEnv(t)
 	for _, test := range []struct {
@@ -132,6 +147,9 @@ func TestSetupUsage(t *testing.T) {
 		{[]string{"setup", "sql", "--nope"}, exit.Usage, "nope"},
 		{[]string{"setup", "sql", "--server-version", "13"}, exit.Usage, "not supported"},
 		{[]string{"setup", "sql", "--server-version", "new"}, exit.Usage, "14 to 18"},
+		{[]string{"setup", "sql", "--for", "windows"}, exit.Usage, "only plain, patroni, cnpg, rds"},
+		{[]string{"setup", "sql", "--for", "plain", "--server-version", "16"}, exit.Usage, "does not copy slots"},
+		{[]string{"setup", "sql", "--for", "plain", "--no-slot"}, exit.Usage, "no-slot"},
 		{[]string{"setup", "apply"}, exit.Usage, "OUTBOXCDC_SETUP_URL"},
 		{[]string{"setup", "sql", "--sequence", "--set", "outbox.table=", "--set", "messages.prefix=m"}, exit.Usage, "--sequence: there is no table"},
 		{[]string{"setup", "destroy"}, exit.Usage, "OUTBOXCDC_SETUP_URL"},
