@@ -113,10 +113,14 @@ func (s *stage) measure(ctx context.Context, r *round, former, primary *node, ac
 		if resumed.IsZero() {
 			resumed = s.arrived.firstArrival()
 		}
-		if rejoined.IsZero() && primary.hasStandby(ctx, former.name) == nil {
+		// A former primary may stream until it finds that its history differs, and be rewound then.
+		if primary.hasStandby(ctx, former.name) != nil {
+			rejoined = time.Time{}
+		} else if rejoined.IsZero() {
 			rejoined = time.Now()
 		}
 		if resumed.IsZero() || rejoined.IsZero() {
+			pause(ctx, 50*time.Millisecond) // the time of the arrival does not depend on it
 			return errNotYet
 		}
 		return nil
