@@ -116,24 +116,39 @@ func (n *node) close() error {
 	if n.patroni == nil {
 		return nil
 	}
-	pid, err := n.pid()
-	if err := n.patroni.Kill(); err != nil {
+	if err := n.patroni.Kill(); err != nil { // first, because it would start the server again
 		return err
 	}
+	pid, err := n.pid()
 	if err != nil { // no server is running
 		return nil
 	}
-	return syscall.Kill(pid, syscall.SIGQUIT)
+	if err := syscall.Kill(pid, syscall.SIGQUIT); err != nil && !errors.Is(err, syscall.ESRCH) { // it has ended since
+		return fmt.Errorf("stop PostgreSQL %s: %w", n.name, err)
+	}
+	return nil
 }
 
-// pid returns the process id of the server.
+// pid returns the process id of the server. A server that was killed leaves its file, and the kernel may have given the number to
+// another process: the server is the process that works in the data directory.
 func (n *node) pid() (int, error) {
 	text, err := os.ReadFile(filepath.Join(n.dataDir(), "postmaster.pid"))
 	if err != nil {
 		return 0, err
 	}
 	first, _, _ := strings.Cut(string(text), "\n")
-	return strconv.Atoi(first)
+	pid, err := strconv.Atoi(first)
+	if err != nil {
+		return 0, err
+	}
+	dir, err := os.Readlink(fmt.Sprintf("/proc/%d/cwd", pid))
+	if err == nil && dir != n.dataDir() {
+		err = fmt.Errorf("process %d works in %s", pid, dir)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("PostgreSQL %s does not run: %w", n.name, err)
+	}
+	return pid, nil
 }
 
 // kill9 kills the server. Its children end by themselves when they notice.
@@ -203,7 +218,7 @@ func request(ctx context.Context, method, url, body string) (string, error) {
 	if err == nil && res.StatusCode != http.StatusOK {
 		err = fmt.Errorf("%s %s: %s: %s", method, url, res.Status, bytes.TrimSpace(text))
 	}
-	return string(text), errors.Join(err)
+	return string(text), err
 }
 
 // isPrimary returns nil if the node accepts writes.
