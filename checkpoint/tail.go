@@ -64,14 +64,15 @@ type Search struct {
 	LookBack  int      // maximum offsets to read backwards without finding a record of ours
 	Topics    []string // all of their partitions are searched
 	// Found receives the events that the server has and that were committed before Until. Phantoms is called, from other goroutines, once
-	// for each partition that has events that the server does not have.
+	// for each partition and timeline with events that the server does not have.
 	Found    *EventSet
 	Until    pglogrepl.LSN
 	Phantoms func(topic string, partition int32, p Phantoms)
 }
 
 // Phantoms are records of events that the server does not have: the events were committed on an earlier timeline, delivered, and lost
-// when a standby that had not received them was promoted. Their records stay in Kafka.
+// when a standby that had not received them was promoted. Their records stay in Kafka. All are of one timeline, because positions of two
+// have no order.
 type Phantoms struct {
 	Count       int
 	First, Last Phantom // by position

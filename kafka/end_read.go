@@ -21,16 +21,16 @@ type endRead struct {
 	unclassified int   // number of errors that are not known to be transient
 	fetchAlone   bool  // in a separate request
 
-	phantoms     checkpoint.Phantoms
-	reached      bool  // a record at or before the settled position was found
-	end          int64 // of the log; -1: unknown
-	start        int64 // of the log; a lower bound
-	firstOwn     int64 // offset of the first own record that was found, or the end
-	startUnknown bool  // start must be requested
-	windowStart  int64 // first offset of the window
-	next         int64 // next offset to read
-	windowEnd    int64 // end of the window; all later offsets have been read
-	windowSize   int64 // size of the next window
+	phantoms     map[int32]*checkpoint.Phantoms // by timeline
+	reached      bool                           // a record at or before the settled position was found
+	end          int64                          // of the log; -1: unknown
+	start        int64                          // of the log; a lower bound
+	firstOwn     int64                          // offset of the first own record that was found, or the end
+	startUnknown bool                           // start must be requested
+	windowStart  int64                          // first offset of the window
+	next         int64                          // next offset to read
+	windowEnd    int64                          // end of the window; all later offsets have been read
+	windowSize   int64                          // size of the next window
 	result       string
 }
 
@@ -49,7 +49,7 @@ const windowGrowth = 8
 
 // reset restarts the reading, because another leader may have another end.
 func (r *endRead) reset() {
-	r.phantoms, r.reached, r.end, r.start, r.startUnknown, r.windowSize, r.result = checkpoint.Phantoms{}, false, -1, 0, false, 1, ""
+	r.phantoms, r.reached, r.end, r.start, r.startUnknown, r.windowSize, r.result = map[int32]*checkpoint.Phantoms{}, false, -1, 0, false, 1, ""
 }
 
 // setEnd sets the end of the log and opens the first window.
@@ -104,7 +104,10 @@ func (r *endRead) readRecord(rec *sarama.Record) {
 	case !ok:
 	case !checkpoint.Holds(q.Lineage, pos):
 		if pos.SystemID == q.Lineage.System() {
-			r.phantoms.Add(id, pos)
+			if r.phantoms[pos.Timeline] == nil {
+				r.phantoms[pos.Timeline] = &checkpoint.Phantoms{}
+			}
+			r.phantoms[pos.Timeline].Add(id, pos)
 		}
 	case pos.Compare(q.Settled) <= 0:
 		r.reached = true

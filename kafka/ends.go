@@ -207,8 +207,8 @@ func (e *ends) finished(r *endRead, began time.Time) {
 	m := e.p.cluster.metrics
 	m.tailReads.WithLabelValues(r.result).Inc()
 	m.tailSeconds.Observe(max(0, time.Since(began).Seconds()))
-	if r.phantoms.Count > 0 {
-		e.search.Phantoms(r.topic, r.id, r.phantoms)
+	for _, timeline := range slices.Sorted(maps.Keys(r.phantoms)) {
+		e.search.Phantoms(r.topic, r.id, *r.phantoms[timeline])
 	}
 }
 

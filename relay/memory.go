@@ -16,7 +16,7 @@ type memory struct {
 	// For deduplicated delivery.
 	generation uint64    // of this process's last position record
 	producers  []int64   // of the first record of that generation
-	doubt      bool      // Kafka may have events of earlier sessions that the history lacks
+	doubt      bool      // Kafka may have events of earlier sessions that the history lacks, or unreported phantoms
 	fence      time.Time // until then records of earlier sessions may still arrive
 }
 

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pglogrepl"
+
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
@@ -227,6 +229,120 @@ func TestAlteredPublication(t *testing.T) {
 			}
 			if got := b.pg.slotAt(); got != at || len(p.saved) != 1 {
 				t.Errorf("later %v: the slot is at %s, was at %s; records %+v", later, got, at, p.saved)
+			}
+		})
+	}
+}
+
+// failOver promotes a standby that has the WAL up to end.
+func (b *bench) failOver(end pglogrepl.LSN) {
+	b.Helper()
+	b.pg.edit(func() {
+		id := b.pg.id
+		var history string
+		for timeline := int32(1); timeline < id.Timeline; timeline++ {
+			fork, _ := id.EndOf(timeline)
+			history += fmt.Sprintf("%d\t%s\tx\n", timeline, fork)
+		}
+		history += fmt.Sprintf("%d\t%s\tx\n", id.Timeline, end)
+		id.Timeline++
+		id, err := id.WithHistory([]byte(history))
+		if err != nil {
+			b.Error(err)
+		}
+		wal := slices.DeleteFunc(b.pg.wal, func(x *tx) bool { return x.Commit >= end })
+		b.pg.id, b.pg.wal, b.pg.end, b.pg.confirmed = id, wal, end, min(b.pg.confirmed, end)
+	})
+	b.pg.cut()
+}
+
+// TestPhantomsOfThisProcess: after a failover, a running daemon searches for phantoms like a restarted one. The position record is up to a
+// second old, so its acked position need not be lost. An event of the lost timeline is reported once.
+func TestPhantomsOfThisProcess(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
+		b.start()
+		x := b.pg.commit("a")
+		b.sleep(3 * time.Second)
+		b.pg.commit("lost")
+		b.sleep(20 * time.Millisecond)
+		b.delivered("a", "lost")
+		if s := p.last(); s.Acked.CommitLSN != x.Commit {
+			t.Fatalf("the record covers %s already", s.Acked)
+		}
+		phantom := func(timeline int32, at pglogrepl.LSN, count int) checkpoint.Phantoms {
+			pos := checkpoint.Position{SystemID: b.pg.id.SystemID, Timeline: timeline, CommitLSN: at}
+			return checkpoint.Phantoms{Count: count, First: checkpoint.Phantom{ID: "x", Position: pos}, Last: checkpoint.Phantom{ID: "x", Position: pos}}
+		}
+		p.locked(func() { p.phantoms["t"] = phantom(1, x.End, 1) })
+		b.failOver(x.End)
+		y := b.pg.commit("new") // at the LSN of the lost one
+		b.sleep(5 * time.Second)
+		b.want(Streaming)
+		b.delivered("a", "lost", "new")
+		if got := b.metric("phantom_events_total"); got != 1 {
+			t.Errorf("%v phantoms are counted, want 1", got)
+		}
+		if n := b.log.count("searching for them"); n != 1 {
+			t.Errorf("%d reports that phantoms are searched for", n)
+		}
+		b.pg.cut() // the same server: there is nothing to search for
+		p.locked(func() { p.searched = false })
+		b.sleep(5 * time.Second)
+		if p.searched {
+			t.Error("the ends are read again without a failover")
+		}
+
+		b.pg.commit("lost too")
+		b.sleep(20 * time.Millisecond)
+		p.locked(func() { p.phantoms["t"] = phantom(2, y.End, 1) })
+		b.failOver(y.End)
+		b.sleep(5 * time.Second)
+		if got := b.metric("phantom_events_total"); got != 2 {
+			t.Errorf("%v phantoms are counted after the second failover, want 2", got)
+		}
+		for _, again := range []struct{ count, want int }{{3, 4}, {2, 4}, {3, 4}} { // a later search finds late records, or ends at a newer one
+			b.relay.reportPhantoms("t", 0, phantom(2, y.End, again.count))
+			if got := b.metric("phantom_events_total"); got != float64(again.want) {
+				t.Errorf("%v phantoms are counted, want %d", got, again.want)
+			}
+		}
+	})
+}
+
+// TestPhantomsAfterTwoSessions: the first session after a failover ends before the ends of partitions have been read. The next one reads them,
+// although it is on the timeline of the position record.
+func TestPhantomsAfterTwoSessions(t *testing.T) {
+	for _, restarted := range []bool{false, true} {
+		deduplicating(t, func(b *bench, p *fakePositions) {
+			b.start()
+			x := b.pg.commit("a")
+			b.sleep(3 * time.Second)
+			b.pg.commit("lost")
+			b.sleep(20 * time.Millisecond)
+			p.locked(func() {
+				p.lacksAnswers = true // so the ends are read after fence_wait
+				p.phantoms["t"] = checkpoint.Phantoms{Count: 1}
+			})
+			b.failOver(x.End)
+			b.sleep(2 * time.Second)
+			p.locked(func() { p.lacksAnswers = false })
+			if restarted {
+				if err := b.quit(); err != nil {
+					t.Error(err)
+				}
+				p.locked(func() { p.pid++ })
+				b.process(b.relay.cfg)
+				b.start()
+			} else {
+				b.pg.cut()
+			}
+			b.sleep(time.Minute)
+			b.want(Streaming)
+			if got := b.metric("phantom_events_total"); got != 1 {
+				t.Errorf("restarted %v: %v phantoms are counted, want 1", restarted, got)
+			}
+			if s := p.last(); len(s.Topics) != 1 || s.Settled.CommitLSN != x.Commit {
+				t.Errorf("restarted %v: the record is not settled when the ends are read: %+v", restarted, s)
 			}
 		})
 	}

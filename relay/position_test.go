@@ -73,12 +73,24 @@ func (p *fakePositions) SavePosition(s checkpoint.PositionRecord, done func(erro
 }
 
 func (p *fakePositions) ReadEnds(q checkpoint.Search, notBefore time.Time) {
-	p.locked(func() { p.search, p.notBefore, p.read, p.searched = &q, notBefore, nil, true })
+	p.locked(func() {
+		p.search, p.notBefore, p.read, p.searched = &q, notBefore, nil, true
+		sink := p.b.kafka.live()
+		time.AfterFunc(time.Until(notBefore), func() {
+			open := false
+			p.locked(func() { open = p.b.kafka.live() == sink })
+			if open {
+				p.EndsRead("")
+				sink.cb.Wake()
+			}
+		})
+	})
 }
 
 func (p *fakePositions) EndsRead(topic string) (done bool) {
+	var topics []string
 	p.locked(func() {
-		if done = !time.Now().Before(p.notBefore); !done {
+		if done = p.search == nil || !time.Now().Before(p.notBefore); !done || p.search == nil {
 			return
 		}
 		for _, t := range append(slices.Clone(p.search.Topics), topic) {
@@ -89,11 +101,14 @@ func (p *fakePositions) EndsRead(topic string) (done bool) {
 			for _, r := range p.ends[t] {
 				p.search.Found.Add(r.at, p.search.Found.Hash([]byte(r.id)))
 			}
-			if ps, ok := p.phantoms[t]; ok {
-				p.search.Phantoms(t, 0, ps)
-			}
+			topics = append(topics, t)
 		}
 	})
+	for _, t := range topics {
+		if ps, ok := p.phantoms[t]; ok {
+			p.search.Phantoms(t, 0, ps)
+		}
+	}
 	return done
 }
 

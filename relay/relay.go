@@ -103,7 +103,7 @@ type Relay struct {
 
 	mu               sync.Mutex // guards view and reportedPhantoms
 	view             view
-	reportedPhantoms map[string]checkpoint.Phantoms // by partition
+	reportedPhantoms map[string]int // by partition and timeline
 	clock            func() time.Time
 	jitter           func(n int64) int64 // below n
 }
@@ -112,7 +112,7 @@ type Relay struct {
 func New(cfg Config, source Source, kafka Kafka, r *router.Router, met *Metrics, log *slog.Logger) *Relay {
 	rl := &Relay{
 		cfg: cfg, source: source, kafka: kafka, router: r, met: met, log: log, clock: time.Now, jitter: rand.Int64N,
-		refusedEvents: map[checkpoint.Position]*router.Poison{}, missingTopics: map[string]absence{}, reportedPhantoms: map[string]checkpoint.Phantoms{},
+		refusedEvents: map[checkpoint.Position]*router.Poison{}, missingTopics: map[string]absence{}, reportedPhantoms: map[string]int{},
 	}
 	rl.mem.History = checkpoint.NewHistory()
 	now := rl.clock()

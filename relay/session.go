@@ -31,7 +31,8 @@ type session struct {
 	rule       *checkpoint.Rule
 	decoder    *decoder.Decoder
 	resume     checkpoint.Resume
-	earlierEnd pglogrepl.LSN // earlier sessions have sent no event that was committed at or after this position
+	lost       checkpoint.Position // the newest position that this process had delivered, if a failover lost its transaction
+	earlierEnd pglogrepl.LSN       // earlier sessions have sent no event that was committed at or after this position
 	guard      guard
 	position   position
 
@@ -203,14 +204,13 @@ func (s *session) open(ctx context.Context) error {
 		return err
 	}
 	id, start := s.stream.Identity(), s.stream.Start()
-	var lost checkpoint.Position
-	if s.resume, lost, err = r.mem.Resume(id, start); err != nil {
+	if s.resume, s.lost, err = r.mem.Resume(id, start); err != nil {
 		_ = s.stream.Close(0, r.clock()) // another history: send no position
 		return err
 	}
-	if !lost.IsZero() {
+	if !s.lost.IsZero() {
 		r.log.Error("the server lacks events that this process has delivered: a failover lost their transactions",
-			"delivered_up_to", lost.String(), "timeline", id.Timeline)
+			"delivered_up_to", s.lost.String(), "timeline", id.Timeline)
 	}
 	s.earlierEnd = id.WALEnd
 	ahead := r.mem.NoteSlot(id, start)

@@ -9,8 +9,30 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// readEnds begins to read the ends of partitions if Kafka may have records of earlier sessions that this process does not know. The sink
-// reads them after fence_wait, when no such record can still arrive.
+// mustReadEnds reports whether Kafka may have records of earlier sessions that this process does not know, or events that the server has
+// lost. A running process on a new timeline is like a restarted one: its history says what was delivered, but the record of it may be lost.
+func (s *session) mustReadEnds() bool {
+	b, id, m := s.position.predecessor, s.stream.Identity(), &s.r.mem
+	switch {
+	case b == nil:
+		return false
+	case m.doubt, !s.newestLost().IsZero():
+		return true
+	}
+	return !b.Clean && (b.Timeline != id.Timeline || !m.isOwn(b))
+}
+
+// newestLost returns the newest position in Kafka, according to this process or to the predecessor's record, if a failover has lost its
+// transaction.
+func (s *session) newestLost() checkpoint.Position {
+	if acked := s.position.predecessor.Acked; s.lost.IsZero() && !acked.IsZero() && !checkpoint.Holds(s.stream.Identity(), acked) {
+		return acked
+	}
+	return s.lost
+}
+
+// readEnds begins to read the ends of partitions if that is necessary. The sink reads them after fence_wait, when no record of earlier
+// sessions can still arrive.
 func (s *session) readEnds() {
 	r, p := s.r, &s.position
 	if p.predecessor == nil {
@@ -19,22 +41,20 @@ func (s *session) readEnds() {
 	cfg, id, now := &r.cfg.Deduplication, s.stream.Identity(), r.clock()
 	acked, tx := p.predecessor.AckedFor(cfg.Sources)
 	s.resume.AddRecord(id, acked, tx, max(s.stream.Start(), s.begin.CommitLSN+1)) // a transaction that was read already is not expected
-	if !r.mem.isOwn(p.predecessor) {
-		if r.mem.doubt = r.mem.doubt || !p.predecessor.Clean; !p.predecessor.Clean {
-			wait := max(cfg.FenceWait, p.predecessor.FenceWait) // the predecessor's lease depends on its own settings
-			r.log.Info("the previous session did not end cleanly: reading the ends of partitions after fence_wait, because its records may still arrive",
-				"fence_wait", wait, "its_last_record", p.predecessor.At)
-			r.mem.fence = maxTime(r.mem.fence, now.Add(wait))
-		}
+	if !r.mem.isOwn(p.predecessor) && !p.predecessor.Clean {
+		wait := max(cfg.FenceWait, p.predecessor.FenceWait) // the predecessor's lease depends on its own settings
+		r.log.Info("the previous session did not end cleanly: reading the ends of partitions after fence_wait, because its records may still arrive",
+			"fence_wait", wait, "its_last_record", p.predecessor.At)
+		r.mem.fence = maxTime(r.mem.fence, now.Add(wait))
 	}
-	lost := !p.predecessor.Acked.IsZero() && !checkpoint.Holds(id, p.predecessor.Acked)
-	if lost {
+	if lost := s.newestLost(); !lost.IsZero() {
 		r.log.Error("Kafka has events that the server lacks: a failover lost their transactions; searching for them",
-			"delivered_up_to", p.predecessor.Acked.String(), "timeline", id.Timeline)
+			"delivered_up_to", lost.String(), "timeline", id.Timeline)
 	}
-	if s.readsEnds = r.mem.doubt || lost; !s.readsEnds {
+	if s.readsEnds = s.mustReadEnds(); !s.readsEnds {
 		return
 	}
+	r.mem.doubt = true
 	// The server does not send again events before the slot's position, so they are not searched for.
 	known := s.lastBeforeSlot()
 	if s.resume.RecordedUpTo().Compare(known) > 0 {
@@ -105,28 +125,37 @@ func (s *session) awaitRoom(ctx context.Context) error {
 }
 
 // settled reports whether every event that earlier sessions may have sent is acknowledged, and the history is verified. The events found
-// in Kafka are then forgotten.
+// in Kafka are then forgotten. The ends of partitions have been read as far as necessary: a later search would find no phantoms.
 func (s *session) settled() bool {
-	if !s.isSettled && !s.resume.Expecting() && s.tracker.Acked() >= s.earlierEnd {
+	if !s.isSettled && !s.resume.Expecting() && s.tracker.Acked() >= s.earlierEnd && s.knowsEnds() {
 		s.isSettled = true
 		s.r.mem.Events.Forget(func(checkpoint.Position) bool { return true })
 	}
 	return s.isSettled
 }
 
-// reportPhantoms reports events in Kafka that the server has lost.
+// knowsEnds reports whether the ends of partitions have been read, or need not be read.
+func (s *session) knowsEnds() bool {
+	if s.readsEnds {
+		return s.sink.EndsRead("")
+	}
+	return !s.mustReadEnds() // they are read when the first record is stored
+}
+
+// reportPhantoms reports events of one timeline in Kafka that the server has lost. A process reports each event once: a later search may
+// find fewer of them, because it ends at a newer record.
 func (r *Relay) reportPhantoms(topic string, partition int32, p checkpoint.Phantoms) {
+	where := fmt.Sprintf("%s/%d/%d", topic, partition, p.First.Position.Timeline)
 	r.mu.Lock()
-	where := fmt.Sprintf("%s/%d", topic, partition)
-	known := r.reportedPhantoms[where] == p // an earlier session has reported the same
-	r.reportedPhantoms[where] = p
+	count := p.Count - r.reportedPhantoms[where]
+	r.reportedPhantoms[where] = max(r.reportedPhantoms[where], p.Count)
 	r.mu.Unlock()
-	if known {
+	if count <= 0 {
 		return
 	}
-	r.met.phantoms.Add(float64(p.Count))
+	r.met.phantoms.Add(float64(count))
 	r.log.Error("Kafka has events that the server lacks: a failover lost their transactions",
-		"topic", topic, "partition", partition, "count", p.Count, "first_event_id", p.First.ID, "first_position", p.First.Position.String(),
+		"topic", topic, "partition", partition, "count", count, "first_event_id", p.First.ID, "first_position", p.First.Position.String(),
 		"last_event_id", p.Last.ID, "last_position", p.Last.Position.String())
 }
 

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/outboxcdc/outboxcdc/test/faultproxy"
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
@@ -31,17 +32,9 @@ func deduplicatedFailover(t *testing.T, major string) {
 	const lost = 30
 	o := newOutbox(t, options{pg: ownPostgres(t, major, nil), partitions: 6})
 	o.proves("F36 F37", "failover of a deduplicating daemon's server to a standby with the slot: one in synchronized_standby_slots, then one that lacks the last %d events", lost)
-	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
-	o.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput', false, false, true)`, o.name) // a failover slot
+	o.createFailoverSlot()
 	env := o.deduplicating(fence)
-	n := 0
-	write := func(rows int) {
-		t.Helper()
-		for range rows {
-			o.insert("order", fmt.Sprint("k", n%7), n, 1)
-			n++
-		}
-	}
+	write := o.writer()
 	standby := o.newStandby()
 	r := o.startStreaming(env...)
 	o.syncSlot(standby, func() { write(1) })
@@ -69,24 +62,101 @@ func deduplicatedFailover(t *testing.T, major string) {
 	write(lost)
 	o.awaitArrived(patience)
 	o.awaitConfirmed(o.walFlushed(), patience) // the position record then covers them
-	had := map[string]bool{}
-	for _, row := range o.truth() {
-		had[row.ID] = true
-	}
+	had := o.idSet()
 	r.kill9()
 	o.failOver(standby)
-	for _, row := range o.truth() {
-		delete(had, row.ID)
-	}
-	if len(had) != lost {
-		t.Fatalf("the standby lacks %d rows, want %d", len(had), lost)
-	}
+	o.lostOf(had, lost)
 	write(2 * lost)
 	r = o.startStreaming(env...)
 	o.awaitHealed()
 	o.awaitArrived(patience)
 	o.awaitSettled()
 	o.judgePhantoms(r, had)
+}
+
+// F37: a daemon that runs during a failover that loses events it has delivered continues like one that was restarted: it counts exactly the
+// phantoms. The last of them are newer than its position record. The new primary is another host of the URL, or has the address of the old
+// one.
+func TestRunningThroughLossyFailover(t *testing.T) {
+	t.Parallel()
+	for _, oneAddress := range []bool{false, true} {
+		t.Run(fmt.Sprintf("one address %v", oneAddress), func(t *testing.T) {
+			t.Parallel()
+			runningThroughLossyFailover(t, oneAddress)
+		})
+	}
+}
+
+func runningThroughLossyFailover(t *testing.T, oneAddress bool) {
+	const lost = 30
+	o := newOutbox(t, options{pg: ownPostgres(t, "17", nil), partitions: 6})
+	o.proves("F37", "failover, while the daemon runs, to a standby that lacks the last %d events; the new primary at the same address: %v", lost, oneAddress)
+	o.createFailoverSlot()
+	write := o.writer()
+	standby := o.newStandby()
+	hosts, follow := o.pg.HostPort()+","+standby.HostPort(), func() {}
+	if oneAddress {
+		p, err := faultproxy.Start(o.pg.HostPort())
+		must(t, err)
+		t.Cleanup(func() { _ = p.Close() })
+		hosts, follow = p.Addr(), func() { p.Target(standby.HostPort()) }
+	}
+	r := o.startStreaming(append(o.deduplicating(fence), fmt.Sprintf("OUTBOXCDC_POSTGRES_URL=postgres://%s:%s@%s/%s?sslmode=disable", role, password, hosts, o.name))...)
+	o.syncSlot(standby, func() { write(1) })
+	o.awaitArrived(patience)
+	_, err := standby.Stop(testContext(t), pgtest.Fast)
+	must(t, err)
+	write(lost)
+	o.awaitArrived(patience) // the position record need not cover them yet
+	had := o.idSet()
+	o.failOver(standby)
+	follow()
+	o.lostOf(had, lost)
+	write(2 * lost)
+	o.awaitHealed()
+	o.awaitArrived(patience)
+	o.awaitSettled()
+	o.judgePhantoms(r, had)
+}
+
+// createFailoverSlot replaces the slot by one that standbys copy.
+func (o *outbox) createFailoverSlot() {
+	o.t.Helper()
+	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+	o.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput', false, false, true)`, o.name)
+}
+
+// writer returns a function that writes events of seven keys.
+func (o *outbox) writer() func(rows int) {
+	n := 0
+	return func(rows int) {
+		o.t.Helper()
+		for range rows {
+			o.insert("order", fmt.Sprint("k", n%7), n, 1)
+			n++
+		}
+	}
+}
+
+// idSet returns the ids of the rows of the table.
+func (o *outbox) idSet() map[string]bool {
+	o.t.Helper()
+	ids := map[string]bool{}
+	for _, row := range o.truth() {
+		ids[row.ID] = true
+	}
+	return ids
+}
+
+// lostOf removes from had the rows that the table has. want rows must be left.
+func (o *outbox) lostOf(had map[string]bool, want int) {
+	o.t.Helper()
+	for id := range o.idSet() {
+		delete(had, id)
+	}
+	if len(had) != want {
+		o.t.Fatalf("the standby lacks %d rows, want %d", len(had), want)
+	}
 }
 
 // judgePhantoms compares the records with the table, except for the lost rows, and the reported phantoms with the lost

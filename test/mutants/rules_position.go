@@ -1,7 +1,7 @@
 package main
 
 var (
-	deduplicates    = suite{"./relay", "^(TestPositionRecord|TestFollows|TestSlotWasMoved|TestWithoutPositions|TestWithoutPositionsForAWhile|TestPositionUnheard|TestFence|TestSkipped|TestSearch|TestPhantoms|TestOlderCopy|TestKafkaFailsBeforeTheFirstRecord)$"}
+	deduplicates    = suite{"./relay", "^(TestPositionRecord|TestFollows|TestSlotWasMoved|TestWithoutPositions|TestWithoutPositionsForAWhile|TestPositionUnheard|TestFence|TestSkipped|TestSearch|TestPhantoms|TestPhantomsOfThisProcess|TestPhantomsAfterTwoSessions|TestOlderCopy|TestKafkaFailsBeforeTheFirstRecord)$"}
 	simDeduplicated = suite{"./relay", "^TestSimDeduplicated$"}
 	positions       = suite{"./checkpoint", "^(TestHolds|TestFound.*|TestCompare|TestPositionRecord.*|TestAckedForOtherSources|TestMerge.*|TestAdoption)$"}
 	ends            = suite{"./kafka", "^TestEnds"}
@@ -81,7 +81,7 @@ var historyMutants = []mutant{
 	{
 		name:  "producers-forgotten-early",
 		rule:  "Producers are forgotten with the first acknowledgement of this session.",
-		edits: []edit{{"relay/skip.go", " && s.tracker.Acked() >= s.earlierEnd {\n", " && s.tracker.AckedAny() {\n"}},
+		edits: []edit{{"relay/skip.go", " && s.tracker.Acked() >= s.earlierEnd && ", " && s.tracker.AckedAny() && "}},
 		tests: []suite{deduplicates, simDeduplicated},
 	},
 	{
@@ -216,7 +216,7 @@ var historyMutants = []mutant{
 	{
 		name:  "no-fence",
 		rule:  "The end of a partition is read at once after any end.",
-		edits: []edit{{"relay/skip.go", "			r.mem.fence = maxTime(r.mem.fence, now.Add(wait))\n", "			_ = wait\n"}},
+		edits: []edit{{"relay/skip.go", "		r.mem.fence = maxTime(r.mem.fence, now.Add(wait))\n", "		_ = wait\n"}},
 		tests: []suite{deduplicates},
 	},
 	{
@@ -260,6 +260,18 @@ var historyMutants = []mutant{
 		rule:  "A position confirmed on a timeline that a failover ended is valid on the new one.",
 		edits: []edit{{"checkpoint/record.go", "		allowed = min(allowed, end)\n", "		allowed = max(allowed, end)\n"}},
 		tests: []suite{history, deduplicates},
+	},
+	{
+		name:  "history-beyond-the-fork",
+		rule:  "A running process knows after a failover what Kafka has, and reads no ends.",
+		edits: []edit{{"relay/skip.go", "!b.Clean && (b.Timeline != id.Timeline || !m.isOwn(b))", "!b.Clean && (id.Timeline < 0 || !m.isOwn(b))"}, {"relay/skip.go", "	case m.doubt, !s.newestLost().IsZero():", "	case m.doubt:"}},
+		tests: []suite{deduplicates},
+	},
+	{
+		name:  "settled-before-the-ends",
+		rule:  "A position record is settled although the ends of partitions have not been read.",
+		edits: []edit{{"relay/skip.go", " && s.knowsEnds() {", " {"}},
+		tests: []suite{deduplicates},
 	},
 	{
 		name:  "copy-not-compared",
