@@ -44,10 +44,7 @@ func (h *History) Rereading() bool { return h.rereading }
 
 // Sending notes a position before a status update with it is sent: the update may arrive even if sending it returns an error.
 func (h *History) Sending(l Lineage, pos pglogrepl.LSN) {
-	if l.System() != h.sentTo || l.Current() != h.sentOn {
-		h.sent, h.sentTo, h.sentOn = 0, l.System(), l.Current()
-	}
-	h.sent = max(h.sent, pos)
+	h.sent, h.sentTo, h.sentOn = max(h.sentUpTo(l), pos), l.System(), l.Current()
 }
 
 // sentUpTo returns the highest position to which this process may have moved the server's slot.

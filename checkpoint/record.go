@@ -283,14 +283,20 @@ func Merge(records []PositionRecord) *PositionRecord {
 	return &out
 }
 
+// ConfirmedOn returns the highest position to which a status update may have moved the slot of a server, which may be a standby promoted
+// since: up to the fork, the server has the history of the record. 0: none is known, or s is nil.
+func (s *PositionRecord) ConfirmedOn(l Lineage) pglogrepl.LSN {
+	if s == nil || s.SystemID != l.System() {
+		return 0
+	}
+	return reach(l, s.Confirm, s.Timeline)
+}
+
 // Contradiction returns an error if the position record forbids a session that starts at start on this server. The server must have the
 // history of the record, and no other client may have moved the slot. The publication must be unchanged: events that were committed while
 // it sent less are not in the stream. altered describes how the publication was changed; "": it was not. The error is a [HistoryError].
 func (s *PositionRecord) Contradiction(l Lineage, start pglogrepl.LSN, altered string) error {
-	allowed := s.Confirm
-	if end, over := l.EndOf(s.Timeline); over { // the server's history has the earlier timeline only up to here
-		allowed = min(allowed, end)
-	}
+	allowed := s.ConfirmedOn(l)
 	remedy := "run `outboxcdc recover`: it delivers what Kafka lacks, and the daemon continues from the slot's current position " +
 		"(`outboxcdc slot adopt` continues there without looking for missing events)"
 	var what string

@@ -85,7 +85,8 @@ func (s *session) loadPosition(ctx context.Context) error {
 	return nil
 }
 
-// saveFirst begins to store the first record of this session, which allows confirm. The predecessor's record may be nil.
+// saveFirst begins to store the first record of this session, which allows confirm and what earlier records have allowed: a standby that is
+// promoted later may have copied the slot from an earlier primary, before it went back. The predecessor's record may be nil.
 func (s *session) saveFirst(predecessor *checkpoint.PositionRecord, confirm pglogrepl.LSN) {
 	p := &s.position
 	p.predecessor, p.stored = predecessor, make(chan error, 1)
@@ -94,6 +95,7 @@ func (s *session) saveFirst(predecessor *checkpoint.PositionRecord, confirm pglo
 		p.record.Settled = s.lastBeforeSlot()
 	}
 	p.producers = p.record.Producers
+	confirm = max(confirm, predecessor.ConfirmedOn(s.stream.Identity()))
 	s.rule.Save(confirm)
 	s.savePosition(confirm, false)
 }

@@ -256,6 +256,49 @@ func (b *bench) failOver(end pglogrepl.LSN) {
 	b.pg.cut()
 }
 
+// TestCopiesOfDifferentAge: after a failover to a standby with an old copy of the slot, a standby with a newer copy is promoted. The slot's
+// position there was confirmed two primaries ago.
+func TestCopiesOfDifferentAge(t *testing.T) {
+	for _, restarted := range []bool{false, true} {
+		deduplicating(t, func(b *bench, p *fakePositions) {
+			b.start()
+			x := b.pg.commit("a")
+			b.sleep(3 * time.Second)
+			newer := b.pg.slotAt()
+			if restarted {
+				if err := b.quit(); err != nil {
+					t.Error(err)
+				}
+				p.locked(func() { p.pid++ })
+				b.process(b.relay.cfg)
+			}
+			b.pg.edit(func() { b.pg.down = true })
+			b.failOver(x.End)
+			wal := b.pg.wal
+			b.pg.edit(func() { // the second primary has decoded nothing so far
+				b.pg.down, b.pg.confirmed, b.pg.flushed, b.pg.end, b.pg.wal = false, firstLSN, x.End, x.Commit, nil
+			})
+			if restarted {
+				b.start()
+			}
+			b.sleep(30 * time.Second)
+			if s := p.last(); s.Timeline != 2 || b.pg.slotAt() != firstLSN {
+				t.Fatalf("the slot is at %s; the record: %+v", b.pg.slotAt(), s)
+			}
+			b.pg.edit(func() { b.pg.down = true })
+			b.failOver(x.End)
+			b.pg.edit(func() { b.pg.down, b.pg.confirmed, b.pg.flushed, b.pg.wal = false, newer, 0, wal })
+			b.pg.commit("b")
+			b.sleep(10 * time.Second)
+			b.want(Streaming)
+			b.delivered("a", "b")
+			if got := b.metric("slot_ahead_total"); got != 0 && !restarted {
+				t.Errorf("the slot is called ahead of this process %v times", got)
+			}
+		})
+	}
+}
+
 // TestPhantomsOfThisProcess: after a failover, a running daemon searches for phantoms like a restarted one. The position record is up to a
 // second old, so its acked position need not be lost. An event of the lost timeline is reported once.
 func TestPhantomsOfThisProcess(t *testing.T) {

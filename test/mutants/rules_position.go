@@ -103,6 +103,12 @@ var historyMutants = []mutant{
 		tests: []suite{history, {"./relay", "^TestMovedSlotIsFoundLater$"}},
 	},
 	{
+		name:  "newer-copy-is-a-contradiction",
+		rule:  "A session's first record forgets what earlier ones have allowed, so a standby with a newer copy of the slot contradicts it.",
+		edits: []edit{{"relay/position.go", "	confirm = max(confirm, predecessor.ConfirmedOn(s.stream.Identity()))\n", ""}},
+		tests: []suite{{"./relay", "^TestCopiesOfDifferentAge$"}},
+	},
+	{
 		name:  "altered-publication-is-no-contradiction",
 		rule:  "A publication altered since the last position record is accepted.",
 		edits: []edit{{"checkpoint/record.go", "	case altered != \"\":", "	case false:"}},
