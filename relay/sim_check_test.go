@@ -254,7 +254,7 @@ func (w *world) farewell() {
 	w.thawOne()
 	for _, p := range w.alive() {
 		w.mu.Lock()
-		well := p.sink == nil || !p.sink.stuck && p.stream != nil && p.stream == w.pg.holder && !p.stream.deaf && !p.stream.slams
+		well := p.sink == nil && !p.outdated || p.sink != nil && !p.sink.stuck && p.stream != nil && p.stream == w.pg.holder && !p.stream.deaf && !p.stream.slams
 		w.mu.Unlock()
 		w.quit(p, 2)
 		if w.halt() {

@@ -105,15 +105,11 @@ func (w *world) restore(p *process) {
 		from = oldest + w.IntN(newest-oldest+1)
 	}
 	at, known := pg.wal[from].commit, pg.wal[newest].commit
-	pg.unwrite(from)
-	pg.flushed, pg.end, pg.flushedEnd = from, at, at
+	pg.takeBack(from, at)
 	w.back = true
 	pg.confirmed = min(pg.confirmed, at)
 	pg.saved = pg.confirmed
 	pg.xid += 100
-	for i := range simLanes { // records of the lost history are not checked any more
-		w.kafka.high[i] = min(w.kafka.high[i], pg.lanes[i])
-	}
 	wr := w.someRows(healthy)
 	if w.IntN(2) == 0 {
 		pg.end = at // the rows were written earlier

@@ -277,7 +277,7 @@ func (st *simStream) sees(e *event) bool { return st != nil && st.inTx && st.beg
 
 // wrong compares a record with its row.
 func (e *event) wrong(rec *router.Record, id replication.Identity, at *placement) string {
-	want := checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: e.tx.commit, Ordinal: uint32(e.ordinal)}.String()
+	want := checkpoint.Position{SystemID: id.SystemID, Timeline: id.TimelineOf(e.tx.commit), CommitLSN: e.tx.commit, Ordinal: uint32(e.ordinal)}.String()
 	position := ""
 	for _, h := range rec.Headers {
 		if h.Name == "outboxcdc-position" {

@@ -55,6 +55,9 @@ func (w *world) ops() []op {
 	if w.deduplicates() {
 		all = append(all, op{"strangers", w.strangers}, op{"a topic grows", w.grow}, op{"routing", w.reroute}, op{"poison is fixed", w.fix})
 	}
+	if w.failovers {
+		all = append(all, op{"failover", w.failover}, op{"failover", w.failover}, op{"copy the slot", w.copySlot}, op{"copy the slot", w.copySlot})
+	}
 	if w.audited {
 		all = append(all, op{"audit", w.audit}, op{"audit", w.audit}, op{"lose a record", w.loseRecord})
 	}

@@ -32,14 +32,15 @@ type simPG struct {
 	table      int // the table for new rows
 	other      *walsendertest.Table
 
-	confirmed pglogrepl.LSN // the slot's
-	saved     pglogrepl.LSN // the slot's position after a crash
-	highest   pglogrepl.LSN // the highest position of the slot so far
-	streams   int           // number of streams so far
-	moved     time.Time     // when confirmed last increased
-	holder    *simStream    // the stream that has the slot
-	heldUntil time.Time     // by a dead connection that the server has not noticed yet
-	held      bool          // by another client
+	confirmed pglogrepl.LSN              // the slot's
+	saved     pglogrepl.LSN              // the slot's position after a crash
+	copies    [simStandbys]pglogrepl.LSN // the positions of the standbys' copies
+	highest   pglogrepl.LSN              // the highest position of the slot so far
+	streams   int                        // number of streams so far
+	moved     time.Time                  // when confirmed last increased
+	holder    *simStream                 // the stream that has the slot
+	heldUntil time.Time                  // by a dead connection that the server has not noticed yet
+	held      bool                       // by another client
 	idle      time.Duration
 
 	async     bool // commits are flushed later
@@ -145,7 +146,7 @@ func newSimPG(w *world) *simPG {
 	}
 	pg := &simPG{
 		w: w, id: replication.Identity{SystemID: 7, Timeline: 1}, xid: 700, other: &other,
-		tables: []*walsendertest.Table{&base, &wider, &leaf}, end: start, flushedEnd: start, confirmed: start, saved: start, highest: start,
+		tables: []*walsendertest.Table{&base, &wider, &leaf}, end: start, flushedEnd: start, confirmed: start, saved: start, highest: start, copies: [simStandbys]pglogrepl.LSN{start, start},
 		async: w.IntN(6) == 0, trickle: w.IntN(2) == 0,
 	}
 	if w.IntN(4) == 0 {

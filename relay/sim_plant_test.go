@@ -71,15 +71,10 @@ func (w *world) failOver() {
 	pg.crash()
 	from := len(pg.wal) - 1 - w.IntN(min(5, len(pg.wal)))
 	at := pg.wal[from].commit
-	pg.unwrite(from)
-	pg.flushed, pg.end, pg.flushedEnd = from, at, at
+	pg.takeBack(from, at)
 	pg.confirmed = min(pg.confirmed, at)
 	if w.IntN(3) > 0 {
-		pg.id.Timeline = 2
-		var err error
-		if pg.id, err = pg.id.WithHistory([]byte("1\t" + at.String() + "\tno recovery target specified\n")); err != nil {
-			w.fail("%v", err)
-		}
+		pg.fork(at)
 	} else {
 		w.back = true
 	}

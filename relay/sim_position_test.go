@@ -112,7 +112,7 @@ func (at *placement) topicName(e *event) string {
 func (k *simKafka) append(f *flight) {
 	id, at := f.by.st.id, f.partitionOf()
 	k.logs[at] = append(k.logs[at], logged{f.e, f.by.pid, checkpoint.Position{
-		SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: f.e.tx.commit, Ordinal: uint32(f.e.ordinal),
+		SystemID: id.SystemID, Timeline: id.TimelineOf(f.e.tx.commit), CommitLSN: f.e.tx.commit, Ordinal: uint32(f.e.ordinal),
 	}, strconv.Itoa(f.e.id), time.Now(), time.Since(f.at) >= k.w.cfg.Deduplication.FenceWait/2})
 }
 
@@ -193,7 +193,9 @@ func (s *simSink) LoadPosition(ctx context.Context) (*checkpoint.PositionRecord,
 	if !s.known {
 		return nil, nil
 	}
-	s.expects = saved.AckedTx.CommitLSN
+	if checkpoint.Holds(&w.pg.id, saved.Acked) {
+		s.expects = saved.AckedTx.CommitLSN
+	}
 	w.reached[uncleanPredecessor] = w.reached[uncleanPredecessor] || !saved.Clean
 	w.reached[cleanPredecessor] = w.reached[cleanPredecessor] || saved.Clean
 	return saved, nil
@@ -254,7 +256,7 @@ func (k *simKafka) save(s *simSink, rec *checkpoint.PositionRecord) {
 		if e.acked || e.skipped || rec.Acked.IsZero() || w.excused[Lost] != "" { // perhaps of another history, which the session will notice
 			continue
 		}
-		if pos := (checkpoint.Position{CommitLSN: e.tx.commit, Ordinal: uint32(e.ordinal)}); pos.Compare(rec.Acked) <= 0 {
+		if pos := (checkpoint.Position{CommitLSN: e.tx.commit, Ordinal: uint32(e.ordinal)}); pos.Compare(rec.Acked.On(&w.pg.id)) <= 0 {
 			w.fail("%s writes that everything up to %s is acked, and event %d is not", s.p, rec.Acked, e.id)
 			break
 		}
@@ -282,7 +284,7 @@ func (s *simSink) suspects(st *simStream) (at time.Time, is bool) {
 // allowed returns the position that the newest position record allows.
 func (k *simKafka) allowed() pglogrepl.LSN {
 	if saved := checkpoint.Merge(k.saved); saved != nil {
-		return saved.Confirm
+		return saved.ConfirmedOn(&k.w.pg.id)
 	}
 	return 0
 }

@@ -190,6 +190,6 @@ func TestSimRecover(t *testing.T) {
 		return simOptions{seed: seed, audited: true, twice: seed%20 == 0, script: (*world).recoverAll}, i < n
 	})
 	if !t.Failed() {
-		res.mustReach(t, markNames[firstRecovered:], 3000)
+		res.mustReach(t, markNames[firstRecovered:failedOver], 3000)
 	}
 }

@@ -57,6 +57,7 @@ func (s *simSource) Open(ctx context.Context) (Stream, error) {
 		p.altered = pg.altered
 	}
 	p.opened++
+	p.outdated = false
 	p.stream, pg.holder = st, st
 	if p.sink != nil {
 		p.sink.begin(st)

@@ -308,7 +308,9 @@ func (st *simStream) Status(confirmed pglogrepl.LSN, reply bool, now time.Time) 
 func (st *simStream) status(confirmed pglogrepl.LSN, reply bool, now time.Time) error {
 	w, p := st.pg.w, st.p
 	w.see(p, "status", uint64(confirmed), 0)
-	p.lastSent = max(p.lastSent, confirmed)
+	if st.id.Timeline == st.pg.id.Timeline {
+		p.lastSent = max(p.lastSent, confirmed)
+	}
 	switch {
 	case confirmed == 0:
 		w.fail("%s sends a status update with position 0/0", p)

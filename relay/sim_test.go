@@ -19,6 +19,7 @@
 //   - lag 0 in time after everything is healed (I6): heal
 //   - an error that no retry fixes ends the process with its class (I9): judgeEnd
 //   - poison reaches the dead-letter topic, and only poison, where that is the policy (sim_dead_test.go)
+//   - a failover ends no daemon (sim_failover_test.go)
 //   - an audit finds what is missing, and nothing else (sim_audit_test.go); recover sends it, once (sim_recover_test.go)
 //
 // A run that fails is repeated with its story: the script's steps and the relay's actions. OUTBOXCDC_TEST_SEED=n does that for
@@ -52,16 +53,17 @@ const simVersion = 5
 
 // simOptions define a run.
 type simOptions struct {
-	seed     uint64
-	met      *Metrics
-	story    bool
-	dieAt    int  // the process dies in this call across the boundary
-	cutAfter int  // the stream is cut after so many messages
-	twice    bool // the trace must be the same
-	dead     bool // poison goes to the dead-letter topic
-	dedup    bool // delivery is deduplicated
-	audited  bool // audits run beside the daemon
-	script   func(*world)
+	seed      uint64
+	met       *Metrics
+	story     bool
+	dieAt     int  // the process dies in this call across the boundary
+	cutAfter  int  // the stream is cut after so many messages
+	twice     bool // the trace must be the same
+	dead      bool // poison goes to the dead-letter topic
+	dedup     bool // delivery is deduplicated
+	audited   bool // audits run beside the daemon
+	failovers bool // standbys are promoted while the daemons live
+	script    func(*world)
 }
 
 func simulate(t *testing.T, o simOptions) *world {

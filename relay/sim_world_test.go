@@ -44,9 +44,10 @@ type world struct {
 	slowest  time.Duration // from healed to lag 0, without the pauses that heal allows
 	refusals int
 
-	dead    bool // poison goes to the dead-letter topic
-	audited bool // audits run
-	audits  []*SimAudit
+	dead      bool // poison goes to the dead-letter topic
+	audited   bool // audits run
+	failovers bool // standbys are promoted
+	audits    []*SimAudit
 	// of runs of recover
 	recovers  int
 	positions map[string]string // ids, by the position of their recovered records
@@ -60,7 +61,7 @@ type world struct {
 func newWorld(o simOptions) *world {
 	w := &world{
 		Rand: rand.New(rand.NewPCG(o.seed, simVersion)), seed: o.seed, begun: time.Now(), met: o.met, cfg: DefaultConfig(),
-		dieAt: o.dieAt, cutAfter: o.cutAfter, dead: o.dead, audited: o.audited, trace: 14695981039346656037, excused: map[Class]string{},
+		dieAt: o.dieAt, cutAfter: o.cutAfter, dead: o.dead, audited: o.audited, failovers: o.failovers, trace: 14695981039346656037, excused: map[Class]string{},
 	}
 	if o.story {
 		w.story = &strings.Builder{}
@@ -161,6 +162,7 @@ type process struct {
 	altered     int           // simPG.altered at its first catalog check
 	acked       bool          // it has had an acknowledgement
 	opened      int           // streams
+	outdated    bool          // it has not streamed since a failover lost transactions
 	counts      [lastPlace]uint64
 	idle        time.Time // when it last had no session
 	history     bool      // it knows transactions, so it must notice another history
