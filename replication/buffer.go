@@ -9,7 +9,7 @@ import (
 // size on any other link, where a small buffer would limit the throughput.
 const (
 	AutoReceiveBuffer = -1
-	nearBuffer        = 16 << 10
+	nearBuffer        = 32 << 10
 	nearLink          = 300 * time.Microsecond
 )
 

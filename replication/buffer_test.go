@@ -68,7 +68,7 @@ func TestUnreadSocketStillSends(t *testing.T) {
 	var goroutines sync.WaitGroup
 	t.Cleanup(goroutines.Wait) // after the connections are closed
 	client, server := tcpPair(t)
-	c := newPacedConn(client, 5*time.Millisecond, func() {})
+	c := newPacedConn(client, 5*time.Millisecond, &readTap{})
 	c.buffer.narrow = mustBufferSetter(t, client)
 	stop := make(chan struct{})
 	defer close(stop)
@@ -153,7 +153,7 @@ func slowReads(t *testing.T) (slow int) {
 	var goroutines sync.WaitGroup
 	t.Cleanup(goroutines.Wait) // after the connections are closed
 	client, server := tcpPair(t)
-	c := newPacedConn(client, 5*time.Millisecond, func() {})
+	c := newPacedConn(client, 5*time.Millisecond, &readTap{})
 	c.buffer.narrow = mustBufferSetter(t, client)
 	const total = 96 << 20
 	goroutines.Go(func() {

@@ -35,7 +35,7 @@ type Config struct {
 	WalSenderTimeout time.Duration
 	// DecodingWorkMem is the logical_decoding_work_mem of our walsender; "" means the server's setting.
 	DecodingWorkMem string
-	// ReadInterval is the minimum time between two small reads of the stream's socket; 0 means no pauses. ReceiveBuffer is the
+	// ReadInterval is the longest pause between two reads of the stream's socket; 0 means no pauses. ReceiveBuffer is the
 	// SO_RCVBUF of that socket in bytes if there are pauses; 0 means the kernel's choice. See AutoReceiveBuffer.
 	ReadInterval  time.Duration
 	ReceiveBuffer int
@@ -205,10 +205,11 @@ func (c *Config) dialControl(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// readTap observes the reads of a stream's connection.
+// readTap connects a stream and its connection, which are separated by pgconn and TLS.
 type readTap struct {
 	received atomic.Bool            // bytes have arrived since the last call of Swap
-	drained  atomic.Pointer[func()] // called before reads, by the goroutine that reads
+	drained  atomic.Pointer[func()] // called before a read waits or pauses, by the goroutine that reads
+	age      atomic.Int64           // of the last event: nanoseconds from its commit to its sending, by the server's clock
 }
 
 func (s *readTap) onDrained() {
@@ -230,33 +231,12 @@ func (c *Config) dialStream(ctx context.Context, major int, onNotice pgconn.Noti
 	if c.Dial == nil {
 		cfg.DialFunc = (&net.Dialer{KeepAlive: keepAlive, Control: limitSegments}).DialContext
 	}
-	dial := c.pacedDialer(cfg.DialFunc, s.onDrained)
-	cfg.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
-		conn, err := dial(ctx, network, addr)
-		if err != nil {
-			return nil, err
-		}
-		return &tappedConn{conn, &s.received}, nil
-	}
+	cfg.DialFunc = c.pacedDialer(cfg.DialFunc, s)
 	conn, err := pgconn.ConnectConfig(ctx, &cfg.Config)
 	if err != nil {
 		return nil, classify("open a replication connection", connecting, err)
 	}
 	return conn, nil
-}
-
-// tappedConn is a connection, beneath TLS if used, that records whether bytes arrive.
-type tappedConn struct {
-	net.Conn
-	received *atomic.Bool
-}
-
-func (c *tappedConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if n > 0 {
-		c.received.Store(true)
-	}
-	return n, err
 }
 
 // quotePublication quotes a publication name for publication_names, a string literal with a list of SQL identifiers.

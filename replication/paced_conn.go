@@ -11,166 +11,155 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// pacedDialer returns a dialer whose connections are pacedConns, beneath TLS. drained is called before a connection waits for its
-// socket.
-func (c *Config) pacedDialer(dial pgconn.DialFunc, drained func()) pgconn.DialFunc {
+// pacedDialer returns a dialer whose connections are pacedConns, beneath TLS.
+func (c *Config) pacedDialer(dial pgconn.DialFunc, tap *readTap) pgconn.DialFunc {
 	return func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := dial(ctx, network, addr)
 		if err != nil {
 			return nil, err
 		}
-		if c.ReadInterval <= 0 {
-			return &promptConn{conn, drained}, nil
+		paced := newPacedConn(conn, c.ReadInterval, tap)
+		if paced.longest > 0 {
+			paced.buffer.narrow = bufferSetter(conn, c.ReceiveBuffer)
 		}
-		paced := newPacedConn(conn, c.ReadInterval, drained)
-		paced.buffer.narrow = bufferSetter(conn, c.ReceiveBuffer)
 		return paced, nil
 	}
 }
 
 const (
-	// maxRead is the maximum size of one read of the socket. After a read of at least fullRead bytes, the next read follows without a
-	// pause, because the server sends as fast as we read.
+	// maxRead is the maximum size of one read of the socket. After a read of at least fullRead bytes, the next read takes what has
+	// arrived meanwhile, because the server sends as fast as we read.
 	maxRead  = 256 << 10
 	fullRead = 8 << 10
 	// quietBytes is the low watermark of the socket during a pause. With more, the kernel would enlarge the buffer.
 	quietBytes = 64 << 10
-	// aheadBytes is how many bytes read between two pauses mean that the server is ahead of us. These bytes then go to Kafka together
-	// with those of the next read: half as many requests, each twice as large.
-	aheadBytes = 32 << 10
-	// edgeWindow is how long reads follow each other without a pause after the first bytes of a quiet stream. The walsender sends a
-	// lone event as three or more messages (Begin, Insert, Commit), microseconds apart, and the first one must not delay the rest.
-	// Bytes are the first ones if the read waited for edgeWait.
-	edgeWindow = 300 * time.Microsecond
-	edgeWait   = 100 * time.Microsecond
+	// A pause is a tenth of the age of the events, so reading late makes no event arrive more than a tenth later. If that is less
+	// than shortPause, the pause is shortPause while messages follow each other within quietTime, and otherwise there is none.
+	ageShare   = 10
+	shortPause = time.Millisecond
+	// quietTime is how long a read waits for its bytes if the stream was quiet. For the same time reads then follow each other without a
+	// pause: the walsender sends a lone event as three or more messages (Begin, Insert, Commit), microseconds apart, and the first one
+	// must not delay the rest.
+	quietTime = 300 * time.Microsecond
 )
 
-// promptConn is a connection without pauses.
-type promptConn struct {
-	net.Conn
-	drained func()
-}
-
-func (c *promptConn) Read(p []byte) (int, error) {
-	c.drained()
-	return c.Conn.Read(p)
-}
-
-// pacedConn is a net.Conn that reads its socket seldom and in large pieces. The walsender sends each message by itself. A reader that
-// waits in read is woken by each message, and on one machine or a fast network the sender spends half of its time on these wake-ups
-// (docs/adr/0014). So pacedConn pauses for one interval between two small reads, while messages accumulate in the socket's buffers.
+// pacedConn is a net.Conn that reads its socket at once while little arrives, and seldom and in large pieces during a backlog. The
+// walsender sends each message by itself. A reader that waits in read is woken by each message, and on one machine or a fast network
+// the sender spends half of its time on these wake-ups (docs/adr/0014). So pacedConn pauses between two reads, while messages
+// accumulate in the socket's buffers.
 //
-// A byte waits only if the socket was read less than one interval before. Bytes that arrive after a quiet interval are read at once,
-// and so is the answer to a write (startup, TLS, queries, a status update that requests a reply). A pause ends at once when the
-// deadline passes or is moved into the past, and on Close. So the session's status updates are on time; a keepalive that requests one
-// waits for one interval at most.
+// The pause is proportional to the age of the events that are read: the time from the commit to the sending, both by the server's
+// clock. During a backlog it is longest. Without a backlog it is shortPause if the messages are dense, and there is none if they are
+// not. The answer to a write (startup, TLS, queries, a status update that requests a reply) is read at once. A pause ends at once when
+// the deadline passes or is moved into the past, and on Close. So the session's status updates are on time; a keepalive that requests
+// one waits for one pause at most.
 //
 // pacedConn is beneath TLS, because a read above TLS returns only one TLS record.
 type pacedConn struct {
 	net.Conn
-	interval time.Duration
+	longest time.Duration // the longest pause; 0: no pauses
+	tap     *readTap
 
-	reading         sync.Mutex // held by Read; guards the following
-	buf             []byte     // buf[r:w] was read from the socket and not returned yet
-	r, w            int
-	err             error // returned by the socket together with the bytes in buf
-	timer           *time.Timer
-	drained         func()                                          // called before a wait, when all bytes that were read have been returned
-	pendingBytes    int                                             // bytes read since the last call of drained
-	serverAhead     bool                                            // the current or last pause begins without a call of drained
-	setLowat        func(bytes int)                                 // nil: the connection has no low watermark
-	lowWatermarkSet bool                                            // the low watermark is quietBytes
-	tryRead         func(p []byte) (n int, err error, nothing bool) // reads available bytes without waiting; nil: not possible
-	fullReadAt      time.Time                                       // when the last read ended, if it was full: then the next one does not wait
-	windowOpen      bool                                            // a leading edge was less than edgeWindow ago
-	buffer          receiveBuffer
+	reading      sync.Mutex // held by Read; guards the following
+	buf          []byte     // buf[r:w] was read from the socket and not returned yet
+	r, w         int
+	err          error // returned by the socket together with the bytes in buf
+	timer        *time.Timer
+	pendingBytes int                                             // bytes read since the last call of the tap's drained
+	setLowat     func(bytes int)                                 // nil: the connection has no low watermark
+	tryRead      func(p []byte) (n int, err error, nothing bool) // reads available bytes without waiting; nil: not possible
+	quiet        bool                                            // the low watermark is quietBytes: no read waits
+	full         bool                                            // the last read was full, so the next one does not wait
+	edge         time.Time                                       // when the first bytes after a quiet time arrived
+	buffer       receiveBuffer
 
-	mu        sync.Mutex // guards the following
-	due       time.Time  // when the socket may be read; zero: at once
-	windowEnd time.Time  // end of the open window; zero: no window is open
-	deadline  time.Time  // read deadline of the user
-	closed    bool
-	changed   chan struct{} // wakes a pause
+	mu       sync.Mutex // guards the following
+	roundEnd time.Time  // when the last bytes were read: a pause begins; zero: no pause
+	deadline time.Time  // read deadline of the user
+	closed   bool
+	changed  chan struct{} // wakes a pause
 }
 
-func newPacedConn(conn net.Conn, interval time.Duration, drained func()) *pacedConn {
-	c := &pacedConn{
-		Conn: conn, interval: interval, drained: drained, buf: make([]byte, maxRead), changed: make(chan struct{}, 1),
-	}
+func newPacedConn(conn net.Conn, longest time.Duration, tap *readTap) *pacedConn {
+	c := &pacedConn{Conn: conn, longest: longest, tap: tap, buf: make([]byte, maxRead), changed: make(chan struct{}, 1)}
 	c.timer = time.NewTimer(time.Hour)
 	c.timer.Stop()
 	c.setLowat, c.tryRead = lowatSetter(conn), tryReader(conn)
+	if c.tryRead == nil { // after a pause each read would wait
+		c.longest = 0
+	}
 	return c
 }
 
-// Read returns buffered bytes. If there are none, it reads the socket when due.
-func (c *pacedConn) Read(p []byte) (int, error) {
+// Read returns buffered bytes. If there are none, it reads the socket.
+func (c *pacedConn) Read(p []byte) (n int, err error) {
 	c.reading.Lock()
 	defer c.reading.Unlock()
-	if c.r == c.w {
-		if err := c.err; err != nil {
-			c.err = nil
+	switch {
+	case c.r < c.w:
+		if _, err := c.delay(); err != nil {
 			return 0, err
 		}
-		if len(p) >= len(c.buf) { // read into p directly
-			return c.fill(p)
-		}
-		n, err := c.fill(c.buf)
-		if n == 0 {
+	case c.err != nil:
+		err, c.err = c.err, nil
+		return 0, err
+	case len(p) >= len(c.buf): // read into p directly
+		return c.fill(p)
+	default:
+		if n, err = c.fill(c.buf); n == 0 {
 			return 0, err
 		}
 		c.r, c.w, c.err = 0, n, err
-	} else if _, err := c.delay(); err != nil {
-		return 0, err
 	}
-	n := copy(p, c.buf[c.r:c.w])
+	n = copy(p, c.buf[c.r:c.w])
 	c.r += n
 	return n, nil
 }
 
-// fill reads the socket once, when due.
-func (c *pacedConn) fill(p []byte) (int, error) {
+// fill reads the socket once. It pauses before, unless more bytes are available after a full read.
+func (c *pacedConn) fill(p []byte) (n int, err error) {
 	if c.pendingBytes >= maxRead {
 		c.notifyDrained()
 	}
-	for {
+	nothing := true
+	if c.full {
+		if n, err, nothing = c.tryRead(p); nothing {
+			c.endRound()
+		}
+	}
+	if nothing {
 		if err := c.pause(); err != nil {
 			return 0, err
 		}
 		c.buffer.beforeRead()
-		start := time.Now()
-		n, err, nothing := c.readAvailable(p)
-		switch {
-		case nothing && !c.fullReadAt.IsZero():
-			// Waiting here would mean a wake-up for each of the next messages.
-			c.setDue(c.fullReadAt.Add(c.interval))
-			c.fullReadAt = time.Time{}
-			c.serverAhead = !c.serverAhead && c.pendingBytes >= aheadBytes // not for two pauses in a row, so an event waits for one additional pause at most
-			continue
-		case nothing:
-			c.notifyDrained()
-			c.setLowWatermark(false)
-			n, err = c.Conn.Read(p)
-		}
-		c.pendingBytes += n
-		c.serverAhead = c.serverAhead && n >= fullRead
-		if again := c.schedule(n, err, start, time.Now()); !again {
-			return n, err
+		if c.quiet {
+			n, err, nothing = c.tryRead(p)
 		}
 	}
+	if nothing {
+		n, err = c.await(p)
+	}
+	if n > 0 {
+		c.pendingBytes += n
+		c.tap.received.Store(true)
+		c.endRound()
+	}
+	if c.full = n >= fullRead && c.longest > 0; c.full {
+		c.setLowWatermark(true)
+	}
+	return n, err
 }
 
-// readAvailable reads the available bytes without waiting. nothing means that fill must wait: no bytes are available, reading without
-// waiting is not possible, or more bytes are expected soon (windowOpen).
-func (c *pacedConn) readAvailable(p []byte) (n int, err error, nothing bool) {
-	if c.tryRead == nil {
-		c.fullReadAt = time.Time{}
-		return 0, nil, true
+// await waits for bytes and reads them.
+func (c *pacedConn) await(p []byte) (int, error) {
+	c.notifyDrained()
+	c.setLowWatermark(false)
+	start := time.Now()
+	n, err := c.Conn.Read(p)
+	if now := time.Now(); now.Sub(start) >= quietTime {
+		c.edge = now
 	}
-	if c.windowOpen {
-		return 0, nil, true
-	}
-	return c.tryRead(p)
+	return n, err
 }
 
 // pause returns when the socket may be read.
@@ -180,9 +169,7 @@ func (c *pacedConn) pause() error {
 		if wait <= 0 || err != nil {
 			return err
 		}
-		if !c.serverAhead {
-			c.notifyDrained()
-		}
+		c.notifyDrained()
 		c.setLowWatermark(true)
 		c.timer.Reset(wait)
 		select {
@@ -192,29 +179,31 @@ func (c *pacedConn) pause() error {
 	}
 }
 
-// notifyDrained calls drained if bytes were read since its last call.
+// notifyDrained calls the tap's drained if bytes were read since its last call.
 func (c *pacedConn) notifyDrained() {
 	if c.pendingBytes > 0 {
 		c.pendingBytes = 0
-		c.drained()
+		c.tap.onDrained()
 	}
 }
 
 // setLowWatermark sets the low watermark of the socket to quietBytes, or to 1. With quietBytes the kernel does not wake the runtime for
 // every message; with 1 a read can wait for the next message.
-func (c *pacedConn) setLowWatermark(on bool) {
-	if c.setLowat == nil || c.lowWatermarkSet == on {
+func (c *pacedConn) setLowWatermark(quiet bool) {
+	if c.quiet == quiet {
 		return
 	}
-	c.lowWatermarkSet = on
-	if on {
+	c.quiet = quiet
+	switch {
+	case c.setLowat == nil:
+	case quiet:
 		c.setLowat(quietBytes)
-	} else {
+	default:
 		c.setLowat(1)
 	}
 }
 
-// delay returns the time until the socket is due or until the deadline, the shorter of both. It returns an error after Close and
+// delay returns the time until the end of the pause or until the deadline, the shorter of both. It returns an error after Close and
 // after the deadline, even if bytes are available, as a socket does.
 func (c *pacedConn) delay() (time.Duration, error) {
 	c.mu.Lock()
@@ -223,60 +212,33 @@ func (c *pacedConn) delay() (time.Duration, error) {
 	switch {
 	case c.closed:
 		return 0, c.opError(net.ErrClosed)
-	case c.deadline.IsZero():
-		return c.due.Sub(now), nil
-	case !now.Before(c.deadline):
+	case !c.deadline.IsZero() && !now.Before(c.deadline):
 		return 0, c.opError(os.ErrDeadlineExceeded)
 	}
-	return min(c.due.Sub(now), c.deadline.Sub(now)), nil
+	wait := c.roundEnd.Add(c.pauseLength(now)).Sub(now)
+	if !c.deadline.IsZero() {
+		wait = min(wait, c.deadline.Sub(now))
+	}
+	return wait, nil
 }
 
-// schedule sets when the next read is due, after a read that took from start to now. again means that the read must be repeated,
-// because only the end of the window after a leading edge ended it.
-func (c *pacedConn) schedule(n int, err error, start, now time.Time) (again bool) {
+// pauseLength returns the time between the last read and the next one.
+func (c *pacedConn) pauseLength(now time.Time) time.Duration {
+	length := time.Duration(c.tap.age.Load()) / ageShare
+	if length < shortPause {
+		if now.Sub(c.edge) < quietTime {
+			return 0
+		}
+		length = shortPause
+	}
+	return min(length, c.longest)
+}
+
+// endRound begins a pause. Whether there is one is decided by the next read.
+func (c *pacedConn) endRound() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	open := !c.windowEnd.IsZero()
-	c.fullReadAt = time.Time{}
-	switch {
-	case n >= fullRead:
-		c.due, c.fullReadAt = time.Time{}, now
-		c.setLowWatermark(true)
-	case open && n > 0 && now.Before(c.windowEnd):
-		return false
-	case open && n == 0 && isTimeout(err) && (c.deadline.IsZero() || now.Before(c.deadline)):
-		again = true
-		c.due = c.windowEnd.Add(c.interval - edgeWindow)
-	case n == 0: // no bytes: the next ones are a leading edge
-	case n > 0 && !open && now.Sub(start) >= edgeWait:
-		c.windowEnd, c.due, c.windowOpen = now.Add(edgeWindow), time.Time{}, true
-		c.setSocketDeadline()
-		return false
-	default:
-		c.due = now.Add(c.interval)
-		c.setLowWatermark(true)
-	}
-	if open {
-		c.windowEnd, c.windowOpen = time.Time{}, false
-		c.setSocketDeadline()
-	}
-	return again
-}
-
-// setDue sets when the socket may be read.
-func (c *pacedConn) setDue(t time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.due = t
-}
-
-// setSocketDeadline sets the deadline of the socket to the earlier of the end of the window and the deadline of the user.
-func (c *pacedConn) setSocketDeadline() {
-	t := c.deadline
-	if !c.windowEnd.IsZero() && (t.IsZero() || c.windowEnd.Before(t)) {
-		t = c.windowEnd
-	}
-	_ = c.Conn.SetReadDeadline(t) // fails on a closed connection, as the read will
+	c.roundEnd = time.Now()
 }
 
 // wake ends a wait in pause, which then computes the delay again.
@@ -291,7 +253,7 @@ func (c *pacedConn) wake() {
 func (c *pacedConn) Write(p []byte) (int, error) {
 	n, err := c.Conn.Write(p)
 	c.mu.Lock()
-	c.due = time.Time{}
+	c.roundEnd = time.Time{}
 	c.mu.Unlock()
 	c.wake()
 	return n, err
@@ -305,12 +267,8 @@ func (c *pacedConn) SetReadDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.deadline = t
-	err := c.Conn.SetReadDeadline(t)
-	if !c.windowEnd.IsZero() {
-		c.setSocketDeadline()
-	}
 	c.wake()
-	return err
+	return c.Conn.SetReadDeadline(t)
 }
 
 func (c *pacedConn) Close() error {

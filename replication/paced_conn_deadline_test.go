@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// startPause prepares a connection that pauses for a whole interval at its next read, with one byte available in the socket.
+// startPause prepares a connection that pauses at its next read, with one byte available in the socket.
 func startPause(s *socket, c *pacedConn) {
 	s.arrive(make([]byte, 10))
-	_, _ = c.Read(make([]byte, 10)) // does not wait, so these bytes are no leading edge
+	_, _ = c.Read(make([]byte, 10)) // does not wait, so these bytes are not the first ones after a quiet time
 	s.arrive([]byte{42})
 }
 
@@ -45,6 +45,7 @@ func TestPacedDeadlineEndsPause(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
+				c.setAge(backlog)
 				startPause(s, c)
 				start := time.Now()
 				test.set(c)
@@ -84,9 +85,9 @@ func TestPacedDeadlineWithBytesBuffered(t *testing.T) {
 	})
 }
 
-// The end of the window after a leading edge does not change the user's deadline.
-func TestPacedWindowKeepsDeadline(t *testing.T) {
-	for _, again := range []time.Duration{0, edgeWindow / 2, testInterval} {
+// A deadline ends a read that waits. The first bytes after it are read at once.
+func TestPacedDeadlineEndsWait(t *testing.T) {
+	for _, again := range []time.Duration{0, quietTime / 2, testInterval} {
 		withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
 			p := make([]byte, 10)
 			time.AfterFunc(time.Millisecond, func() { s.arrive([]byte{1}) })
@@ -102,7 +103,6 @@ func TestPacedWindowKeepsDeadline(t *testing.T) {
 			if want := time.Second * time.Duration(1+min(again, 1)); n != 0 || !isDeadline(err) || time.Since(start) != want {
 				t.Errorf("again after %s: %d bytes, %v after %s", again, n, err, time.Since(start))
 			}
-			// After a timeout the next bytes are a leading edge.
 			_ = c.SetReadDeadline(time.Time{})
 			at := time.Now()
 			time.AfterFunc(time.Millisecond, func() { s.arrive([]byte{1}) })
@@ -111,55 +111,6 @@ func TestPacedWindowKeepsDeadline(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A deadline within the window is obeyed, and a deadline set during the window does not change the window's end.
-func TestPacedDeadlineInWindow(t *testing.T) {
-	const half = edgeWindow / 2
-	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
-		p := make([]byte, 10)
-		time.AfterFunc(time.Millisecond, func() { s.arrive([]byte{1}) })
-		_, _ = c.Read(p)
-		start := time.Now()
-		_ = c.SetReadDeadline(start.Add(half))
-		if n, err := c.Read(p); n != 0 || !isDeadline(err) || time.Since(start) != half {
-			t.Errorf("%d bytes, %v after %s", n, err, time.Since(start))
-		}
-	})
-	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
-		p := make([]byte, 10)
-		_ = c.SetReadDeadline(time.Now().Add(half))
-		time.AfterFunc(half/2, func() { s.arrive([]byte{1}) })
-		if n, err := c.Read(p); n != 1 || err != nil {
-			t.Fatal(n, err)
-		}
-		start := time.Now()
-		if n, err := c.Read(p); n != 0 || !isDeadline(err) || time.Since(start) != half-half/2 {
-			t.Errorf("set before: %d bytes, %v after %s", n, err, time.Since(start))
-		}
-	})
-	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
-		p := make([]byte, 10)
-		time.AfterFunc(time.Millisecond, func() { s.arrive([]byte{1}) })
-		_, _ = c.Read(p)
-		start := time.Now()
-		time.AfterFunc(half, func() { _ = c.SetReadDeadline(start.Add(time.Second)) })
-		time.AfterFunc(time.Millisecond, func() { s.arrive([]byte{2}) })
-		if n, err := c.Read(p); n != 1 || err != nil || time.Since(start) != testInterval {
-			t.Errorf("%d bytes, %v after %s", n, err, time.Since(start))
-		}
-	})
-}
-
-// A read that returns after the end of the window closes the window.
-func TestPacedWindowIsOver(t *testing.T) {
-	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
-		now := time.Now()
-		c.windowEnd = now.Add(-time.Microsecond)
-		if again := c.schedule(1, nil, now.Add(-time.Millisecond), now); again || !c.windowEnd.IsZero() || c.due != now.Add(testInterval) {
-			t.Errorf("again %v, edge %v, due in %s", again, c.windowEnd, c.due.Sub(now))
-		}
-	})
 }
 
 // The low watermark is quietBytes except while a read waits, which otherwise could wait for ever.
@@ -181,17 +132,18 @@ func TestPacedLowWatermark(t *testing.T) {
 			}
 			marks = nil
 		}
+		c.setAge(backlog)
 		startPause(s, c)
-		check("a read of available bytes", quietBytes)
+		check("a read of available bytes")
 		_, _ = c.Read(make([]byte, 10))
-		check("a pause and a read", 1, quietBytes)
+		check("a pause and a read", quietBytes)
 		s.arrive([]byte{1})
 		_ = c.SetReadDeadline(time.Now().Add(time.Millisecond))
 		_, _ = c.Read(make([]byte, 10))
 		check("a pause that the deadline ends")
 		_ = c.SetReadDeadline(time.Time{})
 		_, _ = c.Read(make([]byte, 10))
-		check("bytes that arrived during the pause", 1, quietBytes)
+		check("bytes that arrived during the pause")
 		time.AfterFunc(time.Second, func() { check("waiting", 1); s.arrive([]byte{1}) })
 		_, _ = c.Read(make([]byte, 10))
 		check("the first bytes after quiet")
@@ -223,6 +175,7 @@ func TestPacedReadersTakeTurns(t *testing.T) {
 
 func TestPacedCloseEndsPause(t *testing.T) {
 	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
+		c.setAge(backlog)
 		startPause(s, c)
 		start := time.Now()
 		time.AfterFunc(time.Millisecond, func() { _ = c.Close() })
@@ -239,6 +192,7 @@ func TestPacedCloseEndsPause(t *testing.T) {
 // The bytes after a request may be its answer.
 func TestPacedWriteEndsPause(t *testing.T) {
 	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
+		c.setAge(backlog)
 		for _, after := range []time.Duration{0, time.Millisecond} {
 			startPause(s, c)
 			start := time.Now()

@@ -92,10 +92,33 @@ func (s *socket) SetWriteDeadline(time.Time) error { return nil }
 func (s *socket) LocalAddr() net.Addr              { return &net.TCPAddr{} }
 func (s *socket) RemoteAddr() net.Addr             { return &net.TCPAddr{} }
 
-// withPacedConn runs f in fake time with a new connection.
+// tryRead reads without waiting, as tryReader's function does.
+func (s *socket) tryRead(p []byte) (int, error, bool) {
+	s.mu.Lock()
+	empty := len(s.in) == 0 && s.err == nil && !s.closed
+	s.mu.Unlock()
+	if empty {
+		return 0, nil, true
+	}
+	n, err := s.Read(p)
+	return n, err, false
+}
+
+// withPacedConn runs f in fake time with a new connection. The longest pause is testInterval.
 func withPacedConn(t *testing.T, f func(t *testing.T, s *socket, c *pacedConn)) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSocket()
-		f(t, s, newPacedConn(s, testInterval, func() {}))
+		c := newPacedConn(s, 0, &readTap{})
+		c.tryRead, c.longest = s.tryRead, testInterval
+		f(t, s, c)
 	})
 }
+
+// setAge sets the age of the events that were read last.
+func (c *pacedConn) setAge(d time.Duration) { c.tap.age.Store(int64(d)) }
+
+// onDrained sets the function that is called before a wait.
+func (c *pacedConn) onDrained(f func()) { c.tap.drained.Store(&f) }
+
+// backlog is an age at which the pauses are testInterval.
+const backlog = ageShare * testInterval

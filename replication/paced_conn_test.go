@@ -34,7 +34,9 @@ func deliver(s *socket, c *pacedConn, at []time.Duration) []arrival {
 	return out
 }
 
-func TestPacedLeadingEdge(t *testing.T) {
+// Without a backlog the first bytes after a quiet time are read at once, and so are those that follow within quietTime. Bytes that are
+// dense wait until shortPause is over.
+func TestPacedFollowsTheStream(t *testing.T) {
 	const us, ms = time.Microsecond, time.Millisecond
 	for _, test := range []struct {
 		name  string
@@ -43,7 +45,7 @@ func TestPacedLeadingEdge(t *testing.T) {
 		reads int
 	}{
 		{"lone messages do not wait", []time.Duration{ms, 20 * ms, 40 * ms}, []time.Duration{ms, 20 * ms, 40 * ms}, 3},
-		{"messages more than one interval apart do not wait", []time.Duration{ms, 7 * ms, 13 * ms}, []time.Duration{ms, 7 * ms, 13 * ms}, 3},
+		{"messages more than quietTime apart do not wait", []time.Duration{ms, ms + 301*us, ms + 602*us}, []time.Duration{ms, ms + 301*us, ms + 602*us}, 3},
 		{
 			"the messages of a lone transaction do not wait for each other",
 			[]time.Duration{20 * ms, 20*ms + 40*us, 20*ms + 80*us, 20*ms + 299*us},
@@ -51,16 +53,16 @@ func TestPacedLeadingEdge(t *testing.T) {
 			4,
 		},
 		{
-			"later messages wait until the interval is over",
-			[]time.Duration{20 * ms, 21 * ms, 22 * ms, 24 * ms, 27 * ms, 29 * ms, 31 * ms},
-			[]time.Duration{20 * ms, 25 * ms, 25 * ms, 25 * ms, 30 * ms, 30 * ms, 35 * ms},
-			4,
+			"later messages wait until the pause is over",
+			[]time.Duration{20 * ms, 20*ms + 200*us, 20*ms + 400*us, 20*ms + 600*us, 21*ms + 300*us, 21*ms + 500*us},
+			[]time.Duration{20 * ms, 20*ms + 200*us, 20*ms + 400*us, 21*ms + 400*us, 21*ms + 400*us, 22*ms + 400*us},
+			5,
 		},
 		{
-			"a pause ends after the interval even without a read",
-			[]time.Duration{20 * ms, 26 * ms, 26*ms + 50*us, 28 * ms, 50 * ms},
-			[]time.Duration{20 * ms, 26 * ms, 26*ms + 50*us, 31 * ms, 50 * ms},
-			5,
+			"a pause without bytes is the last one",
+			[]time.Duration{20 * ms, 20*ms + 200*us, 20*ms + 400*us, 22 * ms, 22*ms + 50*us, 50 * ms},
+			[]time.Duration{20 * ms, 20*ms + 200*us, 20*ms + 400*us, 22 * ms, 22*ms + 50*us, 50 * ms},
+			6,
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -77,11 +79,51 @@ func TestPacedLeadingEdge(t *testing.T) {
 	}
 }
 
-// For random arrivals: a byte waits only if the socket was read less than one interval before, and waits for less than an interval.
-func TestPacedLeadingEdgeRandom(t *testing.T) {
+// A pause is a tenth of the age of the events, and not longer than the configured one.
+func TestPacedPauseFollowsAge(t *testing.T) {
+	const ms = time.Millisecond
+	for age, want := range map[time.Duration]time.Duration{
+		-time.Hour: 1 * ms, 0: 1 * ms, 10*ms - 1: 1 * ms, 20 * ms: 2 * ms, 49 * ms: 4900 * time.Microsecond, 50 * ms: 5 * ms, time.Hour: 5 * ms,
+	} {
+		withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
+			time.Sleep(time.Second)
+			c.setAge(age)
+			startPause(s, c)
+			start := time.Now()
+			if _, err := c.Read(make([]byte, 1)); err != nil || time.Since(start) != want {
+				t.Errorf("age %s: %v, a pause of %s, want %s", age, err, time.Since(start), want)
+			}
+		})
+	}
+}
+
+// Pauses of 0 mean that every read waits for its bytes, at any age.
+func TestPacedWithoutPauses(t *testing.T) {
+	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
+		c.longest = 0
+		c.setAge(time.Hour)
+		var at []time.Duration
+		for d := time.Millisecond; d < 100*time.Millisecond; d += 50 * time.Microsecond {
+			at = append(at, d)
+		}
+		for _, a := range deliver(s, c, at) {
+			if a.received != a.arrived {
+				t.Fatalf("came at %s, got at %s", a.arrived, a.received)
+			}
+		}
+	})
+}
+
+// For random arrivals: a byte waits only if the socket was read less than one pause before, and waits for less than a pause.
+func TestPacedRandom(t *testing.T) {
 	for seed := range uint64(200) {
 		withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
 			rnd := rand.New(rand.NewPCG(seed, 0))
+			pause := shortPause
+			if seed%2 == 1 {
+				c.setAge(backlog)
+				pause = testInterval
+			}
 			start, now := time.Now(), time.Duration(0)
 			var at []time.Duration
 			for range 200 {
@@ -93,8 +135,8 @@ func TestPacedLeadingEdgeRandom(t *testing.T) {
 				if a.received == a.arrived {
 					continue
 				}
-				before := slices.IndexFunc(s.reads, func(r time.Time) bool { return r.Sub(start) <= a.arrived && r.Sub(start) > a.arrived-testInterval })
-				if before < 0 || a.received-a.arrived > testInterval {
+				before := slices.IndexFunc(s.reads, func(r time.Time) bool { return r.Sub(start) <= a.arrived && r.Sub(start) > a.arrived-pause })
+				if before < 0 || a.received-a.arrived > pause {
 					t.Fatalf("seed %d: byte %d came at %s, was got at %s, reads %v", seed, i, a.arrived, a.received, s.reads)
 				}
 			}
@@ -102,22 +144,25 @@ func TestPacedLeadingEdgeRandom(t *testing.T) {
 	}
 }
 
-// Under a steady load there is one read per interval, and no byte waits for longer.
+// Under a steady load there is one read per pause, and no byte waits for longer.
 func TestPacedUnderLoad(t *testing.T) {
-	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
-		var at []time.Duration
-		for d := time.Duration(0); d < time.Second; d += 100 * time.Microsecond {
-			at = append(at, time.Second+d)
-		}
-		for _, a := range deliver(s, c, at) {
-			if a.received-a.arrived > testInterval {
-				t.Fatalf("came at %s, got at %s", a.arrived, a.received)
+	for age, pause := range map[time.Duration]time.Duration{0: shortPause, backlog: testInterval} {
+		withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
+			c.setAge(age)
+			var at []time.Duration
+			for d := time.Duration(0); d < time.Second; d += 100 * time.Microsecond {
+				at = append(at, time.Second+d)
 			}
-		}
-		if n := len(s.reads); n < 200 || n > 205 {
-			t.Errorf("%d reads in a second of load", n)
-		}
-	})
+			for _, a := range deliver(s, c, at) {
+				if a.received-a.arrived > pause {
+					t.Fatalf("came at %s, got at %s", a.arrived, a.received)
+				}
+			}
+			if n, want := len(s.reads), int(time.Second/pause); n < want || n > want+5 {
+				t.Errorf("%d reads in a second of load, want %d", n, want)
+			}
+		})
+	}
 }
 
 // There is no pause after a full read, for any size of the caller's buffer.
@@ -127,6 +172,7 @@ func TestPacedFullReadsFollowAtOnce(t *testing.T) {
 			want := make([]byte, 3*maxRead+fullRead)
 			_, _ = rand.NewChaCha8([32]byte{}).Read(want)
 			s.arrive(want)
+			c.setAge(backlog)
 			start := time.Now()
 			got := make([]byte, len(want))
 			for n := 0; n < len(got); {
@@ -154,7 +200,7 @@ func TestPacedFullReadsFollowAtOnce(t *testing.T) {
 // After a full read the next one does not wait. If no bytes are available, a pause of one interval begins.
 func TestPacedFullReadDoesNotWait(t *testing.T) {
 	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
-		readWithoutWaiting(s, c)
+		c.setAge(backlog)
 		s.arrive(make([]byte, fullRead))
 		if n, err := c.Read(make([]byte, maxRead)); n != fullRead || err != nil {
 			t.Fatal(n, err)
@@ -180,7 +226,7 @@ func TestPacedFullReadDoesNotWait(t *testing.T) {
 func TestPacedDrained(t *testing.T) {
 	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
 		handed, calls := 0, []int(nil)
-		c.drained = func() { calls = append(calls, handed) }
+		c.onDrained(func() { calls = append(calls, handed) })
 		time.AfterFunc(time.Second, func() { s.arrive(make([]byte, 100)) })
 		time.AfterFunc(2*time.Second, func() { s.arrive(make([]byte, 30)) })
 		for handed < 130 {
@@ -196,7 +242,7 @@ func TestPacedDrained(t *testing.T) {
 	})
 	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
 		handed, calls := 0, []int(nil)
-		c.drained = func() { calls = append(calls, handed) }
+		c.onDrained(func() { calls = append(calls, handed) })
 		c.tryRead = func(p []byte) (int, error, bool) { n, err := s.Read(p[:min(len(p), 2*fullRead)]); return n, err, false }
 		s.arrive(make([]byte, 2*maxRead))
 		for handed < 2*maxRead {
@@ -210,70 +256,4 @@ func TestPacedDrained(t *testing.T) {
 			t.Errorf("a backlog: called after so many bytes were returned: %v", calls)
 		}
 	})
-}
-
-// While the server is ahead, every second pause happens without a call, so bytes that were read wait for one additional interval at
-// most.
-func TestPacedAhead(t *testing.T) {
-	const ms = time.Millisecond
-	for _, c := range []struct {
-		name   string
-		arrive []int           // number of bytes that arrive at 1 ms, and then during each pause
-		calls  []time.Duration // the socket is read at 1 ms, 6 ms, 11 ms, ...
-	}{
-		{"full reads, not ahead", []int{aheadBytes - 1, aheadBytes - 1, aheadBytes - 1, aheadBytes - 1}, []time.Duration{1 * ms, 6 * ms, 11 * ms, 16 * ms}},
-		{"ahead", []int{aheadBytes, aheadBytes, aheadBytes, aheadBytes}, []time.Duration{6 * ms, 16 * ms}},
-		{"ahead, and then quiet", []int{aheadBytes, aheadBytes, aheadBytes}, []time.Duration{6 * ms, 16 * ms}},
-		{"ahead, and then little", []int{aheadBytes, 100, 100}, []time.Duration{6 * ms, 11 * ms}},
-	} {
-		withPacedConn(t, func(t *testing.T, s *socket, l *pacedConn) {
-			readWithoutWaiting(s, l)
-			start := time.Now()
-			var calls []time.Duration
-			l.drained = func() { calls = append(calls, time.Since(start)) }
-			total := 0
-			for i, n := range c.arrive {
-				total += n
-				time.AfterFunc(max(ms, time.Duration(i)*testInterval-ms), func() { s.arrive(make([]byte, n)) })
-			}
-			time.AfterFunc(time.Second, func() { s.arrive([]byte{0}) })
-			for handed := 0; handed < total+1; {
-				n, err := l.Read(make([]byte, maxRead-1))
-				if err != nil {
-					t.Fatal(err)
-				}
-				handed += n
-			}
-			if !slices.Equal(calls, c.calls) {
-				t.Errorf("%s: called at %v, want %v", c.name, calls, c.calls)
-			}
-		})
-	}
-}
-
-// readWithoutWaiting enables reads of s without waiting, as for a TCP connection.
-func readWithoutWaiting(s *socket, c *pacedConn) {
-	c.tryRead = func(p []byte) (int, error, bool) {
-		s.mu.Lock()
-		empty := len(s.in) == 0
-		s.mu.Unlock()
-		if empty {
-			return 0, nil, true
-		}
-		n, err := s.Read(p)
-		return n, err, false
-	}
-}
-
-// Without pauses, drained is called before each read of the socket.
-func TestPromptDrained(t *testing.T) {
-	s := newSocket()
-	calls := 0
-	c := &promptConn{s, func() { calls++ }}
-	s.arrive([]byte("ab"))
-	for want := 1; want <= 2; want++ {
-		if n, err := c.Read(make([]byte, 1)); n != 1 || err != nil || calls != want {
-			t.Errorf("%d %v, %d calls, want %d", n, err, calls, want)
-		}
-	}
 }

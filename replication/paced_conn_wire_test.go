@@ -31,7 +31,7 @@ func FuzzPacedConn(f *testing.F) {
 		_, _ = rand.NewChaCha8(key).Read(sent)
 
 		client, server := tcpPair(t)
-		inner := newPacedConn(client, time.Millisecond, func() {})
+		inner := newPacedConn(client, time.Millisecond, &readTap{})
 		var conn net.Conn = inner
 		if secure {
 			server = tls.Server(server, &tls.Config{Certificates: []tls.Certificate{certificate(t)}})
@@ -62,6 +62,7 @@ func FuzzPacedConn(f *testing.F) {
 		go func() {
 			rnd := rand.New(rand.NewPCG(seed, 3))
 			for !stop.Load() {
+				inner.setAge(time.Duration(rnd.IntN(20)) * time.Millisecond)
 				time.Sleep(time.Duration(rnd.IntN(3000)) * time.Microsecond)
 				_ = conn.SetReadDeadline(time.Unix(1, 0))
 			}
@@ -124,7 +125,7 @@ func certificate(t testing.TB) tls.Certificate {
 // On a real connection, a deadline and a Close end a read that waits.
 func TestPacedRealConnection(t *testing.T) {
 	client, server := tcpPair(t)
-	c := newPacedConn(client, 50*time.Millisecond, func() {})
+	c := newPacedConn(client, 50*time.Millisecond, &readTap{})
 	if _, err := server.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}
@@ -154,27 +155,27 @@ func TestPacedRealConnection(t *testing.T) {
 	}
 }
 
-// The dialer returns a pacedConn only if there is a read interval.
+// The dialer returns a connection with the configured pauses. A receive buffer without pauses stays the kernel's.
 func TestPacedDialer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	for interval, want := range map[time.Duration]bool{0: false, -1: false, testInterval: true} {
+	for _, interval := range []time.Duration{0, testInterval} {
 		cfg := Config{ReadInterval: interval, ReceiveBuffer: 8 << 10}
-		conn, err := cfg.pacedDialer((&net.Dialer{}).DialContext, func() {})(t.Context(), "tcp", l.Addr().String())
+		conn, err := cfg.pacedDialer((&net.Dialer{}).DialContext, &readTap{})(t.Context(), "tcp", l.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
-		late, ok := conn.(*pacedConn)
-		if ok != want || ok && late.interval != interval {
-			t.Errorf("%s: %T", interval, conn)
+		paced := conn.(*pacedConn)
+		if paced.longest != interval || interval == 0 && paced.buffer.narrow != nil {
+			t.Errorf("%s: pauses of %s, narrow buffer: %v", interval, paced.longest, paced.buffer.narrow != nil)
 		}
 	}
 	_ = l.Close()
-	if _, err := (&Config{ReadInterval: testInterval}).pacedDialer((&net.Dialer{}).DialContext, func() {})(t.Context(), "tcp", l.Addr().String()); err == nil {
+	if _, err := (&Config{ReadInterval: testInterval}).pacedDialer((&net.Dialer{}).DialContext, &readTap{})(t.Context(), "tcp", l.Addr().String()); err == nil {
 		t.Error("no error although the connection was refused")
 	}
 }
@@ -183,7 +184,7 @@ func TestPacedDialer(t *testing.T) {
 // available and a read waits.
 func TestPacedLowWatermarkDuringBacklog(t *testing.T) {
 	client, server := tcpPair(t)
-	c := newPacedConn(client, 20*time.Millisecond, func() {})
+	c := newPacedConn(client, 20*time.Millisecond, &readTap{})
 	if c.setLowat == nil && runtime.GOOS == "linux" {
 		t.Fatal("SO_RCVLOWAT is not used on a TCP connection")
 	}

@@ -202,6 +202,8 @@ type Stream struct {
 	notices  []*pgconn.Notice
 	status   []byte
 
+	committed uint64 // commit time of the transaction being received, in microseconds; 0: none
+
 	interrupted sync.Mutex // guards interrupt and the read deadline
 	interrupt   bool
 

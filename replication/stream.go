@@ -32,8 +32,7 @@ type Message struct {
 var ErrDeadline = errors.New("receive: deadline")
 
 // OnDrained sets a function that is called when Receive has returned all messages that were read from the network: before waiting
-// for the network, and at intervals during a backlog. While the server is ahead, every second pause happens without a call, which
-// delays the call by at most one read_interval. The function may run on another goroutine than Receive's, and must return at once.
+// for the network, and at intervals during a backlog. The function may run on another goroutine than Receive's, and must return at once.
 func (st *Stream) OnDrained(f func()) { st.tap.drained.Store(&f) }
 
 // Interrupt makes the current or the next call of Receive return ErrDeadline.
@@ -74,6 +73,7 @@ func (st *Stream) Receive() (Message, error) {
 		}
 		switch m := raw.(type) {
 		case *pgproto3.CopyData:
+			st.noteAge(m.Data)
 			return parseCopyData(m.Data)
 		case *pgproto3.ErrorResponse:
 			return Message{}, classify("read the stream", streaming, pgconn.ErrorResponseToPgError(m))
@@ -107,6 +107,23 @@ func parseCopyData(b []byte) (Message, error) {
 	}
 	return Message{}, fail(Protocol, "read the stream", "report this with the server's version",
 		"replication message of type %q with %d bytes is unknown", first, len(b))
+}
+
+// noteAge stores how old an event was when the server sent it: the time from the commit, which pgoutput's Begin has, to the sending,
+// which each XLogData has. Both are times of the server.
+func (st *Stream) noteAge(b []byte) {
+	if len(b) < 26 || b[0] != pglogrepl.XLogDataByteID {
+		return
+	}
+	switch data := b[25:]; {
+	case data[0] == 'B' && len(data) >= 17:
+		st.committed = binary.BigEndian.Uint64(data[9:])
+	case data[0] == 'C':
+		st.committed = 0
+	}
+	if st.committed != 0 {
+		st.tap.age.Store(int64(binary.BigEndian.Uint64(b[17:])-st.committed) * int64(time.Microsecond))
+	}
 }
 
 // postgresEpoch is the zero of the protocol's clock.

@@ -304,14 +304,14 @@ type Tuning struct {
 	// connections over a slow network. At least 1s.
 	WALSenderTimeout time.Duration `yaml:"wal_sender_timeout" default:"15s"`
 	MaxInFlight      MaxInFlight   `yaml:"max_in_flight"`
-	// ReadInterval is the minimum time between two reads of the stream while few events arrive; after a quiet
-	// interval the daemon reads at once. A longer interval saves CPU here and at the server, and delays events under
-	// load by up to its length. 0 reads every message when it arrives: lowest latency, most CPU. Otherwise 1ms to
+	// ReadInterval is the longest pause between two reads of the stream. During a backlog the daemon pauses for a
+	// tenth of the age of the events, up to this time, which saves CPU here and at the server. Without a backlog it
+	// pauses for at most 1ms. 0 reads every message when it arrives, which makes a backlog slower. Otherwise 1ms to
 	// 100ms.
-	ReadInterval time.Duration `yaml:"read_interval" default:"5ms"`
+	ReadInterval time.Duration `yaml:"read_interval" default:"10ms"`
 	// ReceiveBuffer is the receive buffer (SO_RCVBUF) of the replication connection on Linux, e.g. 256KiB, while
 	// read_interval is above 0; 0 leaves the size to the kernel. A small buffer makes the server send more at a time,
-	// which saves a third of its CPU, and limits throughput where the round trip is long. auto: 16KiB when the round
+	// which saves up to a sixth of its CPU, and limits throughput where the round trip is long. auto: 32KiB when the round
 	// trip is below 0.3ms, else the kernel's. See docs/adr/0014.
 	ReceiveBuffer string `yaml:"receive_buffer" default:"auto" value:"auto, or a size: 256KiB, 1MiB"`
 	// DecodingWorkMem is logical_decoding_work_mem of the daemon's walsender, e.g. "256MB". A larger value keeps

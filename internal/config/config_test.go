@@ -98,7 +98,7 @@ func TestLayersAndMerge(t *testing.T) {
 	if n := c.ReceiveBuffer(); n != 1<<20 || c.Tuning.ReadInterval != 0 {
 		t.Errorf("receive path: %d %s", n, c.Tuning.ReadInterval)
 	}
-	if n := Default().ReceiveBuffer(); n != -1 || Default().Tuning.ReadInterval != 5*time.Millisecond {
+	if n := Default().ReceiveBuffer(); n != -1 || Default().Tuning.ReadInterval != 10*time.Millisecond {
 		t.Errorf("receive path by default: %d", n)
 	}
 	for path, want := range map[string]string{

@@ -61,7 +61,7 @@ func noSink(ctx context.Context, j *job) error {
 		Tables: []replication.Table{{
 			Schema: "public", Name: "outbox", Columns: []string{"id", "aggregate_type", "aggregate_id", "event_type", "payload", "headers"},
 		}},
-		ReadInterval: 5 * time.Millisecond, ReceiveBuffer: replication.AutoReceiveBuffer,
+		ReadInterval: 10 * time.Millisecond, ReceiveBuffer: replication.AutoReceiveBuffer,
 	})
 	if err != nil {
 		return err

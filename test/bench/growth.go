@@ -104,7 +104,7 @@ type memoryRow struct {
 // measureMemory writes faster than the daemon can deliver, and records its memory meanwhile.
 func (b *bench) measureMemory(ctx context.Context, lasts time.Duration) error {
 	b.say("full drain for %v", lasts)
-	v, err := b.goLive(ctx, nil)
+	v, err := b.goLive(ctx)
 	if err != nil {
 		return err
 	}

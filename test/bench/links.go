@@ -30,7 +30,7 @@ const farLatency = 5 * time.Millisecond
 var links = []string{"loopback", "TLS to Postgres", "TLS to Postgres and Kafka", "10 ms there and back"}
 
 // intervals are the values of read_interval compared on each link.
-var intervals = []string{"5ms", "0"}
+var intervals = []string{"10ms", "0"}
 
 // link drains over each link, with pauses between reads and without.
 func (b *bench) link(ctx context.Context, o *options) error {

@@ -23,7 +23,7 @@ type live struct {
 }
 
 // goLive creates database, topics and slot, and starts the daemon.
-func (b *bench) goLive(ctx context.Context, settings []string) (*live, error) {
+func (b *bench) goLive(ctx context.Context) (*live, error) {
 	b.runs++
 	l := &load{Name: fmt.Sprintf("steady%d", b.runs), PerTx: 1, Payload: 1000}
 	l.complete()
@@ -53,11 +53,7 @@ func (b *bench) goLive(ctx context.Context, settings []string) (*live, error) {
 	if v.follow, err = follow(b.kafka.Brokers(), v.topics); err != nil {
 		return nil, err
 	}
-	saved := b.settings
-	b.settings = append(append([]string{}, saved...), settings...)
-	err = startDaemon(b, r)
-	b.settings = saved
-	return v, err
+	return v, startDaemon(b, r)
 }
 
 // awaitStreaming waits until the daemon streams.

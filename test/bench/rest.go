@@ -15,7 +15,7 @@ type firstRow struct {
 
 // measureIdle measures a daemon without work.
 func (b *bench) measureIdle(ctx context.Context, lasts time.Duration) (*steadyRow, error) {
-	v, err := b.goLive(ctx, nil)
+	v, err := b.goLive(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -52,7 +52,7 @@ const startsPerRound = 5
 // measureFirst measures the time from the start of the process until the reader has its first record, which was written
 // before. The topic has been used, and the previous daemon has ended cleanly.
 func (b *bench) measureFirst(ctx context.Context, round int) error {
-	v, err := b.goLive(ctx, nil)
+	v, err := b.goLive(ctx)
 	if err != nil {
 		return err
 	}

@@ -13,16 +13,14 @@ import (
 
 // pace is one steady load of events of 1 KB.
 type pace struct {
-	Name     string
-	rate     int // events a second
-	perTx    int
-	settings []string
+	Name  string
+	rate  int // events a second
+	perTx int
 }
 
 var paces = []pace{
 	{Name: "50/s", rate: 50, perTx: 1},
 	{Name: "1,000/s", rate: 1000, perTx: 1},
-	{Name: "1,000/s, read_interval 0", rate: 1000, perTx: 1, settings: []string{"OUTBOXCDC_TUNING_READ_INTERVAL=0"}},
 	{Name: "5,000/s, 5 rows a transaction", rate: 5000, perTx: 5},
 	{Name: "10,000/s, 10 rows a transaction", rate: 10000, perTx: 10},
 }
@@ -85,7 +83,7 @@ func (b *bench) steady(ctx context.Context, o *options) error {
 }
 
 func (b *bench) steadyRound(ctx context.Context, p *pace, lasts time.Duration) (*steadyRow, error) {
-	v, err := b.goLive(ctx, p.settings)
+	v, err := b.goLive(ctx)
 	if err != nil {
 		return nil, err
 	}

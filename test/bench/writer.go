@@ -96,7 +96,7 @@ func (b *bench) bill(ctx context.Context, pgbench string, w *bill, lasts time.Du
 	l := &load{Name: fmt.Sprintf("writer%d", b.runs+1), PerTx: 1, Payload: 200}
 	var err error
 	if w.drained {
-		if v, err = b.goLive(ctx, nil); err != nil {
+		if v, err = b.goLive(ctx); err != nil {
 			return nil, err
 		}
 		defer func() { _ = v.end(ctx) }()
