@@ -33,14 +33,14 @@ const (
 	fullRead = 8 << 10
 	// quietBytes is the low watermark of the socket during a pause. With more, the kernel would enlarge the buffer.
 	quietBytes = 64 << 10
-	// A pause is a tenth of the age of the events, so reading late makes no event arrive more than a tenth later. If that is less
-	// than shortPause, the pause is shortPause while messages follow each other within quietTime, and otherwise there is none.
+	// A pause is a tenth of the age of the events, so reading late makes no event arrive more than a tenth later. The minimum is
+	// shortPause. Go's poller waits for whole milliseconds, so a pause may take longer.
 	ageShare   = 10
-	shortPause = time.Millisecond
-	// quietTime is how long a read waits for its bytes if the stream was quiet. For the same time reads then follow each other without a
-	// pause: the walsender sends a lone event as three or more messages (Begin, Insert, Commit), microseconds apart, and the first one
-	// must not delay the rest.
-	quietTime = 300 * time.Microsecond
+	shortPause = 1300 * time.Microsecond
+	// followTime is how long there are no short pauses after the first bytes of a stream that was quiet, which means that a read waited for
+	// shortPause or longer. The walsender sends a lone event as three or more messages (Begin, Insert, Commit), microseconds apart, and the
+	// first must not delay the rest.
+	followTime = 300 * time.Microsecond
 )
 
 // pacedConn is a net.Conn that reads its socket at once while little arrives, and seldom and in large pieces during a backlog. The
@@ -60,18 +60,18 @@ type pacedConn struct {
 	longest time.Duration // the longest pause; 0: no pauses
 	tap     *readTap
 
-	reading      sync.Mutex // held by Read; guards the following
-	buf          []byte     // buf[r:w] was read from the socket and not returned yet
-	r, w         int
-	err          error // returned by the socket together with the bytes in buf
-	timer        *time.Timer
-	pendingBytes int                                             // bytes read since the last call of the tap's drained
-	setLowat     func(bytes int)                                 // nil: the connection has no low watermark
-	tryRead      func(p []byte) (n int, err error, nothing bool) // reads available bytes without waiting; nil: not possible
-	quiet        bool                                            // the low watermark is quietBytes: no read waits
-	full         bool                                            // the last read was full, so the next one does not wait
-	edge         time.Time                                       // when the first bytes after a quiet time arrived
-	buffer       receiveBuffer
+	reading       sync.Mutex // held by Read; guards the following
+	buf           []byte     // buf[r:w] was read from the socket and not returned yet
+	r, w          int
+	err           error // returned by the socket together with the bytes in buf
+	timer         *time.Timer
+	pendingBytes  int                                             // bytes read since the last call of the tap's drained
+	setLowat      func(bytes int)                                 // nil: the connection has no low watermark
+	tryRead       func(p []byte) (n int, err error, nothing bool) // reads available bytes without waiting; nil: not possible
+	watermarkHigh bool                                            // the low watermark is quietBytes: no read waits
+	full          bool                                            // the last read was full, so the next one does not wait
+	edge          time.Time                                       // when the first bytes of a quiet stream arrived
+	buffer        receiveBuffer
 
 	mu       sync.Mutex // guards the following
 	roundEnd time.Time  // when the last bytes were read: a pause begins; zero: no pause
@@ -123,7 +123,7 @@ func (c *pacedConn) fill(p []byte) (n int, err error) {
 	}
 	nothing := true
 	if c.full {
-		if n, err, nothing = c.tryRead(p); nothing {
+		if n, err, nothing = c.readAvailable(p); nothing {
 			c.endRound()
 		}
 	}
@@ -131,10 +131,7 @@ func (c *pacedConn) fill(p []byte) (n int, err error) {
 		if err := c.pause(); err != nil {
 			return 0, err
 		}
-		c.buffer.beforeRead()
-		if c.quiet {
-			n, err, nothing = c.tryRead(p)
-		}
+		n, err, nothing = c.readAvailable(p)
 	}
 	if nothing {
 		n, err = c.await(p)
@@ -150,13 +147,22 @@ func (c *pacedConn) fill(p []byte) (n int, err error) {
 	return n, err
 }
 
+// readAvailable reads the available bytes. With the low watermark at 1 it reads nothing, because a read that waits returns them, too.
+func (c *pacedConn) readAvailable(p []byte) (n int, err error, nothing bool) {
+	c.buffer.beforeRead()
+	if !c.watermarkHigh {
+		return 0, nil, true
+	}
+	return c.tryRead(p)
+}
+
 // await waits for bytes and reads them.
 func (c *pacedConn) await(p []byte) (int, error) {
 	c.notifyDrained()
 	c.setLowWatermark(false)
 	start := time.Now()
 	n, err := c.Conn.Read(p)
-	if now := time.Now(); now.Sub(start) >= quietTime {
+	if now := time.Now(); now.Sub(start) >= shortPause {
 		c.edge = now
 	}
 	return n, err
@@ -189,14 +195,14 @@ func (c *pacedConn) notifyDrained() {
 
 // setLowWatermark sets the low watermark of the socket to quietBytes, or to 1. With quietBytes the kernel does not wake the runtime for
 // every message; with 1 a read can wait for the next message.
-func (c *pacedConn) setLowWatermark(quiet bool) {
-	if c.quiet == quiet {
+func (c *pacedConn) setLowWatermark(high bool) {
+	if c.watermarkHigh == high {
 		return
 	}
-	c.quiet = quiet
+	c.watermarkHigh = high
 	switch {
 	case c.setLowat == nil:
-	case quiet:
+	case high:
 		c.setLowat(quietBytes)
 	default:
 		c.setLowat(1)
@@ -226,7 +232,7 @@ func (c *pacedConn) delay() (time.Duration, error) {
 func (c *pacedConn) pauseLength(now time.Time) time.Duration {
 	length := time.Duration(c.tap.age.Load()) / ageShare
 	if length < shortPause {
-		if now.Sub(c.edge) < quietTime {
+		if now.Sub(c.edge) < followTime {
 			return 0
 		}
 		length = shortPause

@@ -87,7 +87,7 @@ func TestPacedDeadlineWithBytesBuffered(t *testing.T) {
 
 // A deadline ends a read that waits. The first bytes after it are read at once.
 func TestPacedDeadlineEndsWait(t *testing.T) {
-	for _, again := range []time.Duration{0, quietTime / 2, testInterval} {
+	for _, again := range []time.Duration{0, followTime / 2, testInterval} {
 		withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
 			p := make([]byte, 10)
 			time.AfterFunc(time.Millisecond, func() { s.arrive([]byte{1}) })

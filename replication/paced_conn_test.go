@@ -34,34 +34,39 @@ func deliver(s *socket, c *pacedConn, at []time.Duration) []arrival {
 	return out
 }
 
-// Without a backlog the first bytes after a quiet time are read at once, and so are those that follow within quietTime. Bytes that are
-// dense wait until shortPause is over.
+// Without a backlog the first bytes after a quiet time are read at once, and so are those that follow within followTime. Bytes that
+// are dense wait until shortPause is over.
 func TestPacedFollowsTheStream(t *testing.T) {
-	const us, ms = time.Microsecond, time.Millisecond
+	const us, ms, pause = time.Microsecond, time.Millisecond, shortPause
 	for _, test := range []struct {
 		name  string
 		at    []time.Duration
 		got   []time.Duration
 		reads int
 	}{
-		{"lone messages do not wait", []time.Duration{ms, 20 * ms, 40 * ms}, []time.Duration{ms, 20 * ms, 40 * ms}, 3},
-		{"messages more than quietTime apart do not wait", []time.Duration{ms, ms + 301*us, ms + 602*us}, []time.Duration{ms, ms + 301*us, ms + 602*us}, 3},
+		{"lone messages do not wait", []time.Duration{5 * ms, 20 * ms, 40 * ms}, []time.Duration{5 * ms, 20 * ms, 40 * ms}, 3},
+		{
+			"messages that are shortPause apart do not wait",
+			[]time.Duration{20 * ms, 20*ms + pause, 20*ms + 2*pause},
+			[]time.Duration{20 * ms, 20*ms + pause, 20*ms + 2*pause},
+			3,
+		},
 		{
 			"the messages of a lone transaction do not wait for each other",
-			[]time.Duration{20 * ms, 20*ms + 40*us, 20*ms + 80*us, 20*ms + 299*us},
-			[]time.Duration{20 * ms, 20*ms + 40*us, 20*ms + 80*us, 20*ms + 299*us},
+			[]time.Duration{20 * ms, 20*ms + 40*us, 20*ms + 80*us, 20*ms + followTime - us},
+			[]time.Duration{20 * ms, 20*ms + 40*us, 20*ms + 80*us, 20*ms + followTime - us},
 			4,
 		},
 		{
 			"later messages wait until the pause is over",
-			[]time.Duration{20 * ms, 20*ms + 200*us, 20*ms + 400*us, 20*ms + 600*us, 21*ms + 300*us, 21*ms + 500*us},
-			[]time.Duration{20 * ms, 20*ms + 200*us, 20*ms + 400*us, 21*ms + 400*us, 21*ms + 400*us, 22*ms + 400*us},
+			[]time.Duration{20 * ms, 20*ms + 200*us, 20*ms + 400*us, 20*ms + 600*us, 20*ms + 300*us + pause, 20*ms + 500*us + pause},
+			[]time.Duration{20 * ms, 20*ms + 200*us, 20*ms + 400*us, 20*ms + 400*us + pause, 20*ms + 400*us + pause, 20*ms + 400*us + 2*pause},
 			5,
 		},
 		{
-			"a pause without bytes is the last one",
-			[]time.Duration{20 * ms, 20*ms + 200*us, 20*ms + 400*us, 22 * ms, 22*ms + 50*us, 50 * ms},
-			[]time.Duration{20 * ms, 20*ms + 200*us, 20*ms + 400*us, 22 * ms, 22*ms + 50*us, 50 * ms},
+			"after a pause without bytes a read waits, and another pause follows unless it waited for shortPause",
+			[]time.Duration{20 * ms, 20*ms + 400*us, 21*ms + 400*us + pause, 21*ms + 450*us + pause, 50 * ms, 50*ms + 50*us},
+			[]time.Duration{20 * ms, 20*ms + 400*us, 21*ms + 400*us + pause, 21*ms + 400*us + 2*pause, 50 * ms, 50*ms + 50*us},
 			6,
 		},
 	} {
@@ -83,7 +88,7 @@ func TestPacedFollowsTheStream(t *testing.T) {
 func TestPacedPauseFollowsAge(t *testing.T) {
 	const ms = time.Millisecond
 	for age, want := range map[time.Duration]time.Duration{
-		-time.Hour: 1 * ms, 0: 1 * ms, 10*ms - 1: 1 * ms, 20 * ms: 2 * ms, 49 * ms: 4900 * time.Microsecond, 50 * ms: 5 * ms, time.Hour: 5 * ms,
+		-time.Hour: shortPause, 0: shortPause, ageShare*shortPause - 1: shortPause, 20 * ms: 2 * ms, 49 * ms: 4900 * time.Microsecond, 50 * ms: 5 * ms, time.Hour: 5 * ms,
 	} {
 		withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
 			time.Sleep(time.Second)
