@@ -47,6 +47,26 @@ func TestBufferIsSmallWhileRead(t *testing.T) {
 	(&receiveBuffer{}).stop()
 }
 
+// The buffer stays small during a backlog, in which all reads are full and none waits.
+func TestBufferIsSmallInBacklog(t *testing.T) {
+	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
+		var calls []bool
+		c.buffer.narrow = func(yes bool) { calls = append(calls, yes) }
+		c.setAge(backlog)
+		for range 50 {
+			s.arrive(make([]byte, fullRead))
+			if n, err := c.Read(make([]byte, maxRead)); n != fullRead || err != nil {
+				t.Fatal(n, err)
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		c.buffer.stop()
+		if !slices.Equal(calls, []bool{true}) {
+			t.Errorf("set to small: %v", calls)
+		}
+	})
+}
+
 // mustBufferSetter is bufferSetter on systems that support it. CI runs on such a system.
 func mustBufferSetter(t *testing.T, conn net.Conn) func(yes bool) {
 	t.Helper()
