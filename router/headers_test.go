@@ -10,7 +10,7 @@ import (
 )
 
 func TestMembers(t *testing.T) {
-	deep := strings.Repeat("[", 9000) + strings.Repeat("]", 9000)
+	deep := strings.Repeat("[", maxDepth-1) + strings.Repeat("]", maxDepth-1)
 	for _, tt := range []struct{ in, want string }{
 		{`{}`, ``},
 		{` { } `, ``},
@@ -52,6 +52,13 @@ func TestMembers(t *testing.T) {
 		{`{"a": 1,}`, `! is not valid JSON`},
 		{`{"a": "\x"}`, `! is not valid JSON`},
 		{`{"a": "\u00"}`, `! is not valid JSON`},
+		{`{"a": [1,]}`, `! is not valid JSON`},
+		{`{"a": {"b" 1}}`, `! is not valid JSON`},
+		{`{"a" "b"}`, `! is not valid JSON`},
+		{`{,}`, `! is not valid JSON`},
+		{`{"id": 1, "a": [}]}`, `! is not valid JSON`}, // whatever else is wrong
+		{`[1,`, `! is not valid JSON`},
+		{`{"d": [` + deep + `]}`, `! is not valid JSON`},
 		{`{} {}`, `! is not valid JSON`},
 		{"{\"a\": \"\n\"}", `! is not valid JSON`},
 		{`\x7b7d`, `! is not valid JSON`},                                                                  // a bytea column

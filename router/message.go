@@ -3,7 +3,6 @@ package router
 import (
 	"bytes"
 	"cmp"
-	"encoding/json"
 	"slices"
 	"strconv"
 	"strings"
@@ -71,31 +70,33 @@ type body struct {
 	values [memberCount]decoder.Value
 }
 
+// noMembers are the values of a body that has no member.
+var noMembers = func() (v [memberCount]decoder.Value) {
+	for i := range v {
+		v[i].Null = true
+	}
+	return v
+}()
+
 // unpack reads the body of a message into the columns of the bundled layout. If the body is invalid, why is the reason, as the end of a
 // sentence, and row has the members that could be read. isObject is false if no member could be read.
 func (r *Router) unpack(p *plan, ev *decoder.Event) (row *decoder.Event, isObject bool, why string) {
 	b := &r.body
-	b.values = [memberCount]decoder.Value{}
-	for i := range b.values {
-		b.values[i].Null = true
-	}
+	b.values = noMembers
 	b.event = decoder.Event{Relation: p.relation, Values: b.values[:], Ordinal: ev.Ordinal, Begin: ev.Begin}
 	content := ev.Values[0].Data
-	switch {
-	case !utf8.Valid(content):
+	if !utf8.Valid(content) {
 		return &b.event, false, "is not UTF-8"
-	case !json.Valid(content):
-		return &b.event, false, "is not valid JSON"
 	}
 	c := cursor{b: content}
 	if !c.enter() {
-		return &b.event, false, "is not a JSON object"
+		return &b.event, false, c.noObject()
 	}
 	seen := [memberCount]bool{}
 	for c.nextMember() {
 		at := r.memberAt(c.memberName())
-		raw := c.anyValue()
-		if at < 0 {
+		raw := c.value()
+		if at < 0 || raw == nil {
 			continue
 		}
 		if seen[at] {
@@ -107,6 +108,10 @@ func (r *Router) unpack(p *plan, ev *decoder.Event) (row *decoder.Event, isObjec
 		if b.values[at], problem = r.messageValue(at, raw); problem != "" {
 			why = cmp.Or(why, "has a member "+messageColumns[at].Name+" that "+problem)
 		}
+	}
+	if !c.isValid() {
+		b.values = noMembers
+		return &b.event, false, notValid
 	}
 	return &b.event, true, why
 }
@@ -128,20 +133,6 @@ func (r *Router) routeMessage(p *plan, ev *decoder.Event, pos checkpoint.Positio
 func (r *Router) memberAt(raw []byte, escaped bool) int {
 	raw = r.unescaped(raw, escaped)
 	return slices.IndexFunc(messageColumns[:], func(c decoder.Column) bool { return string(raw) == c.Name })
-}
-
-// anyValue reads a value and returns its JSON unchanged.
-func (c *cursor) anyValue() []byte {
-	start := c.i
-	switch c.b[c.i] {
-	case '"':
-		c.string()
-		return c.b[start:c.i:c.i]
-	case '{', '[':
-		raw, _ := c.composite()
-		return raw
-	}
-	return c.scalar()
 }
 
 // messageValue returns a member as the value of a column. The payload keeps every byte of its JSON; a missing payload is SQL NULL.
