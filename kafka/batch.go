@@ -12,15 +12,16 @@ import (
 // the same records and sequence numbers, so that the broker recognizes a duplicate. Batches are reused after their ack, so that a
 // record costs no allocation.
 //
-// Sarama encodes the records at the first send and keeps the bytes for a resend. It does not accept bytes that we encode (ADR 13).
+// Sarama encodes the records (wire.go) at the first send and keeps the bytes for a resend. It does not accept bytes that we encode (ADR 13).
 type batch struct {
 	part    *partition
 	numbers []uint64 // of Send
 	entries []entry
-	records []sarama.Record
-	headers []sarama.RecordHeader
-	bytes   []byte // copies of keys, values and headers; never nil, because an empty value is no tombstone
-	size    int    // upper bound of the encoded size, as in roughSize
+	// bytes has copies of the parts of all records, one after the other: key, value, and name and value of each header. lengths has the
+	// length of each part; -1: it is nil. There are no pointers, so the garbage collector has nothing to look for in the batches that wait.
+	bytes   []byte
+	lengths []int32
+	size    int // upper bound of the encoded size, as in roughSize
 
 	sentAt   time.Time // time of the first send
 	hasTimes bool      // some record has a timestamp
@@ -28,14 +29,10 @@ type batch struct {
 	tries    int
 	// maybeStored means that the batch was sent without an ack, and may be in the log or be stored later.
 	maybeStored bool
-	wire        sarama.RecordBatch
-
-	// wire points to these. They are filled by seal, after which records is not reallocated.
-	recordPtrs []*sarama.Record
-	headerPtrs []*sarama.RecordHeader
+	wire        sarama.RecordBatch // its records are valid during a send only
 }
 
-// entry has the properties of a record that are not sent.
+// entry has the properties of a record.
 type entry struct {
 	timestamp int64 // router.Record.Timestamp
 	headers   int32
@@ -47,45 +44,35 @@ const firstBytes = 1024
 
 func newBatch() *batch { return &batch{bytes: make([]byte, 0, firstBytes), size: batchHeader} }
 
-// reset empties the batch for reuse, and clears pointers that would keep large buffers alive.
+// reset empties the batch for reuse.
 func (b *batch) reset() {
-	clear(b.records)
-	clear(b.headers)
-	clear(b.recordPtrs)
-	clear(b.headerPtrs)
-	*b = batch{
-		numbers: b.numbers[:0], entries: b.entries[:0], records: b.records[:0], headers: b.headers[:0], bytes: b.bytes[:0], size: batchHeader,
-		recordPtrs: b.recordPtrs[:0], headerPtrs: b.headerPtrs[:0],
-	}
+	*b = batch{numbers: b.numbers[:0], entries: b.entries[:0], bytes: b.bytes[:0], lengths: b.lengths[:0], size: batchHeader}
 }
 
 // add adds a copy of rec, whose slices belong to the router.
 func (b *batch) add(rec *router.Record, n uint64, size int) {
 	start := len(b.bytes)
 	b.hasTimes = b.hasTimes || rec.Timestamp != 0
-	b.records = append(b.records, sarama.Record{
-		OffsetDelta: int64(len(b.records)), Key: b.copyBytes(rec.Key), Value: b.copyBytes(rec.Value),
-	})
+	b.copyPart(rec.Key)
+	b.copyPart(rec.Value)
 	for i := range rec.Headers {
 		h := &rec.Headers[i]
-		from := len(b.bytes)
 		b.bytes = append(b.bytes, h.Name...)
-		name := b.bytes[from:len(b.bytes):len(b.bytes)]
-		b.headers = append(b.headers, sarama.RecordHeader{Key: name, Value: b.copyBytes(h.Value)})
+		b.lengths = append(b.lengths, int32(len(h.Name)))
+		b.copyPart(h.Value)
 	}
 	b.numbers = append(b.numbers, n)
 	b.entries = append(b.entries, entry{timestamp: rec.Timestamp, headers: int32(len(rec.Headers)), size: int32(len(b.bytes) - start)})
 	b.size += size
 }
 
-// copyBytes returns a copy of v in b.bytes. Earlier copies stay valid when b.bytes is reallocated.
-func (b *batch) copyBytes(v []byte) []byte {
-	if v == nil {
-		return nil
+func (b *batch) copyPart(v []byte) {
+	n := int32(-1)
+	if v != nil {
+		n = int32(len(v))
 	}
-	from := len(b.bytes)
 	b.bytes = append(b.bytes, v...)
-	return b.bytes[from:len(b.bytes):len(b.bytes)]
+	b.lengths = append(b.lengths, n)
 }
 
 // identity is the producer id, epoch and sequence number by which a broker recognizes a duplicate batch.
@@ -97,45 +84,33 @@ type identity struct {
 
 // seal gives the batch its sequence numbers and times. No record is added later. Records without a timestamp get the time of sending.
 func (b *batch) seal(id identity, codec sarama.CompressionCodec, now time.Time) {
-	for i := range b.headers {
-		b.headerPtrs = append(b.headerPtrs, &b.headers[i])
-	}
 	b.sentAt = now
-	from := 0
-	for i := range b.records {
-		to := from + int(b.entries[i].headers)
-		b.records[i].Headers = b.headerPtrs[from:to:to]
-		b.recordPtrs = append(b.recordPtrs, &b.records[i])
-		from = to
-	}
 	first, latest := now, now
 	if b.hasTimes {
 		first, latest = b.times(now)
 	}
 	b.wire = sarama.RecordBatch{
 		Version: 2, Codec: codec, CompressionLevel: sarama.CompressionLevelDefault,
-		FirstTimestamp: first, MaxTimestamp: latest, LastOffsetDelta: int32(len(b.records) - 1),
+		FirstTimestamp: first, MaxTimestamp: latest, LastOffsetDelta: int32(len(b.entries) - 1),
 		ProducerID: id.producer, ProducerEpoch: id.epoch, FirstSequence: id.sequence,
-		Records: b.recordPtrs,
 	}
 	b.sealed = true
 }
 
-// times sets the timestamp of each record, relative to the first one.
+// times sets the missing timestamps, and returns the first and the latest one.
 func (b *batch) times(now time.Time) (first, latest time.Time) {
-	at := func(i int) int64 {
-		if own := b.entries[i].timestamp; own != 0 {
-			return own
+	most := int64(0)
+	for i := range b.entries {
+		e := &b.entries[i]
+		if e.timestamp == 0 {
+			e.timestamp = now.UnixMilli()
 		}
-		return now.UnixMilli()
+		if i == 0 {
+			most = e.timestamp
+		}
+		most = max(most, e.timestamp)
 	}
-	base := at(0)
-	most := base
-	for i := range b.records {
-		b.records[i].TimestampDelta = time.Duration(at(i)-base) * time.Millisecond
-		most = max(most, at(i))
-	}
-	return time.UnixMilli(base), time.UnixMilli(most)
+	return time.UnixMilli(b.entries[0].timestamp), time.UnixMilli(most)
 }
 
 // nextSequence returns the sequence number that follows a batch of n records: 2³¹-1 is followed by 0.

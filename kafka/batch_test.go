@@ -47,6 +47,7 @@ func onTheWire(t testing.TB, b *batch) []byte {
 		t.Fatal(err)
 	}
 	req := &sarama.ProduceRequest{Version: 9, RequiredAcks: sarama.NoResponse}
+	new(wireRecords).set([]*batch{b})
 	req.AddBatch("t", 0, &b.wire)
 	if err := broker.AsyncProduce(req, nil); err != nil {
 		t.Fatal(err)
@@ -301,5 +302,52 @@ func BenchmarkBatch(b *testing.B) {
 				x.add(rec, uint64(n), size)
 			}
 		})
+	}
+}
+
+// TestWireRecordsOfARequest: the records of all batches of a request are set, in whatever order requests grow and shrink, and release drops
+// every pointer into the batches.
+func TestWireRecordsOfARequest(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	var w wireRecords
+	for range 50 {
+		var batches []*batch
+		var want []*router.Record
+		for range 1 + rng.IntN(8) {
+			b := newBatch()
+			for n := range 1 + rng.IntN(20) {
+				rec := randomRecord(rng)
+				want = append(want, rec)
+				b.add(rec, uint64(n), recordSize(rec))
+			}
+			batches = append(batches, b)
+		}
+		w.set(batches)
+		for _, b := range batches {
+			for i, r := range b.wire.Records {
+				got := &kgo.Record{Key: r.Key, Value: r.Value}
+				for _, h := range r.Headers {
+					got.Headers = append(got.Headers, kgo.RecordHeader{Key: string(h.Key), Value: h.Value})
+				}
+				if err := sameRecord(got, want[i]); err != nil || r.OffsetDelta != int64(i) {
+					t.Fatalf("record %d (offset %d): %v", i, r.OffsetDelta, err)
+				}
+			}
+			want = want[len(b.wire.Records):]
+		}
+		if len(want) > 0 {
+			t.Fatalf("%d records are missing", len(want))
+		}
+		w.release()
+		for i := range w.records {
+			if r := &w.records[i]; r.Key != nil || r.Value != nil || r.Headers != nil {
+				t.Fatalf("record %d is kept", i)
+			}
+		}
+		for i := range w.headers {
+			if h := &w.headers[i]; h.Key != nil || h.Value != nil {
+				t.Fatalf("header %d is kept", i)
+			}
+		}
 	}
 }

@@ -33,6 +33,7 @@ type node struct {
 	// Used only by the goroutine.
 	broker   *sarama.Broker
 	failures int
+	records  wireRecords
 }
 
 // request is a produce request and its batches.
@@ -219,6 +220,8 @@ func (p *Producer) produceRequest() *sarama.ProduceRequest {
 // send sends a request through sarama, which returns after writing it. Sarama does not wait for a free slot or for a throttling pause
 // here, because step has waited for both.
 func (n *node) send(req *request) {
+	n.records.set(req.batches)
+	defer n.records.release()
 	err := n.broker.AsyncProduce(req.wire, func(res *sarama.ProduceResponse, err error) { n.answer(req, res, err) })
 	if err != nil {
 		n.answer(req, nil, err)

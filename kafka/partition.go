@@ -78,7 +78,7 @@ func (p *Producer) nextBatch(part *partition, room int, now time.Time) *batch {
 	}
 	if !b.sealed {
 		b.seal(identity{p.id.producer, p.id.epoch, part.sequence}, p.cluster.codec, now)
-		part.sequence = nextSequence(part.sequence, len(b.records))
+		part.sequence = nextSequence(part.sequence, len(b.entries))
 	}
 	if b.tries++; b.tries > 1 {
 		p.metrics.retries.Inc()

@@ -32,7 +32,10 @@ func BenchmarkPath(b *testing.B) {
 		}
 		if n%events == events-1 {
 			s.Flush()
-			s.node.answer(s.node.gather(time.Now()), res, nil)
+			req := s.node.gather(time.Now())
+			s.node.records.set(req.batches)
+			s.node.records.release()
+			s.node.answer(req, res, nil)
 		}
 	}
 	if got := s.tp.unacked(); got >= events {
