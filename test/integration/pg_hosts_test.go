@@ -2,18 +2,22 @@ package integration
 
 import (
 	"fmt"
+	"maps"
 	"testing"
 
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// withStandby starts a primary and a standby, of a version that copies slots to standbys.
-func withStandby(t *testing.T) (primary, standby *pgtest.Server) {
+// standbyLimits are as large as those of the servers of ownPostgres, as a standby needs them.
+var standbyLimits = map[string]string{"max_prepared_transactions": "10", "max_replication_slots": "20", "max_wal_senders": "20"}
+
+// withStandby starts a primary and a standby with further settings, of a version that copies slots to standbys.
+func withStandby(t *testing.T, ofPrimary, ofStandby map[string]string) (primary, standby *pgtest.Server) {
 	t.Helper()
-	primary = ownPostgres(t, "17", nil)
-	standby, err := primary.Standby(testContext(t), "standby", map[string]string{
-		"max_prepared_transactions": "10", "max_replication_slots": "20", "max_wal_senders": "20",
-	})
+	primary = ownPostgres(t, "17", ofPrimary)
+	settings := maps.Clone(standbyLimits)
+	maps.Copy(settings, ofStandby)
+	standby, err := primary.Standby(testContext(t), "standby", settings)
 	must(t, err)
 	t.Cleanup(func() {
 		if err := standby.Close(); err != nil {
@@ -27,7 +31,7 @@ func withStandby(t *testing.T) (primary, standby *pgtest.Server) {
 // waits, with the reason; and when the standby is promoted, it continues there.
 func TestSeveralHosts(t *testing.T) {
 	t.Parallel()
-	primary, standby := withStandby(t)
+	primary, standby := withStandby(t, nil, nil)
 	o := newOutbox(t, options{pg: primary})
 	both := func(first, second *pgtest.Server) string {
 		return fmt.Sprintf("OUTBOXCDC_POSTGRES_URL=postgres://%s:%s@%s,%s/%s?sslmode=disable&target_session_attrs=read-write",

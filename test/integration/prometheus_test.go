@@ -24,14 +24,15 @@ const (
 )
 
 // A real Prometheus scrapes the daemon, which delivers, sends dead letters, drops poison and loses its connection once,
-// and the metrics of two audits, of which the second has findings.
+// and the metrics of two audits, of which the second has findings. It watches a standby that has a copy of the slot.
 // Prometheus accepts every query of the dashboard and of the alerts, has data for each, and exactly the expected alerts
 // fire.
 func TestPrometheus(t *testing.T) {
 	promtool := promtest.NeedTool(t, "promtool")
 	t.Parallel()
-	o := newPoisonOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"max_slot_wal_keep_size": "10GB"})})
-	env := o.policy("dead_letter", "OUTBOXCDC_POISON_CAUSES=null_key=skip")
+	primary, standby := withStandby(t, map[string]string{"max_slot_wal_keep_size": "10GB"}, map[string]string{"sync_replication_slots": "on"})
+	o := newPoisonOutbox(t, options{pg: primary})
+	env := o.policy("dead_letter", "OUTBOXCDC_POISON_CAUSES=null_key=skip", fmt.Sprintf("OUTBOXCDC_POSTGRES_STANDBYS=host=127.0.0.1 port=%d", standby.Port))
 	r := o.startStreaming(env...)
 	audited, collector := serveTextfile(t)
 	o.mustRunBinary(env, "audit", "--metrics", audited)
@@ -48,6 +49,8 @@ func TestPrometheus(t *testing.T) {
 	o.awaitQuery(p, `increase(outboxcdc_replication_reconnects_total{reason="postgres_unavailable"}[1m]) > 0`)
 	o.awaitQuery(p, `sum(increase(outboxcdc_events_dead_lettered_total[1m])) > 0`)
 	o.awaitQuery(p, `outboxcdc_slot_safe_wal_size_bytes`)
+	o.exec(`SELECT pg_log_standby_snapshot()`) // else the copy is complete only after 15 s
+	o.awaitQuery(p, `outboxcdc_standby_slot_ready == 1`)
 	o.verifyGood(100)
 	o.exec(`DELETE FROM outbox WHERE ctid = (SELECT min(ctid) FROM outbox)`)
 	if out, notes, code := o.runBinary(env, "audit", "--metrics", audited); code != 1 || !strings.Contains(out, "FINDINGS: 1 phantom (") {
