@@ -101,3 +101,18 @@ func (l *positionLog) check(ctx context.Context) error {
 		return err
 	})
 }
+
+// ReadPosition reads the newest position record of a slot, like [Producer.LoadPosition], for commands that deliver nothing.
+func (c *Cluster) ReadPosition(ctx context.Context, topic, slot string) (*checkpoint.PositionRecord, error) {
+	ctl, done, err := c.temporaryControl(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	l := &positionLog{ctl: ctl, topic: topic, slot: slot, maxBytes: c.cfg.MaxPositionBytes}
+	rec, err := l.load(ctx)
+	if err != nil && !errors.As(err, new(*checkpoint.Unusable)) {
+		err = &failure{op: "read the position record from topic " + topic, topic: topic, err: err}
+	}
+	return rec, err
+}

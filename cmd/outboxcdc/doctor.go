@@ -81,7 +81,7 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 		SenderTimeout: cfg.Tuning.WALSenderTimeout,
 		Brokers:       cfg.Kafka.Brokers, Partitions: cfg.Route.Partitions, Cut: cfg.Poison.Oversize == "cut",
 		Topics: append(fixedTopics(cfg), topics...), OwnTime: hasOwnTime(cfg),
-		Command: "outboxcdc", Now: time.Now, LongTransaction: longTransaction,
+		Command: "outboxcdc", Now: time.Now, LongTransaction: longTransaction, EventSources: cfg.EventSources(),
 	}
 	for _, f := range files {
 		c.Command += " -c " + shellWord(f)

@@ -91,7 +91,7 @@ func newRootCommand() *cobra.Command {
 	root.PersistentFlags().StringArrayVar(&s.flags, "set", nil,
 		"setting=value, e.g. log.level=debug; may be repeated, wins over files and environment; no secrets")
 	root.SetFlagErrorFunc(flagError)
-	root.AddCommand(newRunCommand(s.load), newSetupCommand(s.load), newPeekCommand(s.load), newDLQCommand(s.load), newSlotCommand(s.load), newStandbyCommand(s.load),
+	root.AddCommand(newRunCommand(s.load), newSetupCommand(s.load), newPeekCommand(s.load), newDLQCommand(s.load), newSlotCommand(s.load), newStandbyCommand(s.load), newUpgradeCommand(s.load, &s.files),
 		newAuditCommand(s.load), newRecoverCommand(s.load), newBackfillCommand(s.load), newReplayCommand(s.load),
 		newDoctorCommand(s.load, &s.files), newStatusCommand(s.load), newValidateCommand(&s), newConfigCommand(&s), newVersionCommand())
 	addHelp(root)

@@ -48,6 +48,8 @@ type Config struct {
 	Letters    string         // the dead-letter topic, "" if no policy uses it
 	Positions  string         // the position topic, "" if delivery.mode needs none
 	Cut        bool           // dead letters that are too large are cut
+	// EventSources is the fingerprint of the settings that number events, which position records carry.
+	EventSources string
 
 	NoURL      bool // neither postgres.url nor an environment variable of libpq names a server
 	NoPassword bool // no password is configured
@@ -101,7 +103,7 @@ func Run(ctx context.Context, c Config) *Report {
 	e.checkStandbys(ctx) // also if the server of postgres.url does not answer
 	e.hangUp()
 	e.cluster(ctx)
-	return e.report()
+	return e.report(Checks())
 }
 
 // hangUp closes the connection to Postgres.
@@ -113,10 +115,10 @@ func (e *examination) hangUp() {
 	}
 }
 
-// report returns the findings in the order of the catalogue.
-func (e *examination) report() *Report {
+// report returns the findings in the order of a catalogue.
+func (e *examination) report(catalogue []Check) *Report {
 	r := &Report{}
-	for _, c := range Checks() {
+	for _, c := range catalogue {
 		all := e.found[c.Name]
 		if len(all) == 0 {
 			why := e.because[c.Group]

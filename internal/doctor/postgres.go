@@ -36,14 +36,26 @@ type capacity struct{ most, used int }
 
 // postgres makes the checks of the server, the outbox, the publication and the slot.
 func (e *examination) postgres(ctx context.Context) {
-	groups := []string{groupPostgres, groupOutbox, groupPublication, groupSlot}
+	if !e.connect(ctx, groupPostgres, groupOutbox, groupPublication, groupSlot) {
+		return
+	}
+	e.checkServer(ctx)
+	e.checkTables(ctx)
+	e.checkPublication(ctx)
+	e.checkSlot(ctx)
+	e.sample(ctx)
+}
+
+// connect connects to the server of postgres.url and reads its settings. If that fails, it reports why, and that the checks of the groups
+// cannot be made.
+func (e *examination) connect(ctx context.Context, groups ...string) bool {
 	conn, err := e.Source.Connect(ctx, e.application(), true)
 	if err != nil {
 		for _, g := range groups {
 			e.because[g] = "the daemon's role cannot connect"
 		}
 		e.failConnect(err)
-		return
+		return false
 	}
 	e.conn = conn
 	if e.Database == "" {
@@ -54,15 +66,11 @@ func (e *examination) postgres(ctx context.Context) {
 			e.because[g] = "the server did not answer: " + cause(err)
 		}
 		e.fail(pgConnect, Unavailable, nil, "the server does not answer: %s", cause(err))
-		return
+		return false
 	}
 	s := &e.server
 	e.ok(pgConnect, "role %s is connected to database %s at %s", s.user, s.Database, e.Server)
-	e.checkServer(ctx)
-	e.checkTables(ctx)
-	e.checkPublication(ctx)
-	e.checkSlot(ctx)
-	e.sample(ctx)
+	return true
 }
 
 // application is the application_name of our connections. It differs from the daemon's, so that pg_stat_activity tells
