@@ -5,6 +5,7 @@ import (
 	"hash/maphash"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"github.com/jackc/pglogrepl"
 )
@@ -16,6 +17,8 @@ import (
 // All methods may be called by any goroutine.
 type EventSet struct {
 	seed maphash.Seed
+
+	isEmpty atomic.Bool // avoids the lock; it is false before an Add returns
 
 	mu     sync.Mutex
 	events []eventKey
@@ -35,7 +38,11 @@ type eventKey struct {
 const MaxEvents = 1 << 19
 
 // NewEventSet returns an empty set.
-func NewEventSet() *EventSet { return &EventSet{seed: maphash.MakeSeed()} }
+func NewEventSet() *EventSet {
+	s := &EventSet{seed: maphash.MakeSeed()}
+	s.isEmpty.Store(true)
+	return s
+}
 
 // Hash is the form in which the set keeps an event's id.
 func (s *EventSet) Hash(id []byte) uint64 { return maphash.Bytes(s.seed, id) }
@@ -55,17 +62,18 @@ func (s *EventSet) Add(p Position, hash uint64) bool {
 		}
 	}
 	s.events = append(s.events, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, hash})
+	s.isEmpty.Store(false)
 	s.sorted = false
 	return true
 }
 
 // Has reports whether the set has the event at p with this id.
 func (s *EventSet) Has(p Position, id []byte) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.events) == 0 {
+	if s.isEmpty.Load() {
 		return false
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.sort()
 	_, has := slices.BinarySearchFunc(s.events, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, s.Hash(id)}, eventKey.compare)
 	return has
@@ -79,6 +87,7 @@ func (s *EventSet) Forget(drop func(Position) bool) {
 		return drop(Position{Timeline: e.timeline, CommitLSN: e.lsn, Ordinal: e.ordinal})
 	})
 	s.full = false
+	s.isEmpty.Store(len(s.events) == 0)
 	if cap(s.events) > 4*len(s.events) {
 		s.events = slices.Clip(slices.Clone(s.events))
 	}

@@ -24,7 +24,7 @@ type Metrics struct {
 	statusSent       prometheus.Counter
 	statusFailed     prometheus.Counter
 	keepalives       prometheus.Counter
-	kinds            map[decoder.Kind]prometheus.Counter
+	kinds            [decoder.KindType + 1]prometheus.Counter // by decoder.Kind
 	reconnects       *prometheus.CounterVec
 	backpressure     prometheus.Counter
 	slotAhead        prometheus.Counter
@@ -39,7 +39,7 @@ type Metrics struct {
 // NewMetrics registers the relay's metrics. Series with known labels exist from the start, at zero, so that rate() sees the
 // first event.
 func NewMetrics(reg prometheus.Registerer, slot string) *Metrics {
-	m := &Metrics{reg: reg, kinds: map[decoder.Kind]prometheus.Counter{}, slot: newSlotMetrics(reg, slot)}
+	m := &Metrics{reg: reg, slot: newSlotMetrics(reg, slot)}
 	counter := func(name, help string) prometheus.Counter {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "outboxcdc_" + name, Help: help})
 		reg.MustRegister(c)

@@ -59,6 +59,7 @@ type session struct {
 	statusFailed  bool // a status update could not be written
 	refusalLogged bool // a message that is not transactional was logged
 	gotMessage    bool // a message has arrived since the last turn
+	awaitsStandby bool // the server has withheld rows, and has sent nothing since
 
 	began time.Time
 
@@ -289,6 +290,7 @@ func (s *session) run(ctx context.Context) error {
 func (s *session) handle(ctx context.Context, msg replication.Message, err error) error {
 	if err != nil {
 		if waiting, ok := errors.AsType[*replication.Waiting](err); ok {
+			s.awaitsStandby = true
 			s.r.setState(WaitingForStandby, waiting.Message)
 			return nil
 		}
@@ -298,7 +300,7 @@ func (s *session) handle(ctx context.Context, msg replication.Message, err error
 	if msg.Data == nil {
 		return s.keepalive(msg)
 	}
-	s.r.endState(WaitingForStandby)
+	s.endStandbyWait()
 	s.r.met.read(len(msg.Data))
 	m, err := s.decoder.Decode(msg.Data)
 	if err != nil {
@@ -330,6 +332,14 @@ func (s *session) handle(ctx context.Context, msg replication.Message, err error
 	return nil
 }
 
+// endStandbyWait notes that the server sends again. It takes the relay's lock only if the server has withheld rows.
+func (s *session) endStandbyWait() {
+	if s.awaitsStandby {
+		s.awaitsStandby = false
+		s.r.endState(WaitingForStandby)
+	}
+}
+
 // keepalive notes the server's position. Inside a transaction the position must not be confirmed.
 func (s *session) keepalive(msg replication.Message) error {
 	s.r.met.keepalives.Inc()
@@ -347,7 +357,7 @@ func (s *session) keepalive(msg replication.Message) error {
 	}
 	if msg.ServerWALEnd > s.rule.ReceivedUpTo() {
 		s.rule.Received(msg.ServerWALEnd)
-		s.r.endState(WaitingForStandby)
+		s.endStandbyWait()
 	}
 	s.tracker.Keepalive(msg.ServerWALEnd)
 	return nil
