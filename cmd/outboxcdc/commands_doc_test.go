@@ -141,7 +141,7 @@ var exits = []struct {
 	{exit.Unavailable, "Postgres or Kafka cannot be reached or used at present."},
 	{exit.NoPermission, "A privilege in Postgres or a permission in Kafka is missing."},
 	{exit.Config, "The configuration is wrong."},
-	{exit.Lost, "The slot or the publication is missing, lost or changed: events may be missing. Do not restart before you have compared the table with the topics."},
+	{exit.Lost, "The slot or the publication is missing, lost or changed: events may be missing; or the cluster has two primaries. Do not restart before you have compared the table with the topics, or stopped the wrong primary."},
 }
 
 func commandReference() string {

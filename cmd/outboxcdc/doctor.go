@@ -41,7 +41,7 @@ func newDoctorCommand(load func() (*config.Config, error), files *[]string) *cob
 			"check: OK; WARN if the daemon runs at a risk; FAIL if it does not run or deliver; and what to do about it. It changes nothing\n" +
 			"and may run beside the daemon. Topics come from the settings and from the newest rows of the outbox. Exit code: 0, or the\n" +
 			"highest of all FAILs: 69 a server is unavailable or unhealthy, 77 a privilege is missing, 78 a setting is wrong, 79 slot,\n" +
-			"publication or table is missing, lost or changed. docs/doctor.md lists the checks.",
+			"publication or table is missing, lost or changed, or there are two primaries. docs/doctor.md lists the checks.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if timeout <= 0 {

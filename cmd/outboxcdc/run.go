@@ -111,15 +111,25 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 		}
 		wg.Go(func() { srv.serve(serveCtx) })
 	}
-	wg.Go(func() { standbys.Run(serveCtx) })
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	wg.Go(func() {
+		if err := standbys.Run(serveCtx); err != nil {
+			stop(err)
+		}
+	})
 	wg.Go(func() { systemd.watch(ctx, serveCtx, cfg.ShutdownTimeout) })
 
+	standbys.AwaitOnePrimary(ctx)
 	err = rl.Run(ctx)
+	code := exitOf(err)
+	if two, ok := errors.AsType[*standby.TwoPrimaries](context.Cause(ctx)); ok {
+		code, err = exit.Lost, errors.Join(two, err)
+	}
 	if err == nil {
 		log.Info("stopped: everything acknowledged is confirmed")
 		return nil
 	}
-	code := exitOf(err)
 	attrs := []any{"exit", code, "error", err}
 	var p *router.Poison
 	if errors.As(err, &p) {

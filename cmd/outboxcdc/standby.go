@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -32,7 +33,38 @@ func standbyHosts(cfg *config.Config) ([]*replication.Host, error) {
 	return hosts, nil
 }
 
-// newWatcher returns the watcher of postgres.standbys, which asks nothing yet.
+// urlHosts returns the hosts of postgres.url, without connecting to them.
+func urlHosts(cfg *config.Config) ([]*replication.Host, error) {
+	url, err := cfg.PostgresURL()
+	if err != nil {
+		return nil, err
+	}
+	hosts, _, err := replication.Hosts([]string{url}, standby.ApplicationName(cfg.Postgres.Slot))
+	if err != nil {
+		return nil, fmt.Errorf("postgres.url: %w", err)
+	}
+	return hosts, nil
+}
+
+// watchedHosts returns the hosts of postgres.standbys, and the remaining hosts of postgres.url if it names several: one of them
+// may be a second primary.
+func watchedHosts(cfg *config.Config) (watched, others []*replication.Host, err error) {
+	if watched, err = standbyHosts(cfg); err != nil {
+		return nil, nil, err
+	}
+	own, err := urlHosts(cfg)
+	if err != nil || len(own) == 1 {
+		return watched, nil, err
+	}
+	for _, h := range own {
+		if !slices.ContainsFunc(watched, func(w *replication.Host) bool { return w.Address == h.Address }) {
+			others = append(others, h)
+		}
+	}
+	return watched, others, nil
+}
+
+// newWatcher returns the watcher of the servers, which asks nothing yet.
 func newWatcher(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger) (*standby.Watcher, error) {
 	slot := now().Postgres.Slot
 	source, err := newSource(now, slog.New(slog.DiscardHandler))
@@ -40,8 +72,8 @@ func newWatcher(now func() *config.Config, reg prometheus.Registerer, log *slog.
 		return nil, err
 	}
 	return standby.NewWatcher(standby.WatchConfig{
-		Slot: slot, Hosts: func() ([]*replication.Host, error) { return standbyHosts(now()) },
-		Primary: func(ctx context.Context) (*standby.Server, error) {
+		Slot: slot, Hosts: func() (watched, others []*replication.Host, err error) { return watchedHosts(now()) },
+		Primary: func(ctx context.Context) (*standby.Server, string, error) {
 			return standby.Primary(ctx, source, standby.ApplicationName(slot), slot)
 		},
 		Logger: log.With("slot", slot),
@@ -111,7 +143,7 @@ func (c *cleaner) run(ctx context.Context, cfg *config.Config) error {
 		return exit.With(exit.Config, err)
 	}
 	slot := cfg.Postgres.Slot
-	primary, err := standby.Primary(ctx, source, standby.ApplicationName(slot), slot)
+	primary, _, err := standby.Primary(ctx, source, standby.ApplicationName(slot), slot)
 	if err != nil {
 		return fmt.Errorf("ask the primary: %w", err)
 	}
@@ -150,14 +182,11 @@ func (c *cleaner) find(cfg *config.Config) (*replication.Host, error) {
 	if err != nil {
 		return nil, exit.With(exit.Config, err)
 	}
-	url, err := cfg.PostgresURL()
+	own, err := urlHosts(cfg)
 	if err != nil {
 		return nil, exit.With(exit.Config, err)
 	}
-	application := standby.ApplicationName(cfg.Postgres.Slot)
-	if own, _, err := replication.Hosts([]string{url}, application); err == nil {
-		known = append(known, own...)
-	}
+	known = append(known, own...)
 	found := map[string]*replication.Host{}
 	var names []string
 	for _, h := range known {
@@ -184,7 +213,11 @@ func (c *cleaner) find(cfg *config.Config) (*replication.Host, error) {
 	if port != "" {
 		dsn += " port=" + port
 	}
-	hosts, _, err := replication.Hosts([]string{config.CompleteDSN(dsn, url)}, application)
+	url, err := cfg.PostgresURL()
+	if err != nil {
+		return nil, exit.With(exit.Config, err)
+	}
+	hosts, _, err := replication.Hosts([]string{config.CompleteDSN(dsn, url)}, standby.ApplicationName(cfg.Postgres.Slot))
 	if err != nil {
 		return nil, usageError(fmt.Errorf("--host %s: %w", c.host, err))
 	}

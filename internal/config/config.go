@@ -181,9 +181,9 @@ type Poison struct {
 	// Decisions are decisions about single events: id → skip, dead_letter or stop. The last log line of a stop names
 	// the id.
 	Decisions map[string]string `yaml:"decisions" default:""`
-	// OnStop is what happens at a stop for poison, and at exit code 79 after the first delivered event. exit: the
-	// process ends, so that its supervisor shows it. hold: it keeps running, not ready, until it is stopped; for
-	// supervisors that restart every process that ends.
+	// OnStop is what happens at a stop for poison, and at exit code 79 after the first delivered event, except with two
+	// primaries, which the next start finds too. exit: the process ends, so that its supervisor shows it. hold: it keeps
+	// running, not ready, until it is stopped; for supervisors that restart every process that ends.
 	OnStop string `yaml:"on_stop" default:"exit" oneof:"exit hold"`
 	// Oversize is what happens to a dead letter that is too large for its topic: stop, or cut: first the end of the
 	// value, then headers and key.

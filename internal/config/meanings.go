@@ -54,7 +54,7 @@ var meanings = map[string]string{
 	"poison":                                 "What happens to an event that no retry can deliver.",
 	"poison.causes":                          "Policies for single causes: cause → policy.",
 	"poison.decisions":                       "Decisions about single events: id → skip, dead_letter or stop. The last log line of a stop names the id.",
-	"poison.on_stop":                         "What happens at a stop for poison, and at exit code 79 after the first delivered event. exit: the process ends, so that its supervisor shows it. hold: it keeps running, not ready, until it is stopped; for supervisors that restart every process that ends.",
+	"poison.on_stop":                         "What happens at a stop for poison, and at exit code 79 after the first delivered event, except with two primaries, which the next start finds too. exit: the process ends, so that its supervisor shows it. hold: it keeps running, not ready, until it is stopped; for supervisors that restart every process that ends.",
 	"poison.oversize":                        "What happens to a dead letter that is too large for its topic: stop, or cut: first the end of the value, then headers and key.",
 	"poison.policy":                          "The policy for all poison events. stop: nothing after the event is confirmed, and the daemon stops with exit code 65. dead_letter: the event is sent to poison.topic. skip: it is dropped, logged and counted.",
 	"poison.topic":                           "The dead-letter topic.",

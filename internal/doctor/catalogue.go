@@ -127,7 +127,7 @@ func Checks() []Check {
 		{slotFailover, groupSlot, "does it survive a failover (PostgreSQL 17 and later)", []string{"WARN"}},
 		{slotStandby, groupSlot, "do the standbys of `synchronized_standby_slots` answer (otherwise nothing is delivered)", []string{"WARN", "FAIL 69"}},
 
-		{standbyHosts, groupStandbys, "with `postgres.standbys`: are the hosts servers of one cluster, with one primary and at least one standby", []string{"WARN", "FAIL 69", "FAIL 78"}},
+		{standbyHosts, groupStandbys, "with `postgres.standbys`: are the hosts servers of one cluster, with one primary and at least one standby", []string{"WARN", "FAIL 78", "FAIL 79"}},
 		{standbyConnect, groupStandbys, "does each host answer the daemon's role", []string{"WARN"}},
 		{standbySlot, groupStandbys, "does each standby have a copy of the slot that survives a failover; does the slot of a demoted primary block the copy", []string{"WARN"}},
 		{standbySettings, groupStandbys, "does each standby have the settings that a copy needs: `sync_replication_slots`, `hot_standby_feedback`, `primary_slot_name`, a dbname in `primary_conninfo`", []string{"WARN"}},

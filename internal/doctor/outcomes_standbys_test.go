@@ -89,9 +89,9 @@ func standbyOutcomes(t *testing.T, w *world) {
 	p.advises(standbySlot, "outboxcdc standby clean --host "+primary.HostPort())
 	p.advises(standbySlot, "SELECT pg_drop_replication_slot('"+p.name+"')")
 	must(t, primary.Exec(ctx, "postgres", "SELECT pg_promote()"))
-	p.wants(outcome{standbyHosts, "FAIL 69", copied.HostPort() + " and " + primary.HostPort()})
+	p.wants(outcome{standbyHosts, "FAIL 79", copied.HostPort() + " and " + primary.HostPort()})
 	watch(primary) // the other one is known by postgres.url alone
-	p.wants(outcome{standbyHosts, "FAIL 69", copied.HostPort() + " and " + primary.HostPort()})
+	p.wants(outcome{standbyHosts, "FAIL 79", copied.HostPort() + " and " + primary.HostPort()})
 }
 
 // syncs waits until the standby has a copy, for which the slot has to move.

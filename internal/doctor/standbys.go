@@ -91,7 +91,7 @@ func (e *examination) checkHosts(all []standbyFacts, primary *standby.Server) {
 	}
 	switch {
 	case len(primaries) > 1:
-		e.fail(standbyHosts, Unavailable, []Remedy{advicef("find out which of them is the right one, and stop the other before applications write to it")},
+		e.fail(standbyHosts, Lost, []Remedy{advicef("find out which of them is the right one, and stop the other before applications write to it")},
 			"the cluster has %d primaries: %s", len(primaries), strings.Join(primaries, " and "))
 	case e.AutoStandbys && len(all) == 1:
 		e.warn(standbyHosts, []Remedy{settingf(`postgres: {standbys: ["host=<first server>", "host=<second server>"]}`)},

@@ -13,7 +13,7 @@ const (
 	Unavailable  = 69 // doctor, status, setup: a dependency is unavailable or unhealthy
 	NoPermission = 77 // a privilege in the database or in Kafka is missing
 	Config       = 78 // the configuration is wrong
-	Lost         = 79 // slot or publication missing or changed: events may be lost, so a restart alone does not help
+	Lost         = 79 // slot or publication missing or changed: events may be lost; or two primaries: a restart alone does not help
 )
 
 // Error is an error that has an exit code.

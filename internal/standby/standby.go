@@ -6,8 +6,9 @@
 // next failover to that server loses the slot (PostgreSQL, "Replication Slot Synchronization"). Before version 17,
 // Patroni's permanent slots or the extension pg_failover_slots copy a slot.
 //
-// [Read] asks one server, [Judge] compares the answer with the primary's, and [Watcher] repeats that for the daemon; a
-// role with CONNECT suffices. [Clean] removes a leftover. The package confirms nothing and delivers nothing.
+// [Read] asks one server, [Judge] compares the answer with the primary's, and [Watcher] repeats that for the daemon, which
+// ends if the cluster has [TwoPrimaries]; a role with CONNECT suffices. [Clean] removes a leftover. The package confirms
+// nothing and delivers nothing.
 package standby
 
 import (
@@ -94,16 +95,18 @@ func Ask(ctx context.Context, h *replication.Host, slot string) (*Server, error)
 	return Read(ctx, conn, slot)
 }
 
-// Primary connects to the server of the slot, which must not be in recovery, and asks it.
-func Primary(ctx context.Context, source *replication.Source, application, slot string) (*Server, error) {
+// Primary connects to the server of the slot, which must not be in recovery, and asks it. It returns the server's IP address
+// and port, too.
+func Primary(ctx context.Context, source *replication.Source, application, slot string) (*Server, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	conn, err := source.Connect(ctx, application, false)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	defer hangUp(ctx, conn)
-	return Read(ctx, conn, slot)
+	s, err := Read(ctx, conn, slot)
+	return s, conn.PgConn().Conn().RemoteAddr().String(), err
 }
 
 // hangUp ends a connection, soon also if the server does not answer, and at once if ctx has ended. An idle connection

@@ -15,14 +15,17 @@ import (
 // watchInterval is the time between the starts of two rounds.
 const watchInterval = 10 * time.Second
 
+// startWait is how long a start waits for the answers of the first round.
+const startWait = time.Second
+
 // WatchConfig says what a [Watcher] asks.
 type WatchConfig struct {
 	Slot string
-	// Hosts returns the hosts to watch, none if there is nothing to do. It is called before each round, because the
-	// settings may change. It must not wait.
-	Hosts func() ([]*replication.Host, error)
-	// Primary asks the server of the slot.
-	Primary func(ctx context.Context) (*Server, error)
+	// Hosts returns the hosts whose copies are watched, and further hosts that are only asked whether they are primaries.
+	// It is called before each round, because the settings may change. It must not wait.
+	Hosts func() (watched, others []*replication.Host, err error)
+	// Primary asks the server of the slot, and returns its address too.
+	Primary func(ctx context.Context) (*Server, string, error)
 	Logger  *slog.Logger
 
 	interval time.Duration // 0: watchInterval
@@ -36,14 +39,19 @@ type Report struct {
 }
 
 // Watcher asks the hosts about their copies of the slot again and again, logs each change of a state, and has metrics.
-// It uses connections of its own, so that it does not disturb the stream. Its methods may be called from several
-// goroutines.
+// It ends when the cluster has two primaries. It uses connections of its own, so that it does not disturb the stream. Its
+// methods may be called from several goroutines, except for Run.
 type Watcher struct {
 	cfg     WatchConfig
 	metrics metrics
 	hosts   []*replication.Host // those of the last round
+	others  []*replication.Host // likewise
 	problem string              // why Hosts failed last
 	known   *Server             // the primary's last answer
+	before  []primary           // the primaries of the last round
+
+	asked, clear         chan struct{} // closed after the first round, and after the first one without two primaries
+	hasAsked, hasCleared bool
 
 	mu      sync.Mutex
 	reports []Report
@@ -54,7 +62,7 @@ func NewWatcher(cfg WatchConfig, reg prometheus.Registerer) *Watcher {
 	if cfg.interval == 0 {
 		cfg.interval = watchInterval
 	}
-	return &Watcher{cfg: cfg, metrics: newMetrics(reg, cfg.Slot)}
+	return &Watcher{cfg: cfg, metrics: newMetrics(reg, cfg.Slot), asked: make(chan struct{}), clear: make(chan struct{})}
 }
 
 // Reports returns what the last round has found, in the order of the settings; nil before the first round has ended.
@@ -64,61 +72,130 @@ func (w *Watcher) Reports() []Report {
 	return slices.Clone(w.reports)
 }
 
-// Run asks until ctx ends, and then returns at once.
-func (w *Watcher) Run(ctx context.Context) {
+// Run asks until ctx ends, and then returns nil at once, or until the cluster has two primaries, which two rounds have to
+// show, and then returns [*TwoPrimaries]. It is called once.
+func (w *Watcher) Run(ctx context.Context) error {
 	for {
 		next := time.NewTimer(w.cfg.interval)
-		w.round(ctx)
+		if err := w.round(ctx); err != nil {
+			next.Stop()
+			return err
+		}
 		select {
 		case <-ctx.Done():
 			next.Stop()
-			return
+			return nil
 		case <-next.C:
 		}
 	}
 }
 
-// round asks the primary and all hosts at the same time, and publishes the verdicts.
-func (w *Watcher) round(ctx context.Context) {
+// AwaitOnePrimary returns when Run has found at most one primary, or when the servers have not answered for a second. If the
+// first round has found two, it waits for the end of that or of ctx.
+func (w *Watcher) AwaitOnePrimary(ctx context.Context) {
+	limit := time.NewTimer(startWait)
+	defer limit.Stop()
+	select {
+	case <-w.asked:
+	case <-limit.C:
+		return
+	case <-ctx.Done():
+		return
+	}
+	select {
+	case <-w.clear:
+	case <-ctx.Done():
+	}
+}
+
+// round asks the primary and all hosts at the same time, publishes the verdicts, and returns an error if there are two
+// primaries.
+func (w *Watcher) round(ctx context.Context) error {
 	w.readHosts()
-	hosts := w.hosts
-	if len(hosts) == 0 {
-		w.publish(nil)
-		return
-	}
-	type answer struct {
-		server *Server
-		err    error
-	}
-	var primary *Server
-	answers := make([]answer, len(hosts))
-	var asked sync.WaitGroup
-	asked.Go(func() { primary, _ = w.cfg.Primary(ctx) }) // its failure is the session's to report
-	for i, h := range hosts {
-		asked.Go(func() { answers[i].server, answers[i].err = Ask(ctx, h, w.cfg.Slot) })
-	}
-	asked.Wait()
+	answers := w.askAll(ctx)
 	if ctx.Err() != nil { // the round is incomplete
-		return
+		return nil
 	}
+	own := answers[len(w.hosts)+len(w.others)]
+	primary := own.server
 	switch {
 	case primary != nil:
 		w.known = primary
 	case w.known != nil: // a failover, for example: the cluster is still the same
 		primary = &Server{System: w.known.System}
 	}
-	reports := make([]Report, len(hosts))
-	for i, h := range hosts {
+	reports := make([]Report, len(w.hosts))
+	for i, h := range w.hosts {
 		reports[i] = Report{Host: h.Address, Verdict: Judge(primary, answers[i].server, answers[i].err), Since: time.Now()}
 	}
 	w.publish(reports)
+	return w.comparePrimaries(answers)
+}
+
+// answer is what a host has answered, or why it has not.
+type answer struct {
+	address string
+	server  *Server
+	err     error
+}
+
+// askAll asks the watched hosts, further hosts if one of them may be a second primary, and the server of the slot, which is
+// the last of the answers. The failure of that one is the session's to report.
+func (w *Watcher) askAll(ctx context.Context) []answer {
+	hosts := slices.Concat(w.hosts, w.others)
+	answers := make([]answer, len(hosts)+1)
+	if len(w.hosts) == 0 && len(hosts) < 2 {
+		return answers
+	}
+	var asked sync.WaitGroup
+	for i, h := range hosts {
+		a := &answers[i]
+		a.address = h.Address
+		asked.Go(func() { a.server, a.err = Ask(ctx, h, w.cfg.Slot) })
+	}
+	if len(w.hosts) > 0 {
+		a := &answers[len(hosts)]
+		asked.Go(func() { a.server, a.address, a.err = w.cfg.Primary(ctx) })
+	}
+	asked.Wait()
+	return answers
+}
+
+// comparePrimaries compares the primaries with those of the last round.
+func (w *Watcher) comparePrimaries(answers []answer) error {
+	hosts := make([]primary, len(answers))
+	for i := range answers {
+		hosts[i] = primary{answers[i].address, answers[i].server}
+	}
+	system := ""
+	if w.known != nil {
+		system = w.known.System
+	}
+	now := distinctPrimaries(hosts, system)
+	if two := twoPrimaries(w.before, now); two != nil {
+		return two
+	}
+	w.before = now
+	two := suspicious(now)
+	if two {
+		w.cfg.Logger.Warn("two servers of the cluster are primaries; the daemon stops if the next answers confirm this", "hosts", addresses(now))
+	}
+	if !w.hasAsked {
+		w.hasAsked = true
+		close(w.asked)
+	}
+	if !two && !w.hasCleared {
+		w.hasCleared = true
+		close(w.clear)
+	}
+	return nil
 }
 
 // readHosts keeps the hosts of the last round if the settings cannot be read.
 func (w *Watcher) readHosts() {
-	hosts, err := w.cfg.Hosts()
+	hosts, others, err := w.cfg.Hosts()
 	if err == nil {
-		w.hosts, w.problem = hosts, ""
+		w.hosts, w.others, w.problem = hosts, others, ""
 		return
 	}
 	if problem := err.Error(); problem != w.problem {

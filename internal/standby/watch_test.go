@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
 // watched is a watcher whose hosts a test changes.
@@ -24,10 +25,12 @@ type watched struct {
 	*Watcher
 	reg *prometheus.Registry
 
-	mu    sync.Mutex
-	hosts []*replication.Host
-	err   error
-	log   bytes.Buffer
+	mu            sync.Mutex
+	hosts, others []*replication.Host
+	err           error
+	log           bytes.Buffer
+	rounds        int   // that have begun
+	ended         error // what Run has returned
 }
 
 func (w *watched) Write(b []byte) (int, error) {
@@ -61,14 +64,15 @@ func (w *watched) lines(t *testing.T, host string) (all []string) {
 	return all
 }
 
-func newWatched(primary func(context.Context) (*Server, error)) *watched {
+func newWatched(primary func(context.Context) (*Server, string, error)) *watched {
 	w := &watched{reg: prometheus.NewRegistry()}
 	w.Watcher = NewWatcher(WatchConfig{
 		Slot: slot, Primary: primary, Logger: slog.New(slog.NewJSONHandler(w, nil)), interval: 50 * time.Millisecond,
-		Hosts: func() ([]*replication.Host, error) {
+		Hosts: func() (watched, others []*replication.Host, err error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			return w.hosts, w.err
+			w.rounds++
+			return w.hosts, w.others, w.err
 		},
 	}, w.reg)
 	return w
@@ -78,13 +82,34 @@ func newWatched(primary func(context.Context) (*Server, error)) *watched {
 func (w *watched) run() (stop func() time.Duration) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var ended sync.WaitGroup
-	ended.Go(func() { w.Run(ctx) })
+	ended.Go(func() {
+		err := w.Run(ctx)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.ended = err
+	})
 	return func() time.Duration {
 		begin := time.Now()
 		cancel()
 		ended.Wait()
 		return time.Since(begin)
 	}
+}
+
+// awaitRounds waits for whole rounds, or until the watcher has ended.
+func (w *watched) awaitRounds(t *testing.T, more int) {
+	t.Helper()
+	w.mu.Lock()
+	end := w.rounds + more + 1
+	w.mu.Unlock()
+	await(t, "further rounds", func() error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.rounds < end && w.ended == nil {
+			return fmt.Errorf("%d of %d", w.rounds, end)
+		}
+		return nil
+	})
 }
 
 // samples are the metrics without HELP and TYPE.
@@ -114,7 +139,10 @@ func TestWatcher(t *testing.T) {
 	first, second := p.host(p.primary), p.host(p.standby)
 	down, _, err := replication.Hosts([]string{"host=127.0.0.1 port=1 user=watcher password=secret"}, "test")
 	must(t, err)
-	w := newWatched(func(ctx context.Context) (*Server, error) { return Ask(ctx, first, slot) })
+	w := newWatched(func(ctx context.Context) (*Server, string, error) {
+		s, err := Ask(ctx, first, slot)
+		return s, first.Address, err
+	})
 	stop := w.run()
 	state := func(host string) State {
 		for _, r := range w.Reports() {
@@ -149,8 +177,9 @@ func TestWatcher(t *testing.T) {
 
 	// Settings that cannot be read leave the hosts as they are.
 	w.set(nil, errors.New("no such file"))
-	must(t, p.standby.Exec(p.ctx, "postgres", "SELECT pg_promote()"))
-	awaitState(second.Address, OtherPrimary)
+	_, err = p.standby.Stop(p.ctx, pgtest.Immediate)
+	must(t, err)
+	awaitState(second.Address, Unreachable)
 	w.set([]*replication.Host{second}, nil)
 	await(t, "the others to be forgotten", func() error {
 		if n := len(w.Reports()); n != 1 {
@@ -161,8 +190,8 @@ func TestWatcher(t *testing.T) {
 	if w.Reports()[0].Since.Equal(since) {
 		t.Error("a new state has the time of the old one")
 	}
-	if n, err := testutil.GatherAndCount(w.reg); err != nil || n != 3 {
-		t.Errorf("%d series, %v; want up, ready and blocked of one host", n, err)
+	if n, err := testutil.GatherAndCount(w.reg); err != nil || n != 2 {
+		t.Errorf("%d series, %v; want up and ready of one host", n, err)
 	}
 	w.set(nil, nil)
 	await(t, "all to be forgotten", func() error {
@@ -176,7 +205,7 @@ func TestWatcher(t *testing.T) {
 	}
 	stop()
 	for host, want := range map[string]string{
-		first.Address: "[INFO primary]", second.Address: "[INFO ready WARN other_primary]", down[0].Address: "[WARN unreachable]",
+		first.Address: "[INFO primary]", second.Address: "[INFO ready WARN unreachable]", down[0].Address: "[WARN unreachable]",
 	} {
 		if got := fmt.Sprint(w.lines(t, host)); got != want {
 			t.Errorf("%s: logged %s, want %s", host, got, want)
@@ -205,13 +234,19 @@ func TestWatcherEndsAtOnce(t *testing.T) {
 	t.Cleanup(func() { must(t, l.Close()) })
 	hung, _, err := replication.Hosts([]string{"host=127.0.0.1 port=" + fmt.Sprint(l.Addr().(*net.TCPAddr).Port) + " sslmode=disable user=watcher"}, "test")
 	must(t, err)
-	w := newWatched(func(ctx context.Context) (*Server, error) {
+	w := newWatched(func(ctx context.Context) (*Server, string, error) {
 		<-ctx.Done()
-		return nil, ctx.Err()
+		return nil, "", ctx.Err()
 	})
 	w.set(hung, nil)
 	stop := w.run()
 	<-accepted
+	w.AwaitOnePrimary(t.Context()) // nor does a start wait for them
+	select {
+	case <-w.asked:
+		t.Error("the round has ended, so the wait was none")
+	default:
+	}
 	if d := stop(); d > time.Second {
 		t.Errorf("the end took %v", d)
 	}
