@@ -101,9 +101,10 @@ function showStandbys(all) {
   body.replaceChildren();
   for (const s of all) {
     const tr = add(body, 'tr');
-    add(tr, 'td', s.host);
-    const copy = add(tr, 'td', s.state.replace('_', ' '), s.state === 'ready' || s.state === 'primary' ? '' : 'warn');
-    add(copy, 'span', ' since ' + time(s.since) + ': ' + s.text, 'small');
+    const host = add(tr, 'td', s.host);
+    add(host, 'p', 'since ' + time(s.since) + ': ' + s.text, 'small');
+    if (s.leftover) add(add(host, 'p', 'remedy: ', 'small'), 'code', 'outboxcdc standby clean --host ' + s.host);
+    add(tr, 'td', s.state.replace('_', ' '), s.state === 'ready' || s.state === 'primary' ? '' : s.state === 'other_primary' ? 'alarm' : 'warn');
     add(tr, 'td', s.lag_bytes === undefined ? '–' : bytes(s.lag_bytes), 'n');
   }
 }
