@@ -89,7 +89,10 @@ func (h *History) Check(l Lineage) error {
 	newest := h.Newest()
 	switch {
 	case h.systemID != 0 && l.System() != h.systemID:
-		return otherHistory("system identifier is %d, was %d", l.System(), h.systemID)
+		err := otherHistory("system identifier is %d, was %d", l.System(), h.systemID)
+		err.Remedy = fmt.Sprintf("if pg_upgrade has upgraded the former server, PostgreSQL %d or later, to this one, run "+
+			"`outboxcdc slot adopt --upgraded-from %d` (with delivery.mode at_least_once, only start the daemon again); otherwise %s", KeepsSlots, h.systemID, err.Remedy)
+		return err
 	case newest.IsZero():
 		return nil
 	case !descends(l, h.timeline):
@@ -190,7 +193,7 @@ func (e *HistoryError) Error() string { return e.Op + ": " + e.Err.Error() + "; 
 
 func (e *HistoryError) Unwrap() error { return e.Err }
 
-func otherHistory(format string, args ...any) error {
+func otherHistory(format string, args ...any) *HistoryError {
 	return &HistoryError{
 		Op: "compare with what was delivered before", Err: fmt.Errorf(format, args...),
 		Remedy: "the server has another history than the one delivered (a restore or a clone): " +

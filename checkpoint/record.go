@@ -21,6 +21,11 @@ type PositionRecord struct {
 	Generation uint64 // counts the sessions of the slot
 	SystemID   uint64
 	Timeline   int32 // the server's
+	// ServerMajor is the server's major version. pg_upgrade keeps the slots of version 17 and later only. 0: an earlier version wrote this.
+	ServerMajor int
+	// UpgradedFrom is the system that pg_upgrade has upgraded to the present one, as an operator has said. 0: none. Kafka has everything of
+	// that system, and no position of that system decides about an event of SystemID.
+	UpgradedFrom uint64
 	// Acked is the last event up to which Kafka has acknowledged every event. Zero: not known.
 	Acked Position
 	// AckedTx is the transaction of Acked. In the history of a restored copy another transaction may have its commit LSN.
@@ -66,6 +71,8 @@ type recordText struct {
 	Generation uint64           `json:"generation"`
 	SystemID   string           `json:"system_id"`
 	Timeline   int32            `json:"timeline"`
+	Major      int              `json:"server_major,omitempty"`
+	Upgraded   string           `json:"upgraded_from,omitempty"`
 	Acked      string           `json:"acked,omitempty"`
 	AckedXID   uint32           `json:"acked_xid,omitempty"`
 	AckedTime  *time.Time       `json:"acked_commit_time,omitempty"`
@@ -96,6 +103,9 @@ func (s *PositionRecord) MarshalText() ([]byte, error) {
 	if !s.Settled.IsZero() {
 		t.Settled = s.Settled.String()
 	}
+	if t.Major = s.ServerMajor; s.UpgradedFrom != 0 {
+		t.Upgraded = strconv.FormatUint(s.UpgradedFrom, 10)
+	}
 	return json.Marshal(t)
 }
 
@@ -112,7 +122,7 @@ func (s *PositionRecord) UnmarshalText(b []byte) error {
 		return fmt.Errorf("read the position record: version %d: %w", t.Version, ErrRecordVersion)
 	}
 	out := PositionRecord{
-		Slot: t.Slot, Generation: t.Generation, Timeline: t.Timeline, Clean: t.Clean, Adopted: t.Adopted, Producers: t.Producers, Topics: t.Topics,
+		Slot: t.Slot, Generation: t.Generation, Timeline: t.Timeline, ServerMajor: t.Major, Clean: t.Clean, Adopted: t.Adopted, Producers: t.Producers, Topics: t.Topics,
 		Sources: t.Sources, Published: t.Published, FenceWait: time.Duration(t.FenceWait) * time.Millisecond, At: t.At,
 	}
 	if out.Topics == nil && len(t.Partitions) > 0 {
@@ -121,6 +131,11 @@ func (s *PositionRecord) UnmarshalText(b []byte) error {
 	var err error
 	if out.SystemID, err = strconv.ParseUint(t.SystemID, 10, 64); err != nil {
 		return fmt.Errorf("read the position record: system_id: %w", err)
+	}
+	if t.Upgraded != "" {
+		if out.UpgradedFrom, err = strconv.ParseUint(t.Upgraded, 10, 64); err != nil {
+			return fmt.Errorf("read the position record: upgraded_from: %w", err)
+		}
 	}
 	if out.Confirm, err = pglogrepl.ParseLSN(t.Confirm); err != nil {
 		return fmt.Errorf("read the position record: confirm %q: %w", t.Confirm, err)
@@ -199,9 +214,9 @@ func last[T any](list []T, n int) []T { return list[max(0, len(list)-n):] }
 // Adoption returns the position record that `slot adopt` writes: the next session starts at confirm, the slot's current position. published
 // and sources identify what the publication sends now, so the next session notices if the publication is altered after the adoption. The
 // generation continues that of s, which may be nil. The record names no producer and no acked position, so the next session skips nothing.
-func (s *PositionRecord) Adoption(slot string, systemID uint64, timeline int32, confirm pglogrepl.LSN, published, sources string, now time.Time) PositionRecord {
+func (s *PositionRecord) Adoption(slot string, systemID uint64, timeline int32, major int, confirm pglogrepl.LSN, published, sources string, now time.Time) PositionRecord {
 	out := PositionRecord{
-		Slot: slot, Generation: 1, SystemID: systemID, Timeline: timeline, Confirm: confirm, Clean: true, Adopted: true, At: now,
+		Slot: slot, Generation: 1, SystemID: systemID, Timeline: timeline, ServerMajor: major, Confirm: confirm, Clean: true, Adopted: true, At: now,
 		Published: published, Sources: sources,
 	}
 	if s != nil {
@@ -292,6 +307,43 @@ func (s *PositionRecord) ConfirmedOn(l Lineage) pglogrepl.LSN {
 	return reach(l, s.Confirm, s.Timeline)
 }
 
+// KeepsSlots is the first major version whose logical slots pg_upgrade creates again in the new cluster. It does so only if the slots have
+// consumed everything (PostgreSQL, "pg_upgrade").
+const KeepsSlots = 17
+
+// upgradeRemedy is the remedy if pg_upgrade has upgraded the record's server to the present one.
+func (s *PositionRecord) upgradeRemedy() string {
+	if s.ServerMajor < KeepsSlots {
+		return ""
+	}
+	return fmt.Sprintf("if pg_upgrade has upgraded the other server to this one, run `outboxcdc slot adopt --upgraded-from %d`; ", s.SystemID)
+}
+
+// Upgraded returns an error if the slot of this server, at start, cannot be the one that pg_upgrade has created for the slot of the record,
+// or if the record is not of the system from. pg_upgrade starts the new WAL after the old one. That is the only comparison of positions of
+// two systems. It can only refuse.
+func (s *PositionRecord) Upgraded(from uint64, l Lineage, start pglogrepl.LSN) error {
+	const instead = "; run `outboxcdc recover`, which looks for what Kafka lacks"
+	switch {
+	case from == l.System():
+		return fmt.Errorf("postgres.url names a server of system %d itself, which was not upgraded", from)
+	case s.SystemID == l.System():
+		return fmt.Errorf("the position record is of this server already (system %d): start the daemon", s.SystemID)
+	case s.SystemID != from:
+		return fmt.Errorf("the position record was written for system %d, not for system %d: if this is the position topic of another server, "+
+			"set delivery.position_topic to the right one", s.SystemID, from)
+	case s.ServerMajor == 0:
+		return fmt.Errorf("the position record does not say which version system %d had%s", from, instead)
+	case s.ServerMajor < KeepsSlots:
+		return fmt.Errorf("system %d was PostgreSQL %d, and pg_upgrade keeps slots since PostgreSQL %d, so this slot was created after the upgrade%s",
+			from, s.ServerMajor, KeepsSlots, instead)
+	case start <= s.Confirm:
+		return fmt.Errorf("the slot is at %s, and outboxcdc has confirmed %s on system %d: pg_upgrade starts the new WAL after the old one, "+
+			"so this server is not the result of an upgrade of that one%s", start, s.Confirm, from, instead)
+	}
+	return nil
+}
+
 // Contradiction returns an error if the position record forbids a session that starts at start on this server. The server must have the
 // history of the record, and no other client may have moved the slot. The publication must be unchanged: events that were committed while
 // it sent less are not in the stream. altered describes how the publication was changed; "": it was not. The error is a [HistoryError].
@@ -301,10 +353,13 @@ func (s *PositionRecord) Contradiction(l Lineage, start pglogrepl.LSN, altered s
 		"(`outboxcdc slot adopt` continues there without looking for missing events)"
 	var what string
 	switch {
+	case s.UpgradedFrom != 0 && s.UpgradedFrom == l.System():
+		what = fmt.Sprintf("this server is system %d, which pg_upgrade has upgraded to system %d, for which the position record was written", l.System(), s.SystemID)
+		remedy = "let postgres.url name the new server; if the upgrade was undone, " + remedy
 	case s.SystemID != l.System():
 		what = fmt.Sprintf("it was written for system %d, this server is system %d", s.SystemID, l.System())
 		remedy = "if both servers are in use, give each a topic of its own in delivery.position_topic (slot adopt would stop the other server's daemon); " +
-			"if this server replaces the other, " + remedy
+			s.upgradeRemedy() + "if this server replaces the other in another way, " + remedy
 	case !descends(l, s.Timeline):
 		what = fmt.Sprintf("it was written on timeline %d, and the server's timeline %d does not descend from it", s.Timeline, l.Current())
 	case !s.Acked.IsZero() && Holds(l, s.Acked) && s.Acked.CommitLSN >= l.End():

@@ -13,14 +13,14 @@ import (
 
 func TestPositionRecord(t *testing.T) {
 	want := PositionRecord{
-		Slot: "outboxcdc", Generation: 3, SystemID: 1<<63 + 1, Timeline: 2, Acked: Position{1<<63 + 1, 2, 0x1_0000_0010, 4}, AckedTx: TxID{0x1_0000_0010, 77, time.Unix(3, 1000).UTC()}, Settled: Position{1<<63 + 1, 2, 0x1_0000_0008, 1}, Confirm: 0x1_0000_0020,
+		Slot: "outboxcdc", Generation: 3, SystemID: 1<<63 + 1, Timeline: 2, ServerMajor: 17, UpgradedFrom: 1<<63 + 2, Acked: Position{1<<63 + 1, 2, 0x1_0000_0010, 4}, AckedTx: TxID{0x1_0000_0010, 77, time.Unix(3, 1000).UTC()}, Settled: Position{1<<63 + 1, 2, 0x1_0000_0008, 1}, Confirm: 0x1_0000_0020,
 		Producers: []int64{1, 1 << 60}, Topics: []string{"t", "u"}, Sources: "abc", Published: "def", FenceWait: 5 * time.Second, Clean: true, Adopted: true, At: time.Unix(1, 5).UTC(),
 	}
 	b, err := want.MarshalText()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{`"version":1`, `"confirm":"1/20"`, `"fence_wait_ms":5000`, `"system_id":"9223372036854775809"`, `"acked":"1:9223372036854775809:2:0000000100000010:4"`} {
+	for _, part := range []string{`"version":1`, `"confirm":"1/20"`, `"fence_wait_ms":5000`, `"server_major":17`, `"upgraded_from":"9223372036854775810"`, `"system_id":"9223372036854775809"`, `"acked":"1:9223372036854775809:2:0000000100000010:4"`} {
 		if !strings.Contains(string(b), part) {
 			t.Errorf("%s lacks %s", b, part)
 		}
@@ -137,18 +137,80 @@ func TestAdoption(t *testing.T) {
 		Slot: "a", Generation: 9, SystemID: 1, Timeline: 3, Acked: Position{1, 3, 90, 0}, Confirm: 99, Producers: []int64{1, 2},
 		Topics: []string{"t"}, Sources: "r",
 	}
-	want := PositionRecord{Slot: "a", Generation: 10, SystemID: 7, Timeline: 2, Confirm: 40, Clean: true, Adopted: true, At: now, Published: "p", Sources: "r"}
-	if got := old.Adoption("a", 7, 2, 40, "p", "r", now); !reflect.DeepEqual(got, want) {
+	want := PositionRecord{Slot: "a", Generation: 10, SystemID: 7, Timeline: 2, ServerMajor: 17, Confirm: 40, Clean: true, Adopted: true, At: now, Published: "p", Sources: "r"}
+	if got := old.Adoption("a", 7, 2, 17, 40, "p", "r", now); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 	old, want.Generation = nil, 1
-	got := old.Adoption("a", 7, 2, 40, "p", "r", now)
+	got := old.Adoption("a", 7, 2, 17, 40, "p", "r", now)
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("of nothing: %+v, want %+v", got, want)
 	}
 	next := got.Next(5, "r")
 	if got.PublishedFor("r") != "p" || next.Clean || next.Adopted || len(next.Producers) != 1 || next.Generation != 2 {
 		t.Errorf("the session after it: %+v", next)
+	}
+}
+
+// TestUpgraded: what an adoption after pg_upgrade refuses. The session after it knows of the upgrade, and so does the record's remedy.
+func TestUpgraded(t *testing.T) {
+	newer := server{system: 8, timeline: 1, end: 0x1000}
+	good := PositionRecord{Slot: "s", SystemID: 7, Timeline: 3, ServerMajor: 17, Confirm: 0x800, Acked: Position{7, 3, 0x700, 0}}
+	for name, c := range map[string]struct {
+		edit  func(*PositionRecord)
+		from  uint64
+		start pglogrepl.LSN
+		why   string
+	}{
+		"the slot of pg_upgrade":    {func(*PositionRecord) {}, 7, 0x900, ""},
+		"a record of another":       {func(s *PositionRecord) { s.SystemID = 6 }, 7, 0x900, "was written for system 6, not for system 7"},
+		"adopted already":           {func(s *PositionRecord) { s.SystemID = 8 }, 7, 0x900, "of this server already"},
+		"this server":               {func(*PositionRecord) {}, 8, 0x900, "system 8 itself"},
+		"an old version":            {func(s *PositionRecord) { s.ServerMajor = 16 }, 7, 0x900, "keeps slots since PostgreSQL 17"},
+		"the version not known":     {func(s *PositionRecord) { s.ServerMajor = 0 }, 7, 0x900, "does not say which version"},
+		"before what was confirmed": {func(*PositionRecord) {}, 7, 0x800, "not the result of an upgrade"},
+	} {
+		rec := good
+		c.edit(&rec)
+		err := rec.Upgraded(c.from, newer, c.start)
+		if (err == nil) != (c.why == "") || err != nil && !strings.Contains(err.Error(), c.why) {
+			t.Errorf("%s: %v, want %q", name, err, c.why)
+		}
+	}
+
+	remedy := func(rec PositionRecord, l Lineage) string {
+		t.Helper()
+		e, ok := errors.AsType[*HistoryError](rec.Contradiction(l, 0x900, ""))
+		if !ok {
+			t.Fatalf("%+v does not contradict system %d", rec, l.System())
+		}
+		return e.Error()
+	}
+	const adopt = "outboxcdc slot adopt --upgraded-from 7`"
+	if text := remedy(good, newer); !strings.Contains(text, adopt) {
+		t.Error(text)
+	}
+	old := good
+	old.ServerMajor = 16
+	if text := remedy(old, newer); strings.Contains(text, "--upgraded-from") || !strings.Contains(text, "outboxcdc recover") {
+		t.Error(text)
+	}
+	adopted := good.Adoption("s", 8, 1, 18, 0x900, "", "r", time.Time{})
+	adopted.UpgradedFrom = 7
+	next := adopted.Next(5, "r")
+	late := good
+	late.Generation, next.Generation, adopted.Generation = 1, 2, 1
+	merged := *Merge([]PositionRecord{good, adopted, late, next})
+	if merged.SystemID != 8 || merged.UpgradedFrom != 7 || !merged.Acked.IsZero() || merged.Confirm != 0x900 || !slices.Equal(merged.Producers, []int64{5}) {
+		t.Errorf("a late record of the old system: %+v", merged)
+	}
+	if text := remedy(merged, server{system: 7, timeline: 3, end: 0x1000}); !strings.Contains(text, "which pg_upgrade has upgraded to system 8") || strings.Contains(text, "slot adopt --upgraded") {
+		t.Error(text)
+	}
+	h := NewHistory()
+	h.NoteServer(server{system: 7})
+	if err := h.Check(newer); err == nil || !strings.Contains(err.Error(), adopt) {
+		t.Error(err)
 	}
 }
 

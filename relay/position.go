@@ -130,7 +130,7 @@ func (s *session) savePosition(confirm pglogrepl.LSN, clean bool) {
 	p, id := &s.position, s.stream.Identity()
 	rec := &p.record
 	rec.Slot, rec.FenceWait = s.r.cfg.Deduplication.Slot, max(rec.FenceWait, s.r.cfg.Deduplication.FenceWait) // a predecessor's longer lease may still run
-	rec.SystemID, rec.Timeline, rec.Confirm, rec.Clean, rec.At = id.SystemID, id.Timeline, confirm, clean, s.r.clock()
+	rec.SystemID, rec.Timeline, rec.ServerMajor, rec.Confirm, rec.Clean, rec.At = id.SystemID, id.Timeline, id.Major, confirm, clean, s.r.clock()
 	// While a transaction is expected, skipped events may belong to another history.
 	if acked, tx := s.tracker.Progress().Last(id); !acked.IsZero() && !s.resume.Expecting() && (!checkpoint.Holds(id, rec.Acked) || acked.Compare(rec.Acked) > 0) {
 		rec.Acked, rec.AckedTx = acked, tx

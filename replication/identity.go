@@ -16,6 +16,7 @@ import (
 type Identity struct {
 	SystemID uint64
 	Timeline int32
+	Major    int           // major version of the server
 	WALEnd   pglogrepl.LSN // flushed end of the server's WAL after the slot became ours
 	forks    []fork        // ends of earlier timelines, oldest first
 }
@@ -63,7 +64,7 @@ func identify(ctx context.Context, conn *pgconn.PgConn) (Identity, error) {
 	if err != nil {
 		return Identity{}, classify("identify the system", connecting, err)
 	}
-	id := Identity{Timeline: sys.Timeline, WALEnd: sys.XLogPos}
+	id := Identity{Timeline: sys.Timeline, Major: majorOf(conn.ParameterStatus("server_version")), WALEnd: sys.XLogPos}
 	if id.SystemID, err = strconv.ParseUint(sys.SystemID, 10, 64); err != nil {
 		return Identity{}, fail(Protocol, "identify the system", "", "system identifier %q: %w", sys.SystemID, err)
 	}
@@ -77,6 +78,13 @@ func identify(ctx context.Context, conn *pgconn.PgConn) (Identity, error) {
 		}
 	}
 	return id, nil
+}
+
+// majorOf returns the major version of a server_version such as "17.10 (Debian 17.10-1)" or "19beta1"; 0: it is not known.
+func majorOf(version string) int {
+	digits := strings.IndexFunc(version+".", func(r rune) bool { return r < '0' || r > '9' })
+	major, _ := strconv.Atoi(version[:digits])
+	return major
 }
 
 // WithHistory adds the earlier timelines from the content of a timeline history file.

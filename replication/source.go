@@ -176,9 +176,10 @@ func (s *Source) explainOtherCluster(ctx context.Context, err error) error {
 	if cannot != nil || id.SystemID == s.firstSystem {
 		return err
 	}
-	return fail(OtherHistory, "compare with the cluster of earlier sessions", "this is another cluster than the one delivered from: "+
-		"let postgres.url lead to that again, or, if the change is intended, restart, and look for missing events with outboxcdc audit",
-		"system identifier is %d, was %d", id.SystemID, s.firstSystem)
+	remedy := fmt.Sprintf("if pg_upgrade has upgraded that server, PostgreSQL 17 or later, to this one, run `outboxcdc slot adopt --upgraded-from %d` "+
+		"(with delivery.mode at_least_once, only start the daemon again); if this server replaces that one in another way, run `outboxcdc recover`; "+
+		"otherwise let postgres.url lead to that server again", s.firstSystem)
+	return fail(OtherHistory, "compare with the cluster of earlier sessions", remedy, "system identifier is %d, was %d", id.SystemID, s.firstSystem)
 }
 
 // minMajor is the oldest supported version.

@@ -7,9 +7,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/jackc/pglogrepl"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
@@ -30,7 +32,7 @@ func newSlotCommand(load func() (*config.Config, error)) *cobra.Command {
 
 func newSlotAdoptCommand(load func() (*config.Config, error)) *cobra.Command {
 	a := &adopter{}
-	var output string
+	var output, upgraded string
 	cmd := &cobra.Command{
 		Use:   "adopt",
 		Short: "Accept the slot's present position after exit code 79",
@@ -38,7 +40,10 @@ func newSlotAdoptCommand(load func() (*config.Config, error)) *cobra.Command {
 			"position record contradict each other: the slot was recreated or advanced, or this is another server, or an older copy of it.\n" +
 			"Usually run outboxcdc recover instead: it also delivers the events that Kafka lacks. This command only writes a position record\n" +
 			"that agrees with the slot. The slot is not moved. The next start sends everything that the slot has, including events that are\n" +
-			"in Kafka already. It refuses while the slot is active or missing (docs/delivery.md).",
+			"in Kafka already. It refuses while the slot is active or missing (docs/delivery.md).\n\n" +
+			"After an upgrade with pg_upgrade from PostgreSQL 17 or later, give --upgraded-from with the system identifier of the old server. Then the\n" +
+			"command also refuses if the position record is of another server, if the old server was too old for pg_upgrade to keep the slot, or\n" +
+			"if the slot lies before what was confirmed on the old server (docs/upgrade.md).",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := load()
@@ -49,12 +54,18 @@ func newSlotAdoptCommand(load func() (*config.Config, error)) *cobra.Command {
 				return exit.With(exit.Config, errors.New("delivery.mode is at_least_once, which keeps no position record, so there is nothing to adopt; "+
 					"if the daemon runs with deduplicated, give this command the same settings"))
 			}
+			if cmd.Flags().Changed("upgraded-from") {
+				if a.upgradedFrom, err = strconv.ParseUint(upgraded, 10, 64); err != nil || a.upgradedFrom == 0 {
+					return usageError(fmt.Errorf("--upgraded-from %s: write the system identifier of the old server, such as 7412345678901234567", upgraded))
+				}
+			}
 			if err := a.run(cmd.Context(), cfg); err != nil {
 				return withExitCode(err)
 			}
 			return a.print(cmd.OutOrStdout(), output)
 		},
 	}
+	cmd.Flags().StringVar(&upgraded, "upgraded-from", "", "system identifier of the server from before pg_upgrade; the message of exit code 79 has it")
 	cmd.Flags().BoolVar(&a.dryRun, "dry-run", false, "print what would be written, and write nothing")
 	addOutputFlag(cmd, &output)
 	return cmd
@@ -65,9 +76,10 @@ const adoptTimeout = time.Minute
 
 // adopter is one run of `slot adopt`.
 type adopter struct {
-	dryRun      bool
-	onlyIfWrong bool                     // write nothing if the daemon would start as it is
-	other       *checkpoint.HistoryError // why the daemon stops when it reads the stream; nil: it does not, or it is not known
+	dryRun       bool
+	upgradedFrom uint64                   // the system from before pg_upgrade; 0: another reason
+	onlyIfWrong  bool                     // write nothing if the daemon would start as it is
+	other        *checkpoint.HistoryError // why the daemon stops when it reads the stream; nil: it does not, or it is not known
 
 	source  *replication.Source
 	slot    string
@@ -135,10 +147,13 @@ func (a *adopter) read(ctx context.Context, session *kafka.Producer) error {
 	if slot.Active {
 		return exit.With(exit.Fault, activeError(a.slot, slot))
 	}
+	if err := a.checkUpgraded(id, slot.ConfirmedFlush); err != nil {
+		return err
+	}
 	// Rows that are committed while the publication lacks the outbox are not in the stream. An adoption at that time
 	// would hide them.
 	before := ""
-	if a.old != nil && a.broken == nil {
+	if a.old != nil && a.broken == nil && a.upgradedFrom == 0 { // pg_upgrade writes the catalogs again
 		before = a.old.PublishedFor(a.events)
 	}
 	published, altered, err := a.source.Published(ctx, before)
@@ -155,7 +170,25 @@ func (a *adopter) read(ctx context.Context, session *kafka.Producer) error {
 		}
 		a.reused = a.other != nil || checkpoint.Holds(id, a.old.Acked) && a.old.Acked.CommitLSN >= id.WALEnd
 	}
-	a.new = a.old.Adoption(a.slot, id.SystemID, id.Timeline, slot.ConfirmedFlush, published, a.events, time.Now())
+	a.new = a.old.Adoption(a.slot, id.SystemID, id.Timeline, id.Major, slot.ConfirmedFlush, published, a.events, time.Now())
+	a.new.UpgradedFrom = a.upgradedFrom
+	return nil
+}
+
+// checkUpgraded returns an error if the slot cannot be the one that pg_upgrade has created on this server.
+func (a *adopter) checkUpgraded(id replication.Identity, start pglogrepl.LSN) error {
+	switch {
+	case a.upgradedFrom == 0:
+		return nil
+	case a.broken != nil:
+		return exit.With(exit.Fault, fmt.Errorf("the position record of the old server is needed, and cannot be read: %w; run outboxcdc recover", a.broken))
+	case a.old == nil:
+		return exit.With(exit.Fault, fmt.Errorf("topic %s has no position record of slot %s: nothing says what was delivered on system %d; run outboxcdc recover",
+			a.topic, a.slot, a.upgradedFrom))
+	}
+	if err := a.old.Upgraded(a.upgradedFrom, id, start); err != nil {
+		return exit.With(exit.Fault, err)
+	}
 	return nil
 }
 
@@ -242,6 +275,15 @@ func (a *adopter) text() string {
 	say("%s to %s: continue from %s, on system %d, timeline %d (record %d, adopted)",
 		verb, a.topic, a.new.Confirm, a.new.SystemID, a.new.Timeline, a.new.Generation)
 	say("what this means:")
+	if a.upgradedFrom != 0 {
+		say("  The next start begins at %s, which is where pg_upgrade has created the slot. pg_upgrade does so only if the slot of system %d\n"+
+			"  had consumed everything. It does not do so for a slot that was dropped before, or created by hand afterwards: then run\n"+
+			"  outboxcdc recover instead.", a.new.Confirm, a.upgradedFrom)
+		if a.dryRun {
+			say("nothing was changed")
+		}
+		return b.String()
+	}
 	say("  The next start begins at %s. It does not deliver events that were committed before that position:\n"+
 		"  outboxcdc recover delivers those that Kafka lacks.", a.new.Confirm)
 	say("  It skips nothing: events that Kafka already has are sent again, with the same position. Later starts skip what Kafka has.")

@@ -31,9 +31,6 @@ const (
 	upgradeSteps    = "steps"
 )
 
-// keepsSlots is the first major version whose logical slots pg_upgrade creates again in the new cluster.
-const keepsSlots = 17
-
 // UpgradeChecks is the catalogue of `upgrade check`. docs/upgrade.md has a row for each check. The exit code of every Fail is 1.
 func UpgradeChecks() []Check {
 	fails := []string{"FAIL 1"}
@@ -49,7 +46,7 @@ func UpgradeChecks() []Check {
 		{slotExists, groupSlot, "does the slot exist", fails},
 		{slotFits, groupSlot, "is it a permanent pgoutput slot of this database", fails},
 		{slotWAL, groupSlot, "is it neither lost nor invalidated", fails},
-		{slotHolder, groupSlot, "does the daemon read it: until the server stops, the daemon has to confirm what other processes write", []string{"WARN"}},
+		{slotHolder, groupSlot, "does the daemon read it, and so confirm what other processes write until the server stops", []string{"WARN"}},
 		{upgradeConsumed, groupSlot, "is everything confirmed that was in the WAL when the check began", fails},
 		{upgradeOthers, groupSlot, "can pg_upgrade keep the other logical slots of the server (it refuses all of them together)", []string{"WARN", "FAIL 1"}},
 
@@ -93,6 +90,7 @@ func (e *examination) upgrade(pg, all context.Context) {
 	e.checkKeepsSlot()
 	e.checkNoPrepared(pg)
 	e.checkSessions(pg)
+	id, idErr := e.Source.Identify(pg, e.application())
 	open, err := e.writing(pg) // before the end of the WAL is read
 	e.checkSlot(pg)
 	if e.slot != nil && e.slot.Kind == "logical" {
@@ -100,19 +98,23 @@ func (e *examination) upgrade(pg, all context.Context) {
 		e.checkReader()
 		e.awaitConsumed(pg)
 		e.checkOtherSlots(pg)
-		e.checkRecord(all)
+		if idErr != nil {
+			e.cannot(upgradeRecord, idErr)
+		} else {
+			e.checkRecord(all, id)
+		}
 	}
 	e.awaitEnded(pg, open, err)
-	e.nextSteps(pg)
+	e.nextSteps(pg, id.SystemID)
 }
 
 func (e *examination) checkKeepsSlot() {
-	if e.server.Major() >= keepsSlots {
+	if e.server.Major() >= checkpoint.KeepsSlots {
 		e.ok(upgradeVersion, "PostgreSQL %s: pg_upgrade creates the slot again, if it is valid and everything is confirmed", e.server.VersionText)
 		return
 	}
 	e.warn(upgradeVersion, []Remedy{advicef("when the slot is lost, outboxcdc recover delivers what Kafka lacks: see steps")},
-		"PostgreSQL %s: pg_upgrade keeps logical slots since PostgreSQL %d, so the slot will be lost", e.server.VersionText, keepsSlots)
+		"PostgreSQL %s: pg_upgrade keeps logical slots since PostgreSQL %d, so the slot will be lost", e.server.VersionText, checkpoint.KeepsSlots)
 }
 
 func (e *examination) checkNoPrepared(ctx context.Context) {
@@ -126,114 +128,6 @@ func (e *examination) checkNoPrepared(ctx context.Context) {
 		}, "pg_upgrade refuses a server with prepared transactions: %s has been prepared for %v", literal(x.Prepared), x.Age().Round(time.Second))
 	default:
 		e.ok(upgradePrepared, "there are none")
-	}
-}
-
-// sessionsSQL finds the clients that may write to one of the tables, except for our own and the daemon's.
-const sessionsSQL = `
-SELECT coalesce(string_agg(DISTINCT a.usename::text || CASE WHEN a.application_name <> '' THEN ' (' || a.application_name || ')' ELSE '' END, ', '), ''), count(*)
-  FROM pg_stat_activity a
- WHERE a.datname = current_database() AND a.usename IS NOT NULL AND a.pid <> pg_backend_pid()
-   AND NOT starts_with(a.application_name, 'outboxcdc')
-   AND EXISTS (SELECT FROM unnest($1::text[]) t WHERE has_table_privilege(a.usesysid, to_regclass(t), 'INSERT'))`
-
-func (e *examination) checkSessions(ctx context.Context) {
-	var tables []string
-	for i := range e.Tables {
-		tables = append(tables, e.Tables[i].quoted())
-	}
-	var who string
-	var n int
-	err := e.conn.QueryRow(ctx, sessionsSQL, tables).Scan(&who, &n)
-	switch {
-	case err != nil:
-		e.cannot(upgradeSessions, err)
-	case n > 0:
-		e.warn(upgradeSessions, []Remedy{advicef("stop these applications: what they write after this check may not be delivered when pg_upgrade runs, which then refuses")},
-			"%s may still write to an outbox: %s", human.Count(n, "session", "sessions"), who)
-	default:
-		e.ok(upgradeSessions, "no session that may write to an outbox, except for this command and the daemon")
-	}
-}
-
-// writer is a transaction that has written and not ended.
-type writer struct {
-	xid            string
-	pid            int
-	user, database string
-}
-
-// writing finds the transactions that have written. Each of them locks its own number, and every role sees these locks. No snapshot
-// lists all of them.
-func (e *examination) writing(ctx context.Context) (all []writer, err error) {
-	rows, err := e.conn.Query(ctx, `
-SELECT l.transactionid::text, l.pid, coalesce(a.usename::text, a.backend_type, ''), coalesce(a.datname::text, '')
-  FROM pg_locks l LEFT JOIN pg_stat_activity a USING (pid)
- WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND l.pid IS NOT NULL ORDER BY 1`)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		var w writer
-		if err := rows.Scan(&w.xid, &w.pid, &w.user, &w.database); err != nil {
-			return nil, err
-		}
-		all = append(all, w)
-	}
-	return all, rows.Err()
-}
-
-// upgradePause is the time between two looks at what is waited for.
-const upgradePause = 200 * time.Millisecond
-
-// awaitEnded waits until the transactions of open have ended.
-func (e *examination) awaitEnded(ctx context.Context, open []writer, err error) {
-	for len(open) > 0 && err == nil {
-		var now []writer
-		if now, err = e.writing(ctx); err != nil {
-			break
-		}
-		still := map[string]bool{}
-		for _, w := range now {
-			still[w.xid] = true
-		}
-		left := open[:0:0]
-		for _, w := range open {
-			if still[w.xid] {
-				left = append(left, w)
-			}
-		}
-		if open = left; len(open) > 0 && !pause(ctx, upgradePause, upgradePatience) {
-			w := open[0]
-			e.fail(upgradeOpen, exit.Fault, []Remedy{
-				sqlf("SELECT pid, usename, datname, state, xact_start, query FROM pg_stat_activity WHERE pid = %d", w.pid),
-				advicef("end the transaction in its application: its events cannot be delivered before its commit"),
-			}, "%s may still be committed; the first is %s, of %s in database %s (PID %d)",
-				human.Count(len(open), "open transaction", "open transactions"), w.xid, w.user, w.database, w.pid)
-			return
-		}
-	}
-	if err != nil {
-		e.cannot(upgradeOpen, err)
-		return
-	}
-	e.ok(upgradeOpen, "no transaction is open that has written")
-}
-
-// upgradePatience is the time before the end of the context at which waiting ends, so that the reason can still be reported.
-const upgradePatience = time.Second
-
-// pause waits for d. It returns false if the context ends within d and reserve.
-func pause(ctx context.Context, d, reserve time.Duration) bool {
-	if end, ok := ctx.Deadline(); ok && time.Until(end) < d+reserve {
-		return false
-	}
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
 	}
 }
 
@@ -289,7 +183,7 @@ SELECT s.slot_name::text || ' of database ' || s.database::text, coalesce(to_jso
 
 // checkOtherSlots checks the other logical slots: pg_upgrade keeps all slots or refuses.
 func (e *examination) checkOtherSlots(ctx context.Context) {
-	if e.server.Major() < keepsSlots {
+	if e.server.Major() < checkpoint.KeepsSlots {
 		e.skip(upgradeOthers, "pg_upgrade ignores the logical slots of this version")
 		return
 	}
@@ -331,14 +225,9 @@ func (e *examination) checkOtherSlots(ctx context.Context) {
 }
 
 // checkRecord compares the position record with the slot: after the upgrade, the positions of the old server mean nothing.
-func (e *examination) checkRecord(ctx context.Context) {
+func (e *examination) checkRecord(ctx context.Context, id replication.Identity) {
 	if e.Positions == "" {
 		e.skip(upgradeRecord, "delivery.mode is at_least_once, which keeps none")
-		return
-	}
-	id, err := e.Source.Identify(ctx, e.application())
-	if err != nil {
-		e.cannot(upgradeRecord, err)
 		return
 	}
 	rec, err := e.Kafka.ReadPosition(ctx, e.Positions, e.Slot)
@@ -361,6 +250,11 @@ func (e *examination) checkRecord(ctx context.Context) {
 			"the position record contradicts the slot: %s", cause(err))
 		return
 	}
+	if rec.ServerMajor == 0 {
+		e.warn(upgradeRecord, []Remedy{advicef("start the daemon of this version before the upgrade: the record is written again when the slot moves")},
+			"an earlier version of outboxcdc wrote the position record, without the version of the server: slot adopt --upgraded-from will refuse it")
+		return
+	}
 	e.ok(upgradeRecord, "it agrees with the slot; it was written for system %d", rec.SystemID)
 }
 
@@ -375,7 +269,7 @@ func (e *examination) alteredSince(ctx context.Context, rec *checkpoint.Position
 }
 
 // nextSteps lists what remains to be done, whatever the other checks have found.
-func (e *examination) nextSteps(ctx context.Context) {
+func (e *examination) nextSteps(ctx context.Context, system uint64) {
 	var slots int
 	if err := e.conn.QueryRow(ctx, "SELECT count(*) FROM pg_replication_slots WHERE slot_type = 'logical' AND NOT temporary").Scan(&slots); err != nil {
 		e.cannot(upgradeSteps, err)
@@ -384,18 +278,18 @@ func (e *examination) nextSteps(ctx context.Context) {
 	steps := []string{
 		"stop the applications that write to the outbox; the daemon keeps running",
 		"run this check again until it has no FAIL",
-		"stop the server in mode fast while the daemon is connected, then stop the daemon",
+		"directly after such a check stop the server in mode fast, and then the daemon",
 	}
 	var text string
 	switch {
-	case e.server.Major() >= keepsSlots:
+	case e.server.Major() >= checkpoint.KeepsSlots:
 		text = "the slot survives"
 		steps = append(steps,
 			fmt.Sprintf("in the new cluster set wal_level = logical and max_replication_slots to at least %d, and create no logical slot there", slots),
-			"run pg_upgrade: if the slot has not consumed the WAL yet, it refuses and changes nothing; start the old server and the daemon again then",
+			"run pg_upgrade; if it refuses because the slot has not consumed the WAL yet, nothing has changed: start the old server and the daemon again, and go back to step 2",
 			"start the new server")
 		if e.Positions != "" {
-			steps = append(steps, "outboxcdc slot adopt: until then the daemon ends with exit code 79, because the system identifier is another one")
+			steps = append(steps, fmt.Sprintf("%s slot adopt --upgraded-from %d: until then the daemon ends with exit code 79", e.Command, system))
 		}
 		steps = append(steps, "start the daemon and the applications")
 	default:

@@ -250,7 +250,13 @@ func positionOutcomes(t *testing.T, q *place, idle outcome) {
 	}
 	rec := checkpoint.PositionRecord{Slot: q.name, Generation: 1, SystemID: id.SystemID, Timeline: id.Timeline, Confirm: confirmed, Sources: "sources"}
 	store(rec)
-	if r := q.upgradeChecked(20*time.Second, idle); !strings.Contains(r.String(), "slot adopt") {
+	q.upgradeChecked(20*time.Second, idle, outcome{upgradeRecord, "WARN", "without the version of the server"})
+	if id.Major != 17 {
+		t.Errorf("the server is PostgreSQL %d", id.Major)
+	}
+	rec.ServerMajor = id.Major
+	store(rec)
+	if r := q.upgradeChecked(20*time.Second, idle); !strings.Contains(r.String(), fmt.Sprintf("slot adopt --upgraded-from %d: ", id.SystemID)) {
 		t.Errorf("the steps do not name slot adopt:\n%s", r)
 	}
 	rec.Generation, rec.Published = 2, "p1/1"

@@ -22,6 +22,8 @@ type adopted struct {
 		Adopted    bool
 		Clean      bool
 		Producers  []int64
+
+		UpgradedFrom string `json:"upgraded_from"`
 	}
 }
 

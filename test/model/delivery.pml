@@ -67,6 +67,7 @@ bit fixed = 0;          /* the cause of poison has been removed */
 /* the environment */
 byte faults = FAULTS;
 bit forked = 0, moved = 0, lost = 0;
+bit upgraded = 0;       /* pg_upgrade: timeline 2 stands for the new system, without a common past */
 byte reroutes = 0;
 /* for the properties */
 #ifdef REPEATS_ALLOWED
@@ -98,6 +99,13 @@ short row, old, set, place; /* of one step; 0 between steps */
 #define MINE(p)       ((p) == 2 -> dl : HIST(PIDS(p)) & ~dl)       /* places of this session that go to p */
 #define HIGHER(b)     ((b) < 64 -> (63 & ~((b) | ((b) - 1))) | ((b) <= COMMON -> 4032 : 0) : (4032 & ~((b) | ((b) - 1))))
 
+/* pg_upgrade refuses unless the slot has consumed everything */
+#ifdef M_UPGRADE_UNCONSUMED
+#define CONSUMED      (mem > 1)
+#else
+#define CONSUMED      (mem == 4)
+#endif
+
 /* Sums over sessions. */
 #define BY(n, p)      by[n].at[p]
 #if SESSIONS == 4
@@ -111,7 +119,7 @@ short row, old, set, place; /* of one step; 0 between steps */
 #define EVERYWHERE    (HAS(0) | HAS(1) | HAS(2))
 
 /* acked of a record as a place on the present history, at most the fork */
-#ifdef M_TIMELINE
+#if defined(M_TIMELINE) || defined(M_SYSTEM) || defined(M_ADOPT_KEEPS)
 #define ACKED(a)      ((a) > 6 -> (a) - 6 : (a))
 #define TAILSET(m)    (((m) & ALL) | ((m) >> 6))
 #else
@@ -122,7 +130,7 @@ short row, old, set, place; /* of one step; 0 between steps */
 #if defined(M_CONFIRM_OF_OTHER_TIMELINE) || defined(M_START)
 #define CUT(r)        r.confirm
 #else
-#define CUT(r)        (tl2 && !r.tl2 -> MIN(r.confirm, fork + 1) : r.confirm)
+#define CUT(r)        (tl2 && !r.tl2 && !upgraded -> MIN(r.confirm, fork + 1) : r.confirm)
 #endif
 
 /* No loss: rows that the server will not send again are in Kafka. It can break only where the slot moves or history changes. */
@@ -316,7 +324,7 @@ inline write(cleanly) {
 #else
 #define NOTFOUND      0
 #endif
-#define PHANTOMS(p)   (HAS(p) & ~IDS(ALL))
+#define PHANTOMS(p)   (upgraded -> 0 : HAS(p) & ~IDS(ALL))
 #define PLACES(p)     TAILSET(KNOWN(my.known, p))
 #ifdef M_INFER                  /* the end of a partition proves all earlier rows of that partition */
 #define UPTO(p)       ((1 << HIGHEST(PLACES(p))) - 1)
@@ -411,6 +419,9 @@ inline load() {
 inline compare() {
 	if
 	:: rec.gen == 0 -> my.known = 0; my.confirm = mem
+#ifndef M_SYSTEM
+	:: rec.gen && upgraded && !rec.tl2 -> phase = STOPPED; sometimes(6); printf("session %d stops: 79, another system\n", s)
+#endif
 	:: else ->
 		if
 		:: mem > CUT(rec) ->
@@ -564,6 +575,25 @@ active proctype world() {
 	FAILOVER_TO(2, 2)
 	FAILOVER_TO(2, 3)
 #endif
+#ifdef UPGRADE
+	/* The new cluster has a new slot at its beginning; the old one is not used any more. Every row has to be in Kafka. */
+	:: d_step { !forked && CONSUMED ->
+		printf("UPGRADE: another system, with a new slot\n"); forked = 1; upgraded = 1;
+		if
+		:: phase > NONE && phase < STOPPED -> die()
+		:: else
+		fi;
+		assert(!(ALL & ~EVERYWHERE));                      /* LOSS */
+		tl2 = 1; fork = 0; mem = 1; disk = 1 }
+	/* slot adopt --upgraded-from: the record is of the old system, and no session has the slot */
+	:: d_step { upgraded && rec.gen && !rec.tl2 && (phase == NONE || phase == STOPPED) ->
+		printf("ADOPTED\n"); phase = NONE;
+		rec.gen++; rec.from = 0; rec.confirm = mem; rec.tl2 = 1;
+#ifndef M_ADOPT_KEEPS
+		rec.acked = 0;
+#endif
+		rec.known = 0; rec.clean = 1 }
+#endif
 #ifdef SLOT_MOVED
 	:: d_step { !moved && rec.gen && phase == NONE && mem < 4 -> moved = 1; mem++; printf("ANOTHER CLIENT moves the slot to %d\n", mem) }
 	:: d_step { !moved && rec.gen && phase == NONE && mem < 3 -> moved = 1; mem = mem + 2; printf("ANOTHER CLIENT moves the slot to %d\n", mem) }
@@ -585,6 +615,7 @@ active proctype world() {
 #endif
 		if
 		:: phase == STREAM && reported -> sometimes(5)
+		:: phase == STREAM && upgraded -> sometimes(7)
 		:: else
 		fi;
 		ended = 1

@@ -36,6 +36,7 @@ func TestRules(t *testing.T) {
 		{name: "slot moved by another client", flags: []string{"FAULTS=2", "SLOT_MOVED"}},
 		{name: "slot moved, and failover", flags: []string{"FAULTS=1", "SLOT_MOVED", "FAILOVER"}},
 		{name: "dead letters", flags: []string{"FAULTS=1", "POISON", "SESSIONS=7"}},
+		{name: "pg_upgrade", flags: []string{"FAULTS=1", "UPGRADE"}},
 		{name: "at least once", flags: []string{"FAULTS=1", "AT_LEAST_ONCE"}},
 		{name: "at least once, failover", flags: []string{"FAULTS=1", "AT_LEAST_ONCE", "FAILOVER"}},
 	}
@@ -49,6 +50,7 @@ func TestRules(t *testing.T) {
 			{name: "slot moved, and failover", flags: []string{"FAULTS=2", "SLOT_MOVED", "FAILOVER"}},
 			{name: "dead letters, and failover", flags: []string{"FAULTS=1", "POISON", "FAILOVER", "SESSIONS=7"}},
 			{name: "dead letters, and another routing", flags: []string{"FAULTS=0", "POISON", "SESSIONS=4", "REROUTE"}},
+			{name: "pg_upgrade", flags: []string{"FAULTS=2", "UPGRADE", "SESSIONS=7"}},
 			{name: "at least once", flags: []string{"FAULTS=2", "AT_LEAST_ONCE"}},
 		}
 	}
@@ -62,6 +64,8 @@ func TestReached(t *testing.T) {
 		{name: "stopped at a moved slot", flags: []string{"FAULTS=1", "SLOT_MOVED", "SOMETIMES=2"}, breaks: "REACHED"},
 		{name: "slot fell back, and found rows are skipped", flags: []string{"FAULTS=2", "SOMETIMES=3"}, breaks: "REACHED"},
 		{name: "a dead letter was found", flags: []string{"FAULTS=1", "POISON", "SESSIONS=7", "SOMETIMES=4"}, breaks: "REACHED"},
+		{name: "stopped at another system", flags: []string{"FAULTS=1", "UPGRADE", "SOMETIMES=6"}, breaks: "REACHED"},
+		{name: "pg_upgrade, and everything delivered", flags: []string{"FAULTS=1", "UPGRADE", "SOMETIMES=7"}, breaks: "REACHED"},
 		{name: "phantoms, and everything delivered", flags: []string{"FAULTS=1", "FAILOVER", "SOMETIMES=5"}, breaks: "REACHED"},
 	})
 }
@@ -96,6 +100,9 @@ func TestMutants(t *testing.T) {
 		{"refusals forgotten", []string{"M_REFUSAL_FORGOTTEN", "POISON", "SESSIONS=4", "FAULTS=0"}, "DRAINED", false},
 		{"no fence, and failover", []string{"M_NO_FENCE", "FAILOVER", "FAULTS=1", "REPEATS_ALLOWED"}, "PHANTOM", false},
 		{"the record is written without end", []string{"M_WRITES_ALWAYS", "FAULTS=0", "LIVENESS"}, "ends", true},
+		{"a new system with a slot that had not consumed everything", []string{"M_UPGRADE_UNCONSUMED", "UPGRADE", "FAULTS=0"}, "LOSS", false},
+		{"the record of another system followed", []string{"M_SYSTEM", "UPGRADE", "FAULTS=0"}, "LOSS", false},
+		{"an adoption after pg_upgrade keeps the acked position", []string{"M_ADOPT_KEEPS", "UPGRADE", "FAULTS=0"}, "LOSS", false},
 		{"clean while a request is unanswered", []string{"M_CLEAN_EARLY", "FAULTS=2"}, "REPEAT", false},
 	})
 }

@@ -163,6 +163,18 @@ var historyMutants = []mutant{
 		tests: []suite{history, deduplicates},
 	},
 	{
+		name:  "upgraded-from-any-system",
+		rule:  "slot adopt --upgraded-from accepts the record of any system.",
+		edits: []edit{{"checkpoint/record.go", "	case s.SystemID != from:\n", "	case s.SystemID == 0:\n"}},
+		tests: []suite{{"./checkpoint", "^TestUpgraded$"}},
+	},
+	{
+		name:  "upgraded-from-a-version-without-slots",
+		rule:  "slot adopt --upgraded-from accepts a server whose slots pg_upgrade does not keep.",
+		edits: []edit{{"checkpoint/record.go", "	case s.ServerMajor < KeepsSlots:\n		return fmt.Errorf(", "	case s.ServerMajor < 0:\n		return fmt.Errorf("}},
+		tests: []suite{{"./checkpoint", "^TestUpgraded$"}},
+	},
+	{
 		name:  "question-without-end",
 		rule:  "Reading the position record waits for Kafka as long as sarama does.",
 		edits: []edit{{"kafka/positions.go", "	case <-ctx.Done():\n		a.err = context.Cause(ctx)\n", "	case <-p.dialer.ctx.Done():\n		a.err = context.Cause(ctx)\n"}},

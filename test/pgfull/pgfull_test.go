@@ -58,23 +58,7 @@ func TestUpgrade(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	dataOf := func(b *Build) string { return filepath.Join(dirs[b], "data") }
-	// 18 creates clusters with checksums, 17 without.
-	if _, err := before.Run(ctx, dirs[before], "pg_checksums", "--enable", "--pgdata", dataOf(before)); err != nil {
-		t.Fatal(err)
-	}
-	// Servers of pgtest ask for passwords.
-	for _, b := range []*Build{before, after} {
-		hba := filepath.Join(dataOf(b), "pg_hba.conf")
-		if err := os.WriteFile(hba, []byte("local all all trust\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if _, err := after.Run(ctx, dirs[after], "pg_upgrade", "--username", pgtest.Superuser, "--socketdir", dirs[after],
-		"--old-bindir", before.BinDir, "--new-bindir", after.BinDir, "--old-datadir", dataOf(before), "--new-datadir", dataOf(after)); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dataOf(after), "pg_hba.conf"), []byte("host all all 127.0.0.1/32 trust\n"), 0o600); err != nil {
+	if err := after.Upgrade(ctx, before, dirs[before], dirs[after]); err != nil {
 		t.Fatal(err)
 	}
 	s := start(t, ctx, after, pgtest.Options{Dir: dirs[after]})
