@@ -50,21 +50,12 @@ func (b *receiveBuffer) beforeRead() {
 	}
 }
 
-// widen is called when the socket has not been read for widenAfter.
+// widen is called when the socket has not been read for widenAfter. It may have been closed since.
 func (b *receiveBuffer) widen() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.small {
 		b.small = false
 		b.narrow(false)
-	}
-}
-
-// stop stops the timer when the socket is closed.
-func (b *receiveBuffer) stop() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.widenTimer != nil {
-		b.widenTimer.Stop()
 	}
 }

@@ -123,9 +123,7 @@ func (c *pacedConn) fill(p []byte) (n int, err error) {
 	}
 	nothing := true
 	if c.full {
-		if n, err, nothing = c.readAvailable(p); nothing {
-			c.endRound()
-		}
+		n, err, nothing = c.readAvailable(p)
 	}
 	if nothing {
 		if err := c.pause(); err != nil {
@@ -282,7 +280,6 @@ func (c *pacedConn) Close() error {
 	c.closed = true
 	c.mu.Unlock()
 	c.wake()
-	c.buffer.stop()
 	return c.Conn.Close()
 }
 

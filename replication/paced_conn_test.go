@@ -3,6 +3,7 @@ package replication
 import (
 	"bytes"
 	"math/rand/v2"
+	"net"
 	"slices"
 	"testing"
 	"time"
@@ -119,6 +120,22 @@ func TestPacedWithoutPauses(t *testing.T) {
 	})
 }
 
+// A connection without a socket has no pauses, because a read after a pause would wait.
+func TestPacedWithoutSocket(t *testing.T) {
+	client, server := net.Pipe()
+	defer client.Close()
+	defer server.Close()
+	tap := &readTap{}
+	c := newPacedConn(client, time.Hour, tap)
+	c.setAge(time.Hour * 1000)
+	for range 3 {
+		go func() { _, _ = server.Write([]byte("x")) }()
+		if n, err := c.Read(make([]byte, 1)); n != 1 || err != nil || !tap.received.Swap(false) {
+			t.Fatal(n, err, "or the stream does not know that bytes have arrived")
+		}
+	}
+}
+
 // For random arrivals: a byte waits only if the socket was read less than one pause before, and waits for less than a pause.
 func TestPacedRandom(t *testing.T) {
 	for seed := range uint64(200) {
@@ -227,7 +244,7 @@ func TestPacedFullReadDoesNotWait(t *testing.T) {
 	})
 }
 
-// drained is called before a wait, when all bytes that were read have been returned, and every maxRead bytes during a backlog.
+// drained is called before a wait and before a pause, when all bytes that were read have been returned, and every maxRead bytes during a backlog.
 func TestPacedDrained(t *testing.T) {
 	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
 		handed, calls := 0, []int(nil)
@@ -243,6 +260,18 @@ func TestPacedDrained(t *testing.T) {
 		}
 		if !slices.Equal(calls, []int{100}) {
 			t.Errorf("called after so many bytes were returned: %v", calls)
+		}
+	})
+	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
+		c.setAge(backlog)
+		startPause(s, c)
+		start, calls := time.Now(), []time.Duration(nil)
+		c.onDrained(func() { calls = append(calls, time.Since(start)) })
+		if _, err := c.Read(make([]byte, 1)); err != nil || time.Since(start) != testInterval {
+			t.Fatal(err, time.Since(start))
+		}
+		if !slices.Equal(calls, []time.Duration{0}) {
+			t.Errorf("a pause: called %v after its begin", calls)
 		}
 	})
 	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {

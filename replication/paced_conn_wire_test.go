@@ -163,14 +163,15 @@ func TestPacedDialer(t *testing.T) {
 	}
 	defer l.Close()
 	for _, interval := range []time.Duration{0, testInterval} {
-		cfg := Config{ReadInterval: interval, ReceiveBuffer: 8 << 10}
+		cfg := Config{ReadInterval: interval, ReceiveBuffer: 1 << 20} // larger than two segments
 		conn, err := cfg.pacedDialer((&net.Dialer{}).DialContext, &readTap{})(t.Context(), "tcp", l.Addr().String())
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer conn.Close()
 		paced := conn.(*pacedConn)
-		if paced.longest != interval || interval == 0 && paced.buffer.narrow != nil {
+		narrow := interval > 0 && bufferSetter(paced.Conn, 1<<20) != nil
+		if paced.longest != interval || (paced.buffer.narrow != nil) != narrow {
 			t.Errorf("%s: pauses of %s, narrow buffer: %v", interval, paced.longest, paced.buffer.narrow != nil)
 		}
 	}
