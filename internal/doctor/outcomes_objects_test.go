@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 func outboxOutcomes(t *testing.T, w *world) {
@@ -245,7 +246,7 @@ func slotOutcomes(t *testing.T, w *world) {
 }
 
 // stream reads a slot as another client.
-func (p *place) stream(user, application, slot string) interface{ Close(context.Context) error } {
+func (p *place) stream(user, application, slot string) *pgconn.PgConn {
 	p.t.Helper()
 	conn := p.replicateAs(p.s.URL(p.name, user, rolePassword), application)
 	must(p.t, pglogrepl.StartReplication(p.t.Context(), conn, slot, 0, pglogrepl.StartReplicationOptions{

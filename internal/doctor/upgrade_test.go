@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
@@ -42,13 +43,37 @@ func upgradeCatalogue() string {
 	return b.String()
 }
 
-// upgradeChecked runs CheckUpgrade, and compares everything but OK with these outcomes.
+// consume advances the slot to the end of the WAL.
+func (p *place) consume() {
+	p.t.Helper()
+	must(p.t, p.s.Exec(p.t.Context(), p.name, "SELECT pg_replication_slot_advance('"+p.name+"', pg_current_wal_lsn())"))
+}
+
+// confirmAll confirms whatever the server writes.
+func confirmAll(ctx context.Context, conn *pgconn.PgConn) error {
+	return pglogrepl.SendStandbyStatusUpdate(ctx, conn, pglogrepl.StandbyStatusUpdate{WALWritePosition: 1 << 62})
+}
+
+// upgradeChecked runs CheckUpgrade, and compares everything but OK with these outcomes. The server itself may write to its WAL after
+// consume, and the slot then has not consumed everything. In that case it begins again.
 func (p *place) upgradeChecked(patience time.Duration, all ...outcome) *Report {
 	p.t.Helper()
 	p.examine() // completes the configuration
-	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
-	defer cancel()
-	r := CheckUpgrade(ctx, p.cfg)
+	check := func() *Report {
+		ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+		defer cancel()
+		return CheckUpgrade(ctx, p.cfg)
+	}
+	r := check()
+	expected := slices.ContainsFunc(all, func(o outcome) bool { return o.check == upgradeConsumed })
+	for range 9 {
+		fell := func(f Finding) bool { return f.Check == upgradeConsumed && f.Level == Fail }
+		if expected || !slices.ContainsFunc(r.Findings, fell) {
+			break
+		}
+		p.consume()
+		r = check()
+	}
 	exit, left := 0, slices.Clone(all)
 	for _, f := range r.Findings {
 		if f.Level != Fail && f.Level != Warn {
@@ -104,9 +129,10 @@ func TestUpgradeOutcomes(t *testing.T) {
 	t.Run("an event waits", func(t *testing.T) {
 		p.in(t).upgradeChecked(soon, idle, outcome{upgradeConsumed, "FAIL 1", "no daemon reads"})
 	})
-	consume := func() {
+	consume := p.consume
+	recreate := func() {
 		t.Helper()
-		inDatabase("SELECT pg_replication_slot_advance('" + p.name + "', pg_current_wal_lsn())")
+		inDatabase("SELECT pg_drop_replication_slot('"+p.name+"')", "SELECT pg_create_logical_replication_slot('"+p.name+"', 'pgoutput')")
 	}
 	t.Run("everything is consumed", func(t *testing.T) {
 		consume()
@@ -146,30 +172,29 @@ func TestUpgradeOutcomes(t *testing.T) {
 	t.Run("another client", func(t *testing.T) {
 		q := p.in(t)
 		conn := q.stream(roleName, "debezium", q.name)
+		must(t, confirmAll(t.Context(), conn))
 		q.upgradeChecked(soon, outcome{slotHolder, "WARN", "debezium"})
 		_ = conn.Close(context.Background())
 		q.await("the end of the stream", "SELECT NOT active FROM pg_replication_slots")
+		recreate()
 	})
 	t.Run("the daemon confirms late", func(t *testing.T) {
 		q := p.in(t)
 		inDatabase("INSERT INTO outbox (aggregate_type, aggregate_id, event_type) VALUES ('order', '1', 'late')")
 		q.examine() // completes the configuration
-		conn := q.replicateAs(q.s.URL(q.name, roleName, rolePassword), q.cfg.Source.ApplicationName())
-		must(t, pglogrepl.StartReplication(t.Context(), conn, q.name, 0, pglogrepl.StartReplicationOptions{
-			PluginArgs: []string{"proto_version '1'", "publication_names '" + q.name + "'"},
-		}))
+		conn := q.stream(roleName, q.cfg.Source.ApplicationName(), q.name)
 		q.await("the stream", "SELECT active FROM pg_replication_slots")
 		q.upgradeChecked(soon, outcome{upgradeConsumed, "FAIL 1", "is not confirmed after"})
 		confirmed := make(chan error, 1)
 		go func() {
 			time.Sleep(300 * time.Millisecond)
-			confirmed <- pglogrepl.SendStandbyStatusUpdate(context.Background(), conn, pglogrepl.StandbyStatusUpdate{WALWritePosition: 1 << 62})
+			confirmed <- confirmAll(context.Background(), conn)
 		}()
 		q.upgradeChecked(later)
 		must(t, <-confirmed)
 		_ = conn.Close(context.Background())
 		q.await("the end of the stream", "SELECT NOT active FROM pg_replication_slots")
-		inDatabase("SELECT pg_drop_replication_slot('"+q.name+"')", "SELECT pg_create_logical_replication_slot('"+q.name+"', 'pgoutput')")
+		recreate()
 	})
 	t.Run("position record", func(t *testing.T) { positionOutcomes(t, p.in(t), idle) })
 	t.Run("other slots", func(t *testing.T) {
