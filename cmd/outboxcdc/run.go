@@ -61,16 +61,19 @@ func registerBuildInfo(reg prometheus.Registerer) {
 	reg.MustRegister(g)
 }
 
-// memoryLimit makes the garbage collector run more often before the heap grows beyond what tuning.max_in_flight needs:
-// the amount of garbage depends on the rate of events. With the pages of the program, about 15 MiB, the process stays
-// below 128 MB.
-const memoryLimit = 104 << 20
+// memoryLimit returns the size from which on the garbage collector runs more often, for a daemon with this window: the amount of garbage depends
+// on the rate of events. A full window takes up to twice its bytes, with the requests that are made of it, and about 128 bytes for each event.
+// With the pages of the program, about 18 MiB, a daemon with the default window stays at about 64 MiB, except while it handles large rows.
+func memoryLimit(window config.MaxInFlight) int64 {
+	const defaultBytes, defaultRecords = 16 << 20, 50_000
+	return 44<<20 + 2*max(0, int64(window.Bytes)-defaultBytes) + 128*max(0, int64(window.Records)-defaultRecords)
+}
 
 // run is the daemon. It returns nil after a complete drain. At SIGHUP it loads the configuration again.
 func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, error), level *slog.LevelVar, log *slog.Logger) error {
 	signal.Ignore(syscall.SIGPIPE) // a closed standard error must not end the process before it has drained
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(memoryLimit)
+		debug.SetMemoryLimit(memoryLimit(cfg.Tuning.MaxInFlight))
 	}
 	reg := newRegistry()
 	live := newReloader(cfg, load, level, reg, log)
