@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 )
@@ -17,7 +16,7 @@ type round struct {
 	rejoined time.Duration // until the former primary streams as a standby
 	resumed  time.Duration // until the first event of the new primary was in Kafka
 	late     time.Duration // the part of resumed for which nothing but the daemon was the cause
-	leftover bool          // the former primary kept the slot, and it was dropped
+	leftover leftover      // what the former primary kept of the slot
 	ready    time.Duration // until the standby could take over
 }
 
@@ -45,6 +44,8 @@ func held(ctx context.Context, o options, t tools, out *printer) (outcome, error
 	v.expect(counted == 0, "the daemon counts %d phantoms, want none", counted)
 	for i, r := range rounds {
 		v.expect(r.late <= resumeWithin, "%s %d: delivery resumed after %.1f s, want %s", r.kind, i+1, r.late.Seconds(), resumeWithin)
+		v.expect(r.leftover.reported <= reportWithin, "%s %d: the leftover was reported after %.1f s, want %s", r.kind, i+1, r.leftover.reported.Seconds(), reportWithin)
+		v.expect(r.leftover.ready <= copyWithin, "%s %d: the copy was ready %.1f s after the leftover was dropped, want %s", r.kind, i+1, r.leftover.ready.Seconds(), copyWithin)
 	}
 	return v, s.close(o.keep)
 }
@@ -133,8 +134,8 @@ func (s *stage) measure(ctx context.Context, r *round, former, primary *node, ac
 }
 
 // awaitReady waits until the standby could take over. The slot that a former primary keeps is in the way of the copy: it is
-// dropped, as an operator has to. It reports whether there was one.
-func (s *stage) awaitReady(ctx context.Context) (leftover bool, standby *node, err error) {
+// dropped, as an operator has to.
+func (s *stage) awaitReady(ctx context.Context) (l leftover, standby *node, err error) {
 	err = s.await(ctx, "the standby to have a copy of the slot", func(ctx context.Context) error {
 		var primary *node
 		if primary, standby, err = s.cluster.primary(ctx); err != nil {
@@ -148,8 +149,10 @@ func (s *stage) awaitReady(ctx context.Context) (leftover bool, standby *node, e
 			return err
 		}
 		if slot.leftover {
-			leftover = true
-			return errors.Join(standby.dropLeftover(ctx), errNotYet)
+			if l, err = s.drop(ctx, standby); err == nil {
+				err = errNotYet
+			}
+			return err
 		}
 		if !slot.ready {
 			// The copy needs a snapshot of the running transactions, which the server writes every 15 s.
@@ -157,7 +160,13 @@ func (s *stage) awaitReady(ctx context.Context) (leftover bool, standby *node, e
 			pause(ctx, 200*time.Millisecond)
 			return fmt.Errorf("the slot of %s is %s", standby.name, slot.text)
 		}
+		if l.found {
+			if err := s.reportStandby(ctx, "slot_ready", standby); err != nil {
+				return err
+			}
+			l.ready = time.Since(l.dropped)
+		}
 		return nil
 	})
-	return leftover, standby, err
+	return l, standby, err
 }

@@ -6,7 +6,8 @@
 // Package check judges each of them. `make failover` runs all; it needs Python with pip, and Debian's apt-get for etcd.
 //
 // tools.go fetches the programs, cluster.go and node.go run the servers, daemons.go the binary, load.go is the application,
-// stage.go puts them together, held.go and others.go are the scenarios, print.go prints.
+// stage.go puts them together, held.go and others.go are the scenarios, leftover.go drops what a former primary keeps of the
+// slot, print.go prints.
 package main
 
 import (

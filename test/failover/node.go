@@ -197,11 +197,6 @@ func (n *node) slot(ctx context.Context) (s slot, err error) {
 	return s, err
 }
 
-// dropLeftover drops the slot that a former primary keeps, as an operator has to.
-func (n *node) dropLeftover(ctx context.Context) error {
-	return n.query(ctx, "postgres", `SELECT pg_drop_replication_slot('`+slotName+`')`)
-}
-
 // request sends a request to an API; a status other than 200 is an error.
 func request(ctx context.Context, method, url, body string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewBufferString(body))

@@ -28,8 +28,8 @@ func (p *printer) indented(text string) {
 // round prints one change of the primary.
 func (p *printer) round(number int, r round, committed int64) {
 	leftover := ""
-	if r.leftover {
-		leftover = ", its slot was left over and dropped"
+	if l := r.leftover; l.found {
+		leftover = fmt.Sprintf(", its leftover of the slot reported after %.1f s, the copy ready %.1f s after standby clean", l.reported.Seconds(), l.ready.Seconds())
 	}
 	p.text("  %s %d: no primary for %.1f s, former primary back after %.1f s, delivery after %.1f s%s, standby ready after %.1f s; %d events committed",
 		r.kind, number, r.away.Seconds(), r.rejoined.Seconds(), r.resumed.Seconds(), leftover, r.ready.Seconds(), committed)
