@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -130,14 +131,17 @@ func upgradeCases() []upgradeCase {
 			}
 		}},
 		{name: "runs", done: "the daemon never stopped", runs: true, end: func(u *upgrade, o *outbox, _ *relay, _ []string) { u.stopOld(o) }},
-		{name: "refused", done: "with events in flight, so that pg_upgrade refuses; then the old server and the daemon started again", end: func(u *upgrade, o *outbox, r *relay, env []string) {
+		{name: "refused", done: "the daemon killed before it confirmed what Kafka has, so that pg_upgrade refuses; then both started again", end: func(u *upgrade, o *outbox, r *relay, env []string) {
 			r.term()
+			r = o.startStreaming(append(slices.Clone(env), "OUTBOXCDC_TUNING_STATUS_INTERVAL=1h")...) // the slot does not move
 			o.insert("order", "refused", 1, 10)
+			o.awaitArrived(patience)
+			r.kill9()
 			u.stopOld(o)
 			u.refuses()
 			must(u.t, u.oldServer.StartAgain(testContext(u.t)))
 			o.upgradeCheck(env, 1)
-			r = o.startStreaming(env...)
+			r = o.startStreaming(env...) // it skips what it finds in Kafka
 			o.upgradeCheck(env, 0)
 			u.stopOld(o)
 			r.signal(syscall.SIGKILL)
