@@ -161,7 +161,7 @@ func upgradeCases() []upgradeCase {
 	}
 }
 
-// F93: pg_upgrade while the application is stopped. `upgrade check` fails until everything is delivered. The daemon stops at the new server
+// F95: pg_upgrade while the application is stopped. `upgrade check` fails until everything is delivered. The daemon stops at the new server
 // with 79, and continues after `slot adopt --upgraded-from`: nothing is missing, and nothing is repeated.
 func TestUpgrade(t *testing.T) {
 	for _, c := range upgradeCases() {
@@ -179,7 +179,7 @@ func upgradeServer(t *testing.T, c upgradeCase) {
 	rnd := newRand(t)
 	u := newUpgrade(t)
 	o := newOutbox(t, options{pg: u.oldServer})
-	o.proves("F93", "pg_upgrade from 17 to 18, %s", c.done)
+	o.proves("F95", "pg_upgrade from 17 to 18, %s", c.done)
 	env := o.deduplicating(fence)
 	r := o.startStreaming(env...)
 	w := o.write(load{rand: rnd})
