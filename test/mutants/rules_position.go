@@ -276,7 +276,7 @@ var historyMutants = []mutant{
 	{
 		name:  "told-on-a-lost-timeline",
 		rule:  "A position confirmed on a timeline that a failover ended is valid on the new one.",
-		edits: []edit{{"checkpoint/record.go", "		allowed = min(allowed, end)\n", "		allowed = max(allowed, end)\n"}},
+		edits: []edit{{"checkpoint/record.go", "	return reach(l, s.Confirm, s.Timeline)\n", "	return s.Confirm\n"}},
 		tests: []suite{history, deduplicates},
 	},
 	{
