@@ -25,7 +25,7 @@ var kafkaMutants = []mutant{
 		rule: "A batch that is sent again gets new sequence numbers.",
 		edits: []edit{{
 			"kafka/partition.go", "	part.held, part.heldBecause = false, nil\n",
-			"	part.held, part.heldBecause = false, nil\n	for _, b := range part.queue {\n		b.sealed, b.recordPtrs, b.headerPtrs = false, nil, nil\n	}\n",
+			"	part.held, part.heldBecause = false, nil\n	for _, b := range part.queue {\n		b.sealed = false\n	}\n",
 		}},
 		tests: []suite{batches, inOrder},
 	},
