@@ -47,7 +47,7 @@ func held(ctx context.Context, o options, t tools, out *printer) (outcome, error
 		v.expect(r.leftover.reported <= reportWithin, "%s %d: the leftover was reported after %.1f s, want %s", r.kind, i+1, r.leftover.reported.Seconds(), reportWithin)
 		v.expect(r.leftover.ready <= copyWithin, "%s %d: the copy was ready %.1f s after the leftover was dropped, want %s", r.kind, i+1, r.leftover.ready.Seconds(), copyWithin)
 	}
-	return v, s.close(o.keep)
+	return s.judged(v, o.keep)
 }
 
 func (s *stage) changePrimaries(ctx context.Context, n int, out *printer) (rounds []round, err error) {

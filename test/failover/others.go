@@ -23,7 +23,7 @@ func uncleaned(ctx context.Context, o options, t tools, out *printer) (outcome, 
 	if err != nil {
 		return outcome{}, s.fail(err)
 	}
-	return v, s.close(o.keep)
+	return s.judged(v, o.keep)
 }
 
 func (s *stage) keepLeftover(ctx context.Context, out *printer) (v outcome, err error) {
@@ -166,7 +166,7 @@ func lossy(ctx context.Context, o options, t tools, out *printer) (outcome, erro
 	if err != nil {
 		return outcome{}, s.fail(err)
 	}
-	return v, s.close(o.keep)
+	return s.judged(v, o.keep)
 }
 
 func (s *stage) loseTransactions(ctx context.Context, out *printer) (v outcome, err error) {

@@ -203,6 +203,15 @@ func (s *stage) phantoms(ctx context.Context) (int, error) {
 	return int(sum), nil
 }
 
+// judged ends everything. The logs and the data of a broken promise stay.
+func (s *stage) judged(v outcome, keep bool) (outcome, error) {
+	if len(v.broken) > 0 {
+		keep = true
+		v.broken = append(v.broken, "logs and data are in "+s.dir)
+	}
+	return v, s.close(keep)
+}
+
 // close ends everything. With keep, the logs and the data stay.
 func (s *stage) close(keep bool) error {
 	var failed []error
