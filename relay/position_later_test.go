@@ -234,6 +234,16 @@ func TestAlteredPublication(t *testing.T) {
 	}
 }
 
+// replaceProcess ends the process, and prepares the next one, which has another producer id.
+func (p *fakePositions) replaceProcess() {
+	p.b.Helper()
+	if err := p.b.quit(); err != nil {
+		p.b.Error(err)
+	}
+	p.locked(func() { p.pid++ })
+	p.b.process(p.b.relay.cfg)
+}
+
 // failOver promotes a standby that has the WAL up to end.
 func (b *bench) failOver(end pglogrepl.LSN) {
 	b.Helper()
@@ -266,11 +276,7 @@ func TestCopiesOfDifferentAge(t *testing.T) {
 			b.sleep(3 * time.Second)
 			newer := b.pg.slotAt()
 			if restarted {
-				if err := b.quit(); err != nil {
-					t.Error(err)
-				}
-				p.locked(func() { p.pid++ })
-				b.process(b.relay.cfg)
+				p.replaceProcess()
 			}
 			b.pg.edit(func() { b.pg.down = true })
 			b.failOver(x.End)
@@ -370,11 +376,7 @@ func TestPhantomsAfterTwoSessions(t *testing.T) {
 			b.sleep(2 * time.Second)
 			p.locked(func() { p.lacksAnswers = false })
 			if restarted {
-				if err := b.quit(); err != nil {
-					t.Error(err)
-				}
-				p.locked(func() { p.pid++ })
-				b.process(b.relay.cfg)
+				p.replaceProcess()
 				b.start()
 			} else {
 				b.pg.cut()

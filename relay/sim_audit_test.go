@@ -307,12 +307,7 @@ func (w *world) runAudited() {
 
 // TestSimAudit is TestSim with audits, every other run with dead letters, and every third with deduplicated delivery.
 func TestSimAudit(t *testing.T) {
-	first, n := simSeeds(t, 4000)
-	if _, ok := givenSeed(t); !ok {
-		if d, more := simBudget(t); d == 0 {
-			n = max(n, more)
-		}
-	}
+	first, n := atLeastSeeds(t, 4000)
 	res := simRuns(t, "random runs with audits at any time, fresh seeds, and a fault at the end that an audit must find", "", first, func(i int) (simOptions, bool) {
 		seed := first + uint64(i)
 		return simOptions{seed: seed, audited: true, dead: seed%2 == 1, dedup: seed%3 == 1, twice: seed%20 == 0, script: (*world).runAudited}, i < n

@@ -22,12 +22,7 @@ const deadTopic = "dead"
 
 // TestSimDeadLetters is TestSim with dead letters.
 func TestSimDeadLetters(t *testing.T) {
-	first, n := simSeeds(t, 6000)
-	if _, ok := givenSeed(t); !ok {
-		if d, more := simBudget(t); d == 0 {
-			n = max(n, more)
-		}
-	}
+	first, n := atLeastSeeds(t, 6000)
 	res := simRuns(t, "random runs in which poison goes to the dead-letter topic, fresh seeds", "", first, func(i int) (simOptions, bool) {
 		return simOptions{seed: first + uint64(i), dead: true, twice: i%20 == 0}, i < n
 	})

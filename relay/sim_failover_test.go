@@ -19,12 +19,7 @@ const simStandbys = 2
 
 // TestSimFailover is TestSim with failovers, half of the runs with deduplicated delivery, half with dead letters.
 func TestSimFailover(t *testing.T) {
-	first, n := simSeeds(t, 3000)
-	if _, ok := givenSeed(t); !ok {
-		if d, more := simBudget(t); d == 0 {
-			n = max(n, more)
-		}
-	}
+	first, n := atLeastSeeds(t, 3000)
 	res := simRuns(t, "random runs in which standbys with and without the newest transactions are promoted while the daemons live", "F36 F37", first, func(i int) (simOptions, bool) {
 		seed := first + uint64(i)
 		return simOptions{seed: seed, failovers: true, dedup: seed%2 == 0, dead: seed%4 < 2, twice: seed%20 == 0}, i < n

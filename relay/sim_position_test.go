@@ -67,12 +67,7 @@ type simDeduplication struct {
 
 // TestSimDeduplicated is TestSim with deduplicated delivery, every other run with dead letters.
 func TestSimDeduplicated(t *testing.T) {
-	first, n := simSeeds(t, 4000)
-	if _, ok := givenSeed(t); !ok {
-		if d, more := simBudget(t); d == 0 {
-			n = max(n, more)
-		}
-	}
+	first, n := atLeastSeeds(t, 4000)
 	res := simRuns(t, "random runs of deduplicated delivery, fresh seeds", "", first, func(i int) (simOptions, bool) {
 		seed := first + uint64(i)
 		return simOptions{seed: seed, dedup: true, dead: seed%2 == 1, twice: seed%20 == 0}, i < n

@@ -179,12 +179,7 @@ func (pg *simPG) restream() {
 
 // TestSimRecover loses the slot after a random history, and recovers.
 func TestSimRecover(t *testing.T) {
-	first, n := simSeeds(t, 3000)
-	if _, ok := givenSeed(t); !ok {
-		if d, more := simBudget(t); d == 0 {
-			n = max(n, more)
-		}
-	}
+	first, n := atLeastSeeds(t, 3000)
 	res := simRuns(t, "random histories in which the slot is lost, recover with kills, and the daemon after it, fresh seeds", "", first, func(i int) (simOptions, bool) {
 		seed := first + uint64(i)
 		return simOptions{seed: seed, audited: true, twice: seed%20 == 0, script: (*world).recoverAll}, i < n

@@ -269,6 +269,18 @@ func simSeeds(t *testing.T, n int) (first uint64, count int) {
 	return rand.Uint64(), n
 }
 
+// atLeastSeeds is simSeeds, with the number of OUTBOXCDC_TEST_SIM if that is higher.
+func atLeastSeeds(t *testing.T, n int) (first uint64, count int) {
+	t.Helper()
+	first, count = simSeeds(t, n)
+	if _, given := givenSeed(t); !given {
+		if _, more := simBudget(t); more > count {
+			count = more
+		}
+	}
+	return first, count
+}
+
 // simBudget returns how long, or for how many seeds, TestSim runs.
 func simBudget(t *testing.T) (time.Duration, int) {
 	t.Helper()

@@ -30,10 +30,8 @@ const doctorTimeout = 30 * time.Second
 const longTransaction = 10 * time.Minute
 
 func newDoctorCommand(load func() (*config.Config, error), files *[]string) *cobra.Command {
-	var output string
-	var timeout time.Duration
 	var topics []string
-	cmd := &cobra.Command{
+	cmd := newCheckCommand(&cobra.Command{
 		Use:     "doctor",
 		Aliases: []string{"check"},
 		Short:   "Check all prerequisites in Postgres and Kafka and suggest fixes",
@@ -42,34 +40,44 @@ func newDoctorCommand(load func() (*config.Config, error), files *[]string) *cob
 			"and may run beside the daemon. Topics come from the settings and from the newest rows of the outbox. Exit code: 0, or the\n" +
 			"highest of all FAILs: 69 a server is unavailable or unhealthy, 77 a privilege is missing, 78 a setting is wrong, 79 slot,\n" +
 			"publication or table is missing, lost or changed, or there are two primaries. docs/doctor.md lists the checks.",
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if timeout <= 0 {
-				return usageError(fmt.Errorf("--timeout %v: write a time above zero, such as 30s", timeout))
-			}
-			cfg, err := load()
-			if err != nil {
-				return err
-			}
-			config, err := doctorConfig(cfg, topics, *files)
-			if err != nil {
-				return exit.With(exit.Config, err)
-			}
-			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
-			defer cancel()
-			report := doctor.Run(ctx, config)
-			if err := printAs(cmd.OutOrStdout(), output, report, report.String()); err != nil {
-				return err
-			}
-			if report.Exit != 0 {
-				return exit.Logged(report.Exit, errors.New("a check failed"))
-			}
-			return nil
-		},
+	}, load, files, &topics, doctor.Run)
+	cmd.Flags().StringArrayVar(&topics, "topic", nil, "a topic to check that neither the settings nor rows name yet; may be repeated")
+	return cmd
+}
+
+// newCheckCommand completes a command that runs checks and prints their report. topics may be nil.
+func newCheckCommand(cmd *cobra.Command, load func() (*config.Config, error), files, topics *[]string, check func(context.Context, doctor.Config) *doctor.Report) *cobra.Command {
+	var output string
+	var timeout time.Duration
+	cmd.Args = noArgs
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if timeout <= 0 {
+			return usageError(fmt.Errorf("--timeout %v: write a time above zero, such as 30s", timeout))
+		}
+		cfg, err := load()
+		if err != nil {
+			return err
+		}
+		var further []string
+		if topics != nil {
+			further = *topics
+		}
+		config, err := doctorConfig(cfg, further, *files)
+		if err != nil {
+			return exit.With(exit.Config, err)
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+		defer cancel()
+		report := check(ctx, config)
+		if err := printAs(cmd.OutOrStdout(), output, report, report.String()); err != nil {
+			return err
+		}
+		if report.Exit != 0 {
+			return exit.Logged(report.Exit, errors.New("a check failed"))
+		}
+		return nil
 	}
-	f := cmd.Flags()
-	f.DurationVar(&timeout, "timeout", doctorTimeout, "how long all checks may take together")
-	f.StringArrayVar(&topics, "topic", nil, "a topic to check that neither the settings nor rows name yet; may be repeated")
+	cmd.Flags().DurationVar(&timeout, "timeout", doctorTimeout, "how long all checks may take together")
 	addOutputFlag(cmd, &output)
 	return cmd
 }
