@@ -49,9 +49,10 @@ func (p *place) consume() {
 	must(p.t, p.s.Exec(p.t.Context(), p.name, "SELECT pg_replication_slot_advance('"+p.name+"', pg_current_wal_lsn())"))
 }
 
-// awaitQuery waits until the check has asked the server for this, and knows the answer.
+// awaitQuery waits until the check waits between two queries of these words, as it does every upgradePause.
 func (p *place) awaitQuery(words string) {
-	p.await("the query of "+words, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE state = 'idle' AND datname = '"+p.name+"' AND query LIKE '%"+words+"%')")
+	p.await("the wait after the query of "+words, "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE state = 'idle' AND datname = '"+p.name+
+		"' AND query LIKE '%"+words+"%' AND clock_timestamp() - state_change > interval '100 milliseconds')")
 }
 
 // confirmAll confirms whatever the server writes.
