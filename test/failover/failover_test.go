@@ -1,11 +1,14 @@
 package main
 
 import (
+	"context"
 	"io"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
 // Only an event of the watched server counts, whether its record or the answer to its COMMIT is seen first.
@@ -62,5 +65,42 @@ func TestResult(t *testing.T) {
 	}
 	if strings.Contains(out.String(), "fine") {
 		t.Errorf("what holds is printed as broken:\n%s", &out)
+	}
+}
+
+// A transaction that the server commits after close would be missing in the rows, and its record would be called a phantom.
+func TestLoadEndsItsTransactions(t *testing.T) {
+	const name = "load_ends"
+	ctx := t.Context()
+	pg := pgtest.ForTest(t, pgtest.Options{Major: "17"})
+	for _, exec := range [][]string{
+		{
+			"postgres", "DROP DATABASE IF EXISTS " + name + " WITH (FORCE)", "CREATE DATABASE " + name,
+			"ALTER DATABASE " + name + " SET commit_delay = 100000", "ALTER DATABASE " + name + " SET commit_siblings = 0",
+		},
+		{name, "CREATE TABLE outbox (id uuid PRIMARY KEY, aggregate_type text, aggregate_id text, event_type text, payload jsonb)"},
+	} {
+		if err := pg.Exec(ctx, exec[0], exec[1:]...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	conn := pgtest.Connect(t, pg.SuperURL(name))
+	l := startLoad(ctx, pg.SuperURL(name), 500, newArrivals())
+	if err := poll(ctx, "the first commits", func(context.Context) error {
+		if l.committed.Load() < writers {
+			return errNotYet
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	l.close()
+	var rows, open int64
+	if err := conn.QueryRow(ctx, `SELECT (SELECT count(*) FROM outbox), (SELECT count(*) FROM pg_stat_activity
+		WHERE datname = current_database() AND state = 'active' AND pid <> pg_backend_pid())`).Scan(&rows, &open); err != nil {
+		t.Fatal(err)
+	}
+	if committed := l.committed.Load(); rows != committed || open != 0 {
+		t.Errorf("after close there are %d rows of %d answered transactions, and %d are open", rows, committed, open)
 	}
 }

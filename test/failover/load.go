@@ -42,7 +42,7 @@ func startLoad(ctx context.Context, url string, rate int, a *arrivals) *load {
 	return l
 }
 
-// close stops the writers.
+// close stops the writers. When it returns, every transaction has ended on the server, too.
 func (l *load) close() {
 	l.stop()
 	l.wg.Wait()
@@ -70,8 +70,11 @@ func (l *load) write(ctx context.Context, writer int, every time.Duration) {
 	}
 }
 
-// insert commits one event. Its number orders the events of a writer, and so those of its keys.
+// insert commits one event. Its number orders the events of a writer, and so those of its keys. The end of ctx does not cancel it: the
+// server would commit all the same, after the rows were counted, and the event would look like a phantom.
 func (l *load) insert(ctx context.Context, conn *pgx.Conn, writer, n int) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
 	id := uuid.NewString()
 	_, err := conn.Exec(ctx, `INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload) VALUES ($1, 'order', $2, 'OrderPlaced', $3)`,
 		id, fmt.Sprintf("%d-%d", writer, n%keys), `{"n": `+strconv.Itoa(n)+`}`)
