@@ -17,9 +17,8 @@ import (
 
 // linkRow is a drain by the daemon over one kind of link.
 type linkRow struct {
-	Kind  string `json:"kind"` // "link"
-	Link  string `json:"link"`
-	Reads string `json:"reads"` // read_interval
+	Kind string `json:"kind"` // "link"
+	Link string `json:"link"`
 	*drainRow
 }
 
@@ -29,10 +28,7 @@ const farLatency = 5 * time.Millisecond
 // links are the kinds of connection to the servers. The pauses between reads must do no harm on any of them.
 var links = []string{"loopback", "TLS to Postgres", "TLS to Postgres and Kafka", "10 ms there and back"}
 
-// intervals are the values of read_interval compared on each link.
-var intervals = []string{"10ms", "0"}
-
-// link drains over each link, with pauses between reads and without.
+// link drains over each link.
 func (b *bench) link(ctx context.Context, o *options) error {
 	if err := b.warm(ctx); err != nil {
 		return fmt.Errorf("warm up: %w", err)
@@ -74,20 +70,18 @@ func (b *bench) link(ctx context.Context, o *options) error {
 		saved := b.settings
 		for round := range b.roundsOr(1) {
 			for _, link := range links {
-				for _, interval := range intervals {
-					b.way, b.settings = ways[link], append(slices.Clone(saved), "OUTBOXCDC_TUNING_READ_INTERVAL="+interval)
-					if link == links[2] {
-						b.settings = append(b.settings, toKafka...)
-					}
-					row, err := b.repeatDisturbed(ctx, l, &subjects[0], func(row *drainRow) error {
-						row.Kind, row.Round = "link", round+1
-						return b.out.add(linkRow{"link", link, interval, row})
-					})
-					if err != nil {
-						return fmt.Errorf("%s, %s: %w", link, interval, err)
-					}
-					b.say("%d rows a transaction, %s, read_interval %s: %s", perTx, link, interval, b.runLine(row))
+				b.way, b.settings = ways[link], slices.Clone(saved)
+				if link == links[2] {
+					b.settings = append(b.settings, toKafka...)
 				}
+				row, err := b.repeatDisturbed(ctx, l, &subjects[0], func(row *drainRow) error {
+					row.Kind, row.Round = "link", round+1
+					return b.out.add(linkRow{"link", link, row})
+				})
+				if err != nil {
+					return fmt.Errorf("%s: %w", link, err)
+				}
+				b.say("%d rows a transaction, %s: %s", perTx, link, b.runLine(row))
 			}
 		}
 		b.settings = saved

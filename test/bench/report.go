@@ -195,13 +195,18 @@ func (r *rows) drainTable(w io.Writer) {
 	}
 }
 
-func (r *rows) linkOf(load, link, interval string, figure func(*drainRow) float64) (s series) {
+func (r *rows) linkOf(load, link string, figure func(*drainRow) float64) (s series) {
 	for _, l := range r.links {
-		if l.Load == load && l.Link == link && l.Reads == interval && l.Void == "" {
+		if l.Load == load && l.Link == link && l.Void == "" {
 			s = append(s, figure(l.drainRow))
 		}
 	}
 	return s
+}
+
+// linkRatio returns the rate over a link as a part of loopback's.
+func (r *rows) linkRatio(load, link string) float64 {
+	return r.linkOf(load, link, rate).median() / r.linkOf(load, links[0], rate).median()
 }
 
 func (r *rows) linkTable(w io.Writer) {
@@ -209,15 +214,14 @@ func (r *rows) linkTable(w io.Writer) {
 		return
 	}
 	fmt.Fprint(w, "\n### Links to the server\n\nThe daemon alone; CPU in seconds per million events.\n\n"+
-		"| rows per transaction | link | read_interval | events/s | CPU | walsender |\n| --- | --- | --- | --- | --- | --- |\n")
+		"| rows per transaction | link | events/s | of loopback's | CPU | walsender | broker |\n| --- | --- | --- | --- | --- | --- | --- |\n")
 	for _, load := range []string{"link1", "link100"} {
 		for _, link := range links {
-			for _, interval := range intervals {
-				of := func(figure func(*drainRow) float64, format string) string {
-					return r.linkOf(load, link, interval, figure).text(format)
-				}
-				fmt.Fprintf(w, "| %s | %s | %s | %s | %s | %s |\n", strings.TrimPrefix(load, "link"), link, interval, of(rate, "%.0f"), of(client, "%.2f"), of(walsender, "%.2f"))
+			of := func(figure func(*drainRow) float64, format string) string {
+				return r.linkOf(load, link, figure).text(format)
 			}
+			fmt.Fprintf(w, "| %s | %s | %s | %.2f × | %s | %s | %s |\n", strings.TrimPrefix(load, "link"), link, of(rate, "%.0f"),
+				r.linkRatio(load, link), of(client, "%.2f"), of(walsender, "%.2f"), of(broker, "%.2f"))
 		}
 	}
 }
