@@ -37,9 +37,9 @@ func (p Position) AppendText(b []byte) ([]byte, error) {
 	b = append(b, ':')
 	b = strconv.AppendInt(b, int64(p.Timeline), 10)
 	b = append(b, ':')
-	const digits = "0123456789abcdef"
-	for shift := 60; shift >= 0; shift -= 4 {
-		b = append(b, digits[uint64(p.CommitLSN)>>shift&0xf])
+	b = append(b, "0000000000000000"...)
+	for i, lsn := len(b)-1, p.CommitLSN; lsn != 0; i, lsn = i-1, lsn>>4 {
+		b[i] = "0123456789abcdef"[lsn&0xf]
 	}
 	b = append(b, ':')
 	return strconv.AppendUint(b, uint64(p.Ordinal), 10), nil

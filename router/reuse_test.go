@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/decoder"
 )
 
@@ -93,6 +94,25 @@ func TestRecordIsUsedAgain(t *testing.T) {
 	}
 	if len(r.scratch) != used {
 		t.Errorf("%d bytes of scratch, at first %d", len(r.scratch), used)
+	}
+}
+
+// The text of a transaction's position is used again for its events, and for no other transaction.
+func TestPositionTextIsUsedAgain(t *testing.T) {
+	r := newRouter(t, nil)
+	var rec Record
+	p := checkpoint.Position{} // as of a row that is not from a stream
+	for _, next := range []func(){
+		func() {}, func() { p.Ordinal = 4294967295 }, func() { p.CommitLSN = 0xffffffffffffffff }, func() { p.Ordinal = 0 },
+		func() { p.SystemID = 7437482374823748237 }, func() { p.Timeline = 3 }, func() { p.CommitLSN-- }, func() { p.Ordinal = 12 },
+	} {
+		next()
+		if err := r.Route(outbox(), p, &rec); err != nil {
+			t.Fatal(err)
+		}
+		if got := string(rec.Headers[len(rec.Headers)-1].Value); got != p.String() {
+			t.Errorf("got %s, want %s", got, p)
+		}
 	}
 }
 

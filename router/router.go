@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/decoder"
@@ -35,6 +36,9 @@ type Router struct {
 
 	topics map[string]string // cache of legal topics
 	names  map[string]string // cache of header names
+
+	first     checkpoint.Position // of the current transaction
+	firstText []byte              // its text without the ordinal; empty: there was no transaction
 
 	values  [][]byte // texts of the fields
 	body    body     // of the current message
@@ -273,10 +277,22 @@ func (r *Router) routeHeaders(p *plan, ev *decoder.Event, pos checkpoint.Positio
 	}
 	if r.config.PositionHeader {
 		start := len(r.scratch)
-		r.scratch, _ = pos.AppendText(r.scratch) // its error is always nil
+		r.appendPosition(pos)
 		rec.Headers = append(rec.Headers, Header{Name: headerPosition, Value: r.scratchFrom(start)})
 	}
 	return poison
+}
+
+// appendPosition appends the text of a position to scratch. All of it except for the ordinal is the same in a transaction.
+func (r *Router) appendPosition(pos checkpoint.Position) {
+	first := pos
+	first.Ordinal = 0
+	if len(r.firstText) == 0 || r.first != first {
+		text, _ := first.AppendText(r.firstText[:0]) // its error is always nil
+		r.first, r.firstText = first, text[:len(text)-1]
+	}
+	r.scratch = append(r.scratch, r.firstText...)
+	r.scratch = strconv.AppendUint(r.scratch, uint64(pos.Ordinal), 10)
 }
 
 // removeHeader removes the headers with a name.
