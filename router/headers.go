@@ -35,7 +35,8 @@ func (r *Router) appendMembers(b []byte, rec *Record) (why string) {
 		return c.noObject()
 	}
 	for c.nextMember() {
-		name := r.name(c.memberName())
+		raw, escaped := c.memberName()
+		name := r.name(raw, escaped, rec)
 		value := r.member(&c)
 		switch {
 		case name == headerID || name == headerType || strings.HasPrefix(name, headerPrefix):
@@ -90,9 +91,15 @@ func (r *Router) unescaped(raw []byte, escaped bool) []byte {
 	return raw
 }
 
-// name returns a member's name as a string. Names are cached, because most events have the same ones.
-func (r *Router) name(raw []byte, escaped bool) string {
+// name returns the name of the next header of rec as a string. Most events have the same names: usually it is the name that the previous
+// event had in this place, else one in the cache.
+func (r *Router) name(raw []byte, escaped bool, rec *Record) string {
 	raw = r.unescaped(raw, escaped)
+	if n := len(rec.Headers); n < cap(rec.Headers) {
+		if last := rec.Headers[:n+1][n].Name; last == string(raw) {
+			return last
+		}
+	}
 	if s, ok := r.names[string(raw)]; ok {
 		return s
 	}

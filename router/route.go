@@ -75,6 +75,10 @@ func (r *Router) fillTopic(p *plan, ev *decoder.Event, value *string, rec *Recor
 
 // setTopic sets the record's topic if the name is legal and the topic may take events. Names are cached, because there are few.
 func (r *Router) setTopic(name []byte, rec *Record) *Poison {
+	if r.lastTopic != "" && string(name) == r.lastTopic {
+		rec.Topic = r.lastTopic
+		return nil
+	}
 	topic, ok := r.topics[string(name)]
 	if !ok {
 		if why := checkTopic(name); why != "" {
@@ -89,7 +93,7 @@ func (r *Router) setTopic(name []byte, rec *Record) *Poison {
 		topic = string(name)
 		r.topics[topic] = topic
 	}
-	rec.Topic = topic
+	rec.Topic, r.lastTopic = topic, topic
 	return nil
 }
 

@@ -34,8 +34,9 @@ type Router struct {
 	plans    map[*decoder.Relation]*plan
 	last     *plan // of the previous event, which usually has the same relation
 
-	topics map[string]string // cache of legal topics
-	names  map[string]string // cache of header names
+	topics    map[string]string // cache of legal topics
+	lastTopic string            // of the previous event
+	names     map[string]string // cache of header names
 
 	first     checkpoint.Position // of the current transaction
 	firstText []byte              // its text without the ordinal; empty: there was no transaction
