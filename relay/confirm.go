@@ -16,6 +16,7 @@ import (
 func (s *session) turn(ctx context.Context, now time.Time) (time.Time, error) {
 	r := s.r
 	r.tick()
+	s.counts.publish(r.met)
 	if s.gotMessage {
 		s.gotMessage, s.lastMessage = false, now
 	}

@@ -23,7 +23,7 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 		s.warnOfUpdates(ev.Relation)
 		return s.skip(ctx, r.met.updateSkipped) // it has an ordinal whatever the policy is
 	}
-	r.met.received.Inc()
+	s.counts.received++
 	routed := r.router.Route(ev, pos, &s.rec)
 	if routed != nil && asPoison(routed) == nil {
 		return routed

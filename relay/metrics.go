@@ -90,16 +90,37 @@ func NewMetrics(reg prometheus.Registerer, slot string) *Metrics {
 	return m
 }
 
-// read counts the bytes of a message. Only the session's goroutine calls it.
-func (m *Metrics) read(bytes int) {
-	m.receivedBytes.Add(float64(bytes))
+// counts are what a session has counted since it last published them. An atomic addition for each message is slow.
+type counts struct {
+	received, transactions, bytes int
+	kinds                         [decoder.KindType + 1]int
+}
+
+// read counts a message. Only the session's goroutine calls it, and publish.
+func (c *counts) read(m *Metrics, k decoder.Kind, bytes int) {
+	c.kinds[k]++
+	c.bytes += bytes
 	if bytes > m.largest {
 		m.largest = bytes
 		m.largestRow.Set(float64(bytes))
 	}
 }
 
-func (m *Metrics) message(k decoder.Kind) { m.kinds[k].Inc() }
+// publish adds the counts to the metrics. The session calls it outside of transactions, at each turn, and when it ends.
+func (c *counts) publish(m *Metrics) {
+	if c.bytes == 0 {
+		return
+	}
+	m.received.Add(float64(c.received))
+	m.transactions.Add(float64(c.transactions))
+	m.receivedBytes.Add(float64(c.bytes))
+	for k, n := range c.kinds {
+		if n > 0 {
+			m.kinds[k].Add(float64(n))
+		}
+	}
+	*c = counts{}
+}
 
 func oneIf(b bool) float64 {
 	if b {

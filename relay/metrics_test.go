@@ -1,6 +1,8 @@
 package relay
 
 import (
+	"context"
+	"errors"
 	"os"
 	"regexp"
 	"slices"
@@ -13,6 +15,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/decoder"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
 )
@@ -203,4 +206,37 @@ func TestCausesAreComplete(t *testing.T) {
 	if len(declared) != len(router.Causes) || len(declared) == 0 {
 		t.Errorf("%d are declared, %d in Causes", len(declared), len(router.Causes))
 	}
+}
+
+// TestCountsArePublished: the counts of the session's goroutine are complete after a transaction, and within one at each turn.
+func TestCountsArePublished(t *testing.T) {
+	b := newHandler(t, 7)
+	check := func(when string, want float64) {
+		if received, decoded := testutil.ToFloat64(b.r.met.received), testutil.ToFloat64(b.r.met.kinds[decoder.KindEvent]); received != want || decoded != want {
+			t.Errorf("%s: %v events received, %v decoded, want %v", when, received, decoded, want)
+		}
+	}
+	b.transaction(3)
+	check("after a commit", 3)
+	b.message(b.begin)
+	b.message(b.row)
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	b.awaiting = "the end"
+	if _, err := b.turn(ended, b.r.clock()); !errors.Is(err, errShutdown) {
+		t.Error(err)
+	}
+	check("after a turn", 4)
+}
+
+// TestCountsOfFailedSession: the counts are complete after a session that ended within a transaction.
+func TestCountsOfFailedSession(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.pg.commit("!a", "b")
+		b.start()
+		b.ends(Poison, time.Minute)
+		if n := b.metric("events_received_total"); n != 1 {
+			b.Errorf("%v events received, want 1", n)
+		}
+	})
 }

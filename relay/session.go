@@ -51,6 +51,7 @@ type session struct {
 	lastMessage   time.Time     // when the server last sent a message
 	finishBy      time.Time     // on shutdown: until when the session waits for the end of the open transaction
 	wake          chan struct{}
+	counts        counts
 	updatesLogged map[uint32]bool // tables, by OID, whose updates were logged
 
 	readsEnds bool // the ends of partitions are read before anything is sent that may be there
@@ -258,6 +259,7 @@ const burst = 256
 
 // run reads until the first error or the end of ctx.
 func (s *session) run(ctx context.Context) error {
+	defer s.counts.publish(s.r.met)
 	// Request a keepalive, which has the server's position.
 	if err := s.sendStatus(s.r.clock(), true); err != nil {
 		return err
@@ -301,12 +303,11 @@ func (s *session) handle(ctx context.Context, msg replication.Message, err error
 		return s.keepalive(msg)
 	}
 	s.endStandbyWait()
-	s.r.met.read(len(msg.Data))
 	m, err := s.decoder.Decode(msg.Data)
 	if err != nil {
 		return DecodeError(msg.WALStart, err)
 	}
-	s.r.met.message(m.Kind)
+	s.counts.read(s.r.met, m.Kind, len(msg.Data))
 	switch m.Kind {
 	case decoder.KindBegin:
 		s.begin, s.inTx = *m.Begin, true
@@ -327,7 +328,10 @@ func (s *session) handle(ctx context.Context, msg replication.Message, err error
 		s.rule.Received(m.Commit.EndLSN)
 		s.tracker.Commit(m.Commit.EndLSN)
 		s.lastCommit = m.Commit.CommitTime
-		s.r.met.transactions.Inc()
+		s.counts.transactions++
+	}
+	if !s.inTx {
+		s.counts.publish(s.r.met)
 	}
 	return nil
 }
