@@ -14,7 +14,7 @@ const maxTopicLabels = 200
 type metrics struct {
 	delivered   *prometheus.CounterVec
 	bytes       *prometheus.CounterVec
-	size        prometheus.Histogram
+	size        *sizeHistogram
 	duration    *prometheus.HistogramVec
 	batchEvents prometheus.Histogram
 	batchBytes  prometheus.Histogram
@@ -64,7 +64,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	m := &metrics{
 		delivered: counters("events_delivered_total", "Events acknowledged by Kafka.", "topic"),
 		bytes:     counters("event_bytes_total", "Key, value and headers of the events acknowledged by Kafka.", "topic"),
-		size:      histogram("event_size_bytes", "Size of an event acknowledged by Kafka: key, value and headers.", sizes),
+		size:      newSizeHistogram("event_size_bytes", "Size of an event acknowledged by Kafka: key, value and headers.", sizes),
 		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "outboxcdc_kafka_produce_duration_seconds",
 			Help:    "Time from the first sending of a batch to its acknowledgement, resends included.",
@@ -89,6 +89,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		open:     gauge("kafka_requests_in_flight", "Requests that brokers have not answered yet."),
 		labels:   map[string]struct{}{},
 	}
+	add(m.size)
 	add(m.duration)
 	add(m.changed)
 	for _, result := range endResults {
@@ -134,7 +135,49 @@ func (m *metrics) acked(b *batch) {
 	c.duration.Observe(time.Since(b.sentAt).Seconds())
 	m.batchEvents.Observe(float64(len(b.entries)))
 	m.batchBytes.Observe(float64(b.size))
-	for i := range b.entries {
-		m.size.Observe(float64(b.entries[i].size))
+	m.size.add(b.entries)
+}
+
+// sizeHistogram is a histogram of sizes that adds the entries of a batch under one lock. A prometheus.Histogram takes several atomic
+// additions for each entry.
+type sizeHistogram struct {
+	desc   *prometheus.Desc
+	bounds []float64
+
+	mu     sync.Mutex
+	counts []uint64 // of the sizes up to each bound and above the previous one; the last: above all bounds
+	sum    uint64
+}
+
+func newSizeHistogram(name, help string, bounds []float64) *sizeHistogram {
+	return &sizeHistogram{desc: prometheus.NewDesc("outboxcdc_"+name, help, nil, nil), bounds: bounds, counts: make([]uint64, len(bounds)+1)}
+}
+
+func (h *sizeHistogram) add(entries []entry) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i := range entries {
+		size, bucket := entries[i].size, 0
+		for bucket < len(h.bounds) && float64(size) > h.bounds[bucket] {
+			bucket++
+		}
+		h.counts[bucket]++
+		h.sum += uint64(size)
 	}
+}
+
+// Describe implements prometheus.Collector.
+func (h *sizeHistogram) Describe(ch chan<- *prometheus.Desc) { ch <- h.desc }
+
+// Collect implements prometheus.Collector.
+func (h *sizeHistogram) Collect(ch chan<- prometheus.Metric) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	count, buckets := uint64(0), map[float64]uint64{}
+	for i, bound := range h.bounds {
+		count += h.counts[i]
+		buckets[bound] = count
+	}
+	count += h.counts[len(h.bounds)]
+	ch <- prometheus.MustNewConstHistogram(h.desc, count, float64(h.sum), buckets)
 }

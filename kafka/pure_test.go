@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,7 @@ import (
 	"github.com/IBM/sarama"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/common/expfmt"
 	gometrics "github.com/rcrowley/go-metrics"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -316,6 +318,28 @@ func TestSaramaMetrics(t *testing.T) {
 	} {
 		if got != 0 {
 			t.Errorf("%s: %v too many", what, got)
+		}
+	}
+}
+
+// TestSizeHistogram compares with a histogram of Prometheus.
+func TestSizeHistogram(t *testing.T) {
+	const name, help = "sizes", "Sizes."
+	bounds := prometheus.ExponentialBuckets(256, 4, 3)
+	ours, theirs := newSizeHistogram(name, help, bounds), prometheus.NewHistogram(prometheus.HistogramOpts{Name: "outboxcdc_" + name, Help: help, Buckets: bounds})
+	for _, sizes := range [][]int32{{}, {0, 1, 255, 256, 257}, {1024, 1025, 4096}, {4097, 1<<31 - 1}} {
+		var entries []entry
+		for _, n := range sizes {
+			entries = append(entries, entry{size: n})
+			theirs.Observe(float64(n))
+		}
+		ours.add(entries)
+		want, err := testutil.CollectAndFormat(theirs, expfmt.TypeTextPlain, "outboxcdc_"+name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := testutil.CollectAndCompare(ours, bytes.NewReader(want)); err != nil {
+			t.Error(err)
 		}
 	}
 }
