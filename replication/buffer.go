@@ -5,11 +5,13 @@ import (
 	"time"
 )
 
-// AutoReceiveBuffer as Config.ReceiveBuffer means nearBuffer on a link with a round trip below nearLink, and the kernel's own
-// size on any other link, where a small buffer would limit the throughput.
+// AutoReceiveBuffer as Config.ReceiveBuffer means room for four segments, at least nearBuffer, on a link with a round trip below
+// nearLink, and the kernel's own size on any other link, where a small buffer would limit the throughput. The loopback has segments of
+// largestSegment, so there it means 64 KiB.
 const (
 	AutoReceiveBuffer = -1
 	nearBuffer        = 32 << 10
+	largestSegment    = 16 << 10
 	nearLink          = 300 * time.Microsecond
 )
 

@@ -50,7 +50,7 @@ func canNarrow(fd int, bytes *int) bool {
 		if time.Duration(info.Min_rtt)*time.Microsecond >= nearLink { // as measured when the connection was made
 			return false
 		}
-		*bytes = nearBuffer
+		*bytes = max(nearBuffer, 4*min(int(info.Advmss), largestSegment))
 	}
 	// A window smaller than a segment is filled by the server's timer alone, every 200 ms.
 	if 2*int(info.Advmss) > *bytes {
@@ -66,5 +66,5 @@ func limitSegments(network, _ string, raw syscall.RawConn) error {
 	if !strings.HasPrefix(network, "tcp") {
 		return nil
 	}
-	return raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG, nearBuffer/4) })
+	return raw.Control(func(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_MAXSEG, largestSegment) })
 }

@@ -13,6 +13,7 @@ import (
 	"net"
 	"runtime"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -90,15 +91,21 @@ func FuzzPacedConn(f *testing.F) {
 // maxPiece returns a random maximum size of pieces: mostly small, sometimes larger than any buffer.
 func maxPiece(rnd *rand.Rand) int { return []int{50, 1000, 9000, 40_000, 600_000}[rnd.IntN(5)] }
 
-// tcpPair returns the two ends of a TCP connection.
+// tcpPair returns the two ends of a TCP connection with the segments of the replication connection.
 func tcpPair(t testing.TB) (client, server net.Conn) {
+	t.Helper()
+	return tcpPairWith(t, limitSegments)
+}
+
+// tcpPairWith is tcpPair with another Control of the client's dialer.
+func tcpPairWith(t testing.TB, control func(network, addr string, raw syscall.RawConn) error) (client, server net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	if client, err = (&net.Dialer{Control: limitSegments}).Dial("tcp", l.Addr().String()); err != nil {
+	if client, err = (&net.Dialer{Control: control}).Dial("tcp", l.Addr().String()); err != nil {
 		t.Fatal(err)
 	}
 	if server, err = l.Accept(); err != nil {
