@@ -70,7 +70,8 @@ type Decoder struct {
 	oldValues []Value // of an update, if the whole old row was sent
 	ordinal   uint64  // of the next event; larger than Event.Ordinal to detect an overflow
 
-	err error // the first error; every later call of Decode returns it
+	message Message // the result of decode: one copy of it is returned
+	err     error   // the first error; every later call of Decode returns it
 }
 
 type knownRelation struct {
@@ -104,19 +105,18 @@ func (d *Decoder) Decode(walData []byte) (Message, error) {
 	if d.err != nil {
 		return Message{}, d.err
 	}
-	m, err := d.decode(walData)
-	if err != nil {
+	if err := d.decode(walData); err != nil {
 		d.err = err
 		return Message{}, err
 	}
-	return m, nil
+	return d.message, nil
 }
 
-func (d *Decoder) decode(b []byte) (Message, error) {
+func (d *Decoder) decode(b []byte) error {
 	if len(b) == 0 {
-		return Message{}, &Error{What: "message", Err: errShort}
+		return &Error{What: "message", Err: errShort}
 	}
-	r := reader{b: b, off: 1}
+	r := &reader{b: b, off: 1}
 	switch b[0] {
 	case 'B':
 		return d.decodeBegin(r)
@@ -134,31 +134,36 @@ func (d *Decoder) decode(b []byte) (Message, error) {
 		return d.decodeMessage(r)
 	// The content of the following messages is not used.
 	case 'T':
-		return Message{Kind: KindTruncate}, nil
+		return d.set(Message{Kind: KindTruncate})
 	case 'O':
-		return Message{Kind: KindOrigin}, nil
+		return d.set(Message{Kind: KindOrigin})
 	case 'Y':
-		return Message{Kind: KindType}, nil
+		return d.set(Message{Kind: KindType})
 	}
-	return Message{}, &Error{What: "message", Err: fmt.Errorf("unknown type %q", b[0])}
+	return &Error{What: "message", Err: fmt.Errorf("unknown type %q", b[0])}
 }
 
-func (d *Decoder) decodeBegin(r reader) (Message, error) {
+func (d *Decoder) set(m Message) error {
+	d.message = m
+	return nil
+}
+
+func (d *Decoder) decodeBegin(r *reader) error {
 	r.what = "begin"
 	if d.inTx {
 		r.fail(0, fmt.Errorf("transaction %d (commit LSN %s) is still open", d.begin.XID, d.begin.CommitLSN))
 	}
 	begin := Begin{CommitLSN: r.lsn(), CommitTime: r.time(), XID: r.uint32()}
 	if err := r.end(); err != nil {
-		return Message{}, err
+		return err
 	}
 	d.begin, d.inTx, d.ordinal = begin, true, 0
-	return Message{Kind: KindBegin, Begin: &d.begin}, nil
+	return d.set(Message{Kind: KindBegin, Begin: &d.begin})
 }
 
-func (d *Decoder) decodeCommit(r reader) (Message, error) {
+func (d *Decoder) decodeCommit(r *reader) error {
 	r.what = "commit"
-	d.requireTx(&r)
+	d.requireTx(r)
 	if flags := r.uint8(); flags != 0 {
 		r.fail(1, fmt.Errorf("unknown flags %#x", flags))
 	}
@@ -171,13 +176,13 @@ func (d *Decoder) decodeCommit(r reader) (Message, error) {
 		r.fail(10, fmt.Errorf("end LSN %s is not after commit LSN %s", commit.EndLSN, commit.CommitLSN))
 	}
 	if err := r.end(); err != nil {
-		return Message{}, err
+		return err
 	}
 	d.commit, d.inTx = commit, false
-	return Message{Kind: KindCommit, Commit: &d.commit}, nil
+	return d.set(Message{Kind: KindCommit, Commit: &d.commit})
 }
 
-func (d *Decoder) decodeRelation(r reader) (Message, error) {
+func (d *Decoder) decodeRelation(r *reader) error {
 	r.what = "relation"
 	rel := &Relation{OID: r.uint32(), Namespace: r.string(), Name: r.string()}
 	r.uint8() // replica identity
@@ -195,49 +200,49 @@ func (d *Decoder) decodeRelation(r reader) (Message, error) {
 		r.uint32() // type modifier
 	}
 	if err := r.end(); err != nil {
-		return Message{}, err
+		return err
 	}
 	// The server announces a table again whenever its definition may have changed (and after ANALYZE). The pointer identifies the
 	// version, so it changes only with the definition.
 	if old, ok := d.relations[rel.OID]; ok && sameDefinition(old.Relation, rel) {
-		return Message{Kind: KindRelation, Relation: old.Relation}, nil
+		return d.set(Message{Kind: KindRelation, Relation: old.Relation})
 	}
 	use, err := d.resolve(rel)
 	d.relations[rel.OID] = knownRelation{Relation: rel, use: use, err: err}
-	return Message{Kind: KindRelation, Relation: rel}, nil
+	return d.set(Message{Kind: KindRelation, Relation: rel})
 }
 
 func sameDefinition(a, b *Relation) bool {
 	return a.Namespace == b.Namespace && a.Name == b.Name && slices.Equal(a.Columns, b.Columns)
 }
 
-func (d *Decoder) decodeInsert(r reader) (Message, error) {
+func (d *Decoder) decodeInsert(r *reader) error {
 	r.what = "insert"
-	d.requireTx(&r)
-	rel, err := d.rowRelation(&r)
+	d.requireTx(r)
+	rel, err := d.rowRelation(r)
 	if err != nil {
-		return Message{}, err
+		return err
 	}
 	if !rel.use {
-		return Message{Kind: KindIgnored, Relation: rel.Relation}, nil
+		return d.set(Message{Kind: KindIgnored, Relation: rel.Relation})
 	}
 	if c := r.uint8(); c != 'N' {
 		r.fail(5, fmt.Errorf("tuple marker %q instead of 'N'", c))
 	}
 	d.event.Values = r.tuple(d.event.Values, rel.Relation, false)
-	return d.endEvent(&r, rel.Relation, KindEvent)
+	return d.endEvent(r, rel.Relation, KindEvent)
 }
 
 // decodeUpdate decodes the new row. It takes unchanged TOAST values from the old row, if the whole old row was sent.
-func (d *Decoder) decodeUpdate(r reader) (Message, error) {
+func (d *Decoder) decodeUpdate(r *reader) error {
 	r.what = "update"
-	d.requireTx(&r)
-	rel, err := d.rowRelation(&r)
+	d.requireTx(r)
+	rel, err := d.rowRelation(r)
 	if err != nil {
-		return Message{}, err
+		return err
 	}
 	if !rel.use {
-		return Message{Kind: KindIgnored, Relation: rel.Relation}, nil
+		return d.set(Message{Kind: KindIgnored, Relation: rel.Relation})
 	}
 	d.oldValues = d.oldValues[:0]
 	at := r.off
@@ -258,11 +263,11 @@ func (d *Decoder) decodeUpdate(r reader) (Message, error) {
 			*v = d.oldValues[i]
 		}
 	}
-	return d.endEvent(&r, rel.Relation, KindUpdate)
+	return d.endEvent(r, rel.Relation, KindUpdate)
 }
 
 // decodeMessage decodes a logical message. One that is not transactional may be within or between transactions.
-func (d *Decoder) decodeMessage(r reader) (Message, error) {
+func (d *Decoder) decodeMessage(r *reader) error {
 	r.what = "message"
 	flags := r.uint8()
 	if flags > 1 {
@@ -270,7 +275,7 @@ func (d *Decoder) decodeMessage(r reader) (Message, error) {
 	}
 	transactional := flags == 1
 	if transactional {
-		d.requireTx(&r)
+		d.requireTx(r)
 	}
 	r.lsn() // of the message's own record
 	prefix := r.zeroTerminated()
@@ -283,25 +288,25 @@ func (d *Decoder) decodeMessage(r reader) (Message, error) {
 	ours := d.messageRelation != nil && string(prefix) == d.messageRelation.Name
 	if !ours || !transactional {
 		if err := r.end(); err != nil {
-			return Message{}, err
+			return err
 		}
-		return Message{Kind: KindMessage, Refused: ours}, nil
+		return d.set(Message{Kind: KindMessage, Refused: ours})
 	}
 	d.event.Values = append(d.event.Values[:0], Value{Data: content})
-	return d.endEvent(&r, d.messageRelation, KindEvent)
+	return d.endEvent(r, d.messageRelation, KindEvent)
 }
 
 // endEvent ends the decoding of an event and gives it its ordinal.
-func (d *Decoder) endEvent(r *reader, rel *Relation, kind Kind) (Message, error) {
+func (d *Decoder) endEvent(r *reader, rel *Relation, kind Kind) error {
 	if d.ordinal > math.MaxUint32 {
 		r.fail(0, errors.New("more than 2^32 events in one transaction"))
 	}
 	if err := r.end(); err != nil {
-		return Message{}, err
+		return err
 	}
 	d.event.Relation, d.event.Begin, d.event.Ordinal, d.event.Update = rel, d.begin, uint32(d.ordinal), kind == KindUpdate
 	d.ordinal++
-	return Message{Kind: kind, Event: &d.event, Relation: rel}, nil
+	return d.set(Message{Kind: kind, Event: &d.event, Relation: rel})
 }
 
 // tuple reads a row into values, reusing its memory.
@@ -347,18 +352,18 @@ func (r *reader) value(c *Column, update bool) Value {
 }
 
 // decodeDelete finds the table of a delete. It does not read the tuple.
-func (d *Decoder) decodeDelete(r reader) (Message, error) {
+func (d *Decoder) decodeDelete(r *reader) error {
 	r.what = "delete"
-	d.requireTx(&r)
-	rel := d.relation(&r)
+	d.requireTx(r)
+	rel := d.relation(r)
 	if r.err != nil {
-		return Message{}, &Error{What: r.what, Offset: r.errOffset, Err: r.err}
+		return &Error{What: r.what, Offset: r.errOffset, Err: r.err}
 	}
 	kind := KindDelete
 	if !rel.use {
 		kind = KindIgnored
 	}
-	return Message{Kind: kind, Relation: rel.Relation}, nil
+	return d.set(Message{Kind: kind, Relation: rel.Relation})
 }
 
 func (d *Decoder) requireTx(r *reader) {

@@ -125,8 +125,8 @@ var readMutants = []mutant{
 		name: "unknown-message-skipped",
 		rule: "A message of an unknown type can be skipped.",
 		edits: []edit{{
-			"decoder/decoder.go", "	return Message{}, &Error{What: \"message\", Err: fmt.Errorf(\"unknown type %q\", b[0])}\n",
-			"	return Message{Kind: KindMessage}, nil\n",
+			"decoder/decoder.go", "	return &Error{What: \"message\", Err: fmt.Errorf(\"unknown type %q\", b[0])}\n",
+			"	return d.set(Message{Kind: KindMessage})\n",
 		}},
 		tests: []suite{{"./decoder", "^TestErrors$"}},
 	},
@@ -140,8 +140,8 @@ var readMutants = []mutant{
 		name: "ordinal-counts-foreign-rows",
 		rule: "Rows of other tables have an ordinal, too.",
 		edits: []edit{{
-			"decoder/decoder.go", "		return Message{Kind: KindIgnored, Relation: rel.Relation}, nil\n	}\n	if c := r.uint8()",
-			"		d.ordinal++\n		return Message{Kind: KindIgnored, Relation: rel.Relation}, nil\n	}\n	if c := r.uint8()",
+			"decoder/decoder.go", "		return d.set(Message{Kind: KindIgnored, Relation: rel.Relation})\n	}\n	if c := r.uint8()",
+			"		d.ordinal++\n		return d.set(Message{Kind: KindIgnored, Relation: rel.Relation})\n	}\n	if c := r.uint8()",
 		}},
 		tests: []suite{{"./decoder", "^(TestTransaction|TestRecorded|TestResolve)$"}},
 	},
