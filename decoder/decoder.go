@@ -70,8 +70,7 @@ type Decoder struct {
 	oldValues []Value // of an update, if the whole old row was sent
 	ordinal   uint64  // of the next event; larger than Event.Ordinal to detect an overflow
 
-	message Message // the result of decode: one copy of it is returned
-	err     error   // the first error; every later call of Decode returns it
+	err error // the first error; every later call of Decode returns it
 }
 
 type knownRelation struct {
@@ -101,54 +100,49 @@ func (d *Decoder) XID() uint32 { return d.begin.XID }
 
 // Decode decodes one message, the payload of one XLogData. The result points into walData and into the decoder. The error is an
 // *Error, and each later call returns the same one.
-func (d *Decoder) Decode(walData []byte) (Message, error) {
+func (d *Decoder) Decode(walData []byte) (m Message, err error) {
 	if d.err != nil {
 		return Message{}, d.err
 	}
-	if err := d.decode(walData); err != nil {
-		d.err = err
-		return Message{}, err
-	}
-	return d.message, nil
+	d.err = d.decode(walData, &m)
+	return m, d.err
 }
 
-func (d *Decoder) decode(b []byte) error {
+func (d *Decoder) decode(b []byte, m *Message) error {
 	if len(b) == 0 {
 		return &Error{What: "message", Err: errShort}
 	}
 	r := &reader{b: b, off: 1}
 	switch b[0] {
 	case 'B':
-		return d.decodeBegin(r)
+		return d.decodeBegin(r, m)
 	case 'C':
-		return d.decodeCommit(r)
+		return d.decodeCommit(r, m)
 	case 'R':
-		return d.decodeRelation(r)
+		return d.decodeRelation(r, m)
 	case 'I':
-		return d.decodeInsert(r)
+		return d.decodeInsert(r, m)
 	case 'U':
-		return d.decodeUpdate(r)
+		return d.decodeUpdate(r, m)
 	case 'D':
-		return d.decodeDelete(r)
+		return d.decodeDelete(r, m)
 	case 'M':
-		return d.decodeMessage(r)
+		return d.decodeMessage(r, m)
 	// The content of the following messages is not used.
 	case 'T':
-		return d.set(Message{Kind: KindTruncate})
+		*m = Message{Kind: KindTruncate}
+		return nil
 	case 'O':
-		return d.set(Message{Kind: KindOrigin})
+		*m = Message{Kind: KindOrigin}
+		return nil
 	case 'Y':
-		return d.set(Message{Kind: KindType})
+		*m = Message{Kind: KindType}
+		return nil
 	}
 	return &Error{What: "message", Err: fmt.Errorf("unknown type %q", b[0])}
 }
 
-func (d *Decoder) set(m Message) error {
-	d.message = m
-	return nil
-}
-
-func (d *Decoder) decodeBegin(r *reader) error {
+func (d *Decoder) decodeBegin(r *reader, m *Message) error {
 	r.what = "begin"
 	if d.inTx {
 		r.fail(0, fmt.Errorf("transaction %d (commit LSN %s) is still open", d.begin.XID, d.begin.CommitLSN))
@@ -158,10 +152,11 @@ func (d *Decoder) decodeBegin(r *reader) error {
 		return err
 	}
 	d.begin, d.inTx, d.ordinal = begin, true, 0
-	return d.set(Message{Kind: KindBegin, Begin: &d.begin})
+	*m = Message{Kind: KindBegin, Begin: &d.begin}
+	return nil
 }
 
-func (d *Decoder) decodeCommit(r *reader) error {
+func (d *Decoder) decodeCommit(r *reader, m *Message) error {
 	r.what = "commit"
 	d.requireTx(r)
 	if flags := r.uint8(); flags != 0 {
@@ -179,10 +174,11 @@ func (d *Decoder) decodeCommit(r *reader) error {
 		return err
 	}
 	d.commit, d.inTx = commit, false
-	return d.set(Message{Kind: KindCommit, Commit: &d.commit})
+	*m = Message{Kind: KindCommit, Commit: &d.commit}
+	return nil
 }
 
-func (d *Decoder) decodeRelation(r *reader) error {
+func (d *Decoder) decodeRelation(r *reader, m *Message) error {
 	r.what = "relation"
 	rel := &Relation{OID: r.uint32(), Namespace: r.string(), Name: r.string()}
 	r.uint8() // replica identity
@@ -205,18 +201,20 @@ func (d *Decoder) decodeRelation(r *reader) error {
 	// The server announces a table again whenever its definition may have changed (and after ANALYZE). The pointer identifies the
 	// version, so it changes only with the definition.
 	if old, ok := d.relations[rel.OID]; ok && sameDefinition(old.Relation, rel) {
-		return d.set(Message{Kind: KindRelation, Relation: old.Relation})
+		*m = Message{Kind: KindRelation, Relation: old.Relation}
+		return nil
 	}
 	use, err := d.resolve(rel)
 	d.relations[rel.OID] = knownRelation{Relation: rel, use: use, err: err}
-	return d.set(Message{Kind: KindRelation, Relation: rel})
+	*m = Message{Kind: KindRelation, Relation: rel}
+	return nil
 }
 
 func sameDefinition(a, b *Relation) bool {
 	return a.Namespace == b.Namespace && a.Name == b.Name && slices.Equal(a.Columns, b.Columns)
 }
 
-func (d *Decoder) decodeInsert(r *reader) error {
+func (d *Decoder) decodeInsert(r *reader, m *Message) error {
 	r.what = "insert"
 	d.requireTx(r)
 	rel, err := d.rowRelation(r)
@@ -224,17 +222,18 @@ func (d *Decoder) decodeInsert(r *reader) error {
 		return err
 	}
 	if !rel.use {
-		return d.set(Message{Kind: KindIgnored, Relation: rel.Relation})
+		*m = Message{Kind: KindIgnored, Relation: rel.Relation}
+		return nil
 	}
 	if c := r.uint8(); c != 'N' {
 		r.fail(5, fmt.Errorf("tuple marker %q instead of 'N'", c))
 	}
 	d.event.Values = r.tuple(d.event.Values, rel.Relation, false)
-	return d.endEvent(r, rel.Relation, KindEvent)
+	return d.endEvent(r, m, rel.Relation, KindEvent)
 }
 
 // decodeUpdate decodes the new row. It takes unchanged TOAST values from the old row, if the whole old row was sent.
-func (d *Decoder) decodeUpdate(r *reader) error {
+func (d *Decoder) decodeUpdate(r *reader, m *Message) error {
 	r.what = "update"
 	d.requireTx(r)
 	rel, err := d.rowRelation(r)
@@ -242,7 +241,8 @@ func (d *Decoder) decodeUpdate(r *reader) error {
 		return err
 	}
 	if !rel.use {
-		return d.set(Message{Kind: KindIgnored, Relation: rel.Relation})
+		*m = Message{Kind: KindIgnored, Relation: rel.Relation}
+		return nil
 	}
 	d.oldValues = d.oldValues[:0]
 	at := r.off
@@ -263,11 +263,11 @@ func (d *Decoder) decodeUpdate(r *reader) error {
 			*v = d.oldValues[i]
 		}
 	}
-	return d.endEvent(r, rel.Relation, KindUpdate)
+	return d.endEvent(r, m, rel.Relation, KindUpdate)
 }
 
 // decodeMessage decodes a logical message. One that is not transactional may be within or between transactions.
-func (d *Decoder) decodeMessage(r *reader) error {
+func (d *Decoder) decodeMessage(r *reader, m *Message) error {
 	r.what = "message"
 	flags := r.uint8()
 	if flags > 1 {
@@ -290,14 +290,15 @@ func (d *Decoder) decodeMessage(r *reader) error {
 		if err := r.end(); err != nil {
 			return err
 		}
-		return d.set(Message{Kind: KindMessage, Refused: ours})
+		*m = Message{Kind: KindMessage, Refused: ours}
+		return nil
 	}
 	d.event.Values = append(d.event.Values[:0], Value{Data: content})
-	return d.endEvent(r, d.messageRelation, KindEvent)
+	return d.endEvent(r, m, d.messageRelation, KindEvent)
 }
 
 // endEvent ends the decoding of an event and gives it its ordinal.
-func (d *Decoder) endEvent(r *reader, rel *Relation, kind Kind) error {
+func (d *Decoder) endEvent(r *reader, m *Message, rel *Relation, kind Kind) error {
 	if d.ordinal > math.MaxUint32 {
 		r.fail(0, errors.New("more than 2^32 events in one transaction"))
 	}
@@ -306,7 +307,8 @@ func (d *Decoder) endEvent(r *reader, rel *Relation, kind Kind) error {
 	}
 	d.event.Relation, d.event.Begin, d.event.Ordinal, d.event.Update = rel, d.begin, uint32(d.ordinal), kind == KindUpdate
 	d.ordinal++
-	return d.set(Message{Kind: kind, Event: &d.event, Relation: rel})
+	*m = Message{Kind: kind, Event: &d.event, Relation: rel}
+	return nil
 }
 
 // tuple reads a row into values, reusing its memory.
@@ -352,7 +354,7 @@ func (r *reader) value(c *Column, update bool) Value {
 }
 
 // decodeDelete finds the table of a delete. It does not read the tuple.
-func (d *Decoder) decodeDelete(r *reader) error {
+func (d *Decoder) decodeDelete(r *reader, m *Message) error {
 	r.what = "delete"
 	d.requireTx(r)
 	rel := d.relation(r)
@@ -363,7 +365,8 @@ func (d *Decoder) decodeDelete(r *reader) error {
 	if !rel.use {
 		kind = KindIgnored
 	}
-	return d.set(Message{Kind: kind, Relation: rel.Relation})
+	*m = Message{Kind: kind, Relation: rel.Relation}
+	return nil
 }
 
 func (d *Decoder) requireTx(r *reader) {

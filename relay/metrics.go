@@ -90,13 +90,14 @@ func NewMetrics(reg prometheus.Registerer, slot string) *Metrics {
 	return m
 }
 
-// counts are what a session has counted since it last published them. An atomic addition for each message is slow.
+// counts are what a session has counted since it last published them. An atomic addition for each message is slow. Only the session's
+// goroutine uses them.
 type counts struct {
 	received, transactions, bytes int
 	kinds                         [decoder.KindType + 1]int
 }
 
-// read counts a message. Only the session's goroutine calls it, and publish.
+// read counts a message.
 func (c *counts) read(m *Metrics, k decoder.Kind, bytes int) {
 	c.kinds[k]++
 	c.bytes += bytes

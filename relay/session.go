@@ -51,7 +51,7 @@ type session struct {
 	lastMessage   time.Time     // when the server last sent a message
 	finishBy      time.Time     // on shutdown: until when the session waits for the end of the open transaction
 	wake          chan struct{}
-	counts        counts
+	counts        counts          // not yet in the metrics
 	updatesLogged map[uint32]bool // tables, by OID, whose updates were logged
 
 	readsEnds bool // the ends of partitions are read before anything is sent that may be there

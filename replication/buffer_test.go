@@ -205,4 +205,7 @@ func TestNoSmallBufferForLargeSegments(t *testing.T) {
 	if bufferSetter(unlimited, 1<<20) == nil {
 		t.Error("1 MiB is enough for two segments")
 	}
+	if bufferSetter(client, largestSegment) != nil {
+		t.Error("a buffer of one segment")
+	}
 }

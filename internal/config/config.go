@@ -312,7 +312,8 @@ type Tuning struct {
 	// ReceiveBuffer is the receive buffer (SO_RCVBUF) of the replication connection on Linux, e.g. 256KiB, while
 	// read_interval is above 0; 0 leaves the size to the kernel. A small buffer makes the server send more at a time,
 	// which saves up to a fifth of its CPU, and limits throughput where the round trip is long. auto: 64KiB on loopback,
-	// 32KiB on most other links with a round trip below 0.3ms, else the kernel's. See docs/adr/0014.
+	// 32KiB on most other links with a round trip below 0.3ms, else the kernel's. A size below two TCP segments, 32KiB on
+	// loopback, leaves the size to the kernel. See docs/adr/0014.
 	ReceiveBuffer string `yaml:"receive_buffer" default:"auto" value:"auto, or a size: 256KiB, 1MiB"`
 	// DecodingWorkMem is logical_decoding_work_mem of the daemon's walsender, e.g. "256MB". A larger value keeps
 	// large transactions off the server's disk. "" means the server's setting.

@@ -191,7 +191,7 @@ func (b *bench) start(ctx context.Context) (err error) {
 		return err
 	}
 	if b.kafkaDir, err = os.MkdirTemp(brokerParent(), "outboxcdc-bench-kafka-"); err != nil {
-		return err
+		return errors.Join(err, b.pg.Close())
 	}
 	real, err := kafkatest.StartReal(ctx, kafkatest.RealOptions{
 		Dir: b.kafkaDir, MaxHeap: "1g", Guarded: &kafkatest.Guarded{Authority: b.authority, Everybody: true},
@@ -204,11 +204,7 @@ func (b *bench) start(ctx context.Context) (err error) {
 }
 
 func (b *bench) stop() {
-	err := errors.Join(b.kafka.Close(), b.pg.Close(), os.RemoveAll(b.dir))
-	if b.kafkaDir != "" {
-		err = errors.Join(err, os.RemoveAll(b.kafkaDir))
-	}
-	if err != nil {
+	if err := errors.Join(b.kafka.Close(), b.pg.Close(), os.RemoveAll(b.dir), os.RemoveAll(b.kafkaDir)); err != nil {
 		b.say("clean up: %v", err)
 	}
 }

@@ -40,8 +40,9 @@ func TestServerCannotSend(t *testing.T) {
 	r.signal(syscall.SIGTERM)
 	r.awaitExit(patience) // with 1 where the server ended before it received the last status update
 	out, notes, exit := o.runBinary(env, "peek")
-	// The slot may be past some of the 20 rows before: they were delivered, and confirmed when a second was over.
-	if n := strings.Count(out, "key="); exit != 69 || n != strings.Count(out, "key=before") || !strings.Contains(notes, "22P05") {
+	// The transaction before was delivered. Whether it was also confirmed depends on how long its delivery took.
+	n := strings.Count(out, "key=before")
+	if exit != 69 || n != 0 && n != 20 || n != strings.Count(out, "key=") || !strings.Contains(notes, "22P05") {
 		t.Errorf("peek: exit code %d after %d events\n%s\n%s", exit, n, out, notes)
 	}
 	if n := o.query(`SELECT count(*)::text FROM outbox WHERE xmin = '` + bad + `'`); n != "1" {

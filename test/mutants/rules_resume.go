@@ -126,7 +126,7 @@ var readMutants = []mutant{
 		rule: "A message of an unknown type can be skipped.",
 		edits: []edit{{
 			"decoder/decoder.go", "	return &Error{What: \"message\", Err: fmt.Errorf(\"unknown type %q\", b[0])}\n",
-			"	return d.set(Message{Kind: KindMessage})\n",
+			"	*m = Message{Kind: KindMessage}\n	return nil\n",
 		}},
 		tests: []suite{{"./decoder", "^TestErrors$"}},
 	},
@@ -140,8 +140,8 @@ var readMutants = []mutant{
 		name: "ordinal-counts-foreign-rows",
 		rule: "Rows of other tables have an ordinal, too.",
 		edits: []edit{{
-			"decoder/decoder.go", "		return d.set(Message{Kind: KindIgnored, Relation: rel.Relation})\n	}\n	if c := r.uint8()",
-			"		d.ordinal++\n		return d.set(Message{Kind: KindIgnored, Relation: rel.Relation})\n	}\n	if c := r.uint8()",
+			"decoder/decoder.go", "		*m = Message{Kind: KindIgnored, Relation: rel.Relation}\n		return nil\n	}\n	if c := r.uint8()",
+			"		d.ordinal++\n		*m = Message{Kind: KindIgnored, Relation: rel.Relation}\n		return nil\n	}\n	if c := r.uint8()",
 		}},
 		tests: []suite{{"./decoder", "^(TestTransaction|TestRecorded|TestResolve)$"}},
 	},
