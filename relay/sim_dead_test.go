@@ -51,7 +51,7 @@ func (f *flight) lane() int {
 	if f.dead {
 		return deadLane
 	}
-	return f.e.lane
+	return f.by.p.placement.queue(f.e)
 }
 
 // refused reports whether Kafka refuses the content of the record.

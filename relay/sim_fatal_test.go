@@ -83,20 +83,21 @@ func (w *world) someRows(last poisonKind) *writer {
 }
 
 // restore takes the server back to before a transaction that the process knows to be in Kafka. Another history follows, which may have
-// a transaction at the same LSN, or reach beyond it.
+// a transaction at the same LSN, or reach beyond it. No server is on a timeline before the timeline begins.
 func (w *world) restore(p *process) {
 	pg := w.pg
 	pg.crash()
 	oldest, newest := -1, -1
+	begin, _ := pg.id.EndOf(pg.id.Timeline - 1)
 	for i, tx := range pg.wal {
-		if slices.ContainsFunc(tx.rows, func(r row) bool { return r.ev != nil && !r.ev.skipped && p.prefix[r.ev] }) {
+		if tx.commit > begin && slices.ContainsFunc(tx.rows, func(r row) bool { return r.ev != nil && !r.ev.skipped && p.prefix[r.ev] }) {
 			newest = i
 			if oldest < 0 {
 				oldest = i
 			}
 		}
 	}
-	if newest < 0 { // the crash has removed it
+	if newest < 0 { // the crash has removed it, or it is of an earlier timeline
 		w.over = true
 		return
 	}

@@ -392,11 +392,14 @@ func (s *simSink) learn() {
 		}
 		if !hole {
 			p.know(e)
-			p.prefix[e] = true
+			// An event that an earlier session acked after a gap is known by itself. It belongs to the prefix when a session reads it again.
+			if e.ackedIn == s || e.tx.readIn == s.st {
+				p.prefix[e] = true
+				p.history = p.history || !e.skipped // a skipped event is not in Kafka
+			}
 			if i+1 < len(read) && read[i+1].tx == e.tx && read[i+1].ackedIn != s {
 				half[e.tx] = true
 			}
-			p.history = p.history || !e.skipped // a skipped event is not in Kafka
 		}
 		if e.order >= s.cursor && hole {
 			break

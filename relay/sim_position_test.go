@@ -88,6 +88,16 @@ func (f *flight) partitionOf() simPartition {
 	return at.of(f.e)
 }
 
+// queue returns the first lane whose records go to the same partition. They are stored in the order in which they were sent.
+func (at *placement) queue(e *event) int {
+	for lane := range e.lane {
+		if at.of(&event{lane: lane}) == at.of(e) {
+			return lane
+		}
+	}
+	return e.lane
+}
+
 func (at *placement) of(e *event) simPartition {
 	topic := at.topic(e)
 	return simPartition{topic, at.partition[e.lane] % at.counts[topic]}
