@@ -130,22 +130,31 @@ func (b *bench) try(ctx context.Context, m *mutant) result {
 
 func (s suite) String() string { return s.pkg + " " + s.run }
 
-// plant writes the changed files and the overlay that replaces the real ones with them.
-func (b *bench) plant(m *mutant, dir string) (overlay string, err error) {
+// texts returns the texts of the files that a mutant changes.
+func (b *bench) texts(m *mutant) (map[string]string, error) {
 	texts := map[string]string{}
 	for _, e := range m.edits {
 		text, ok := texts[e.file]
 		if !ok {
 			b, err := os.ReadFile(filepath.Join(b.root, e.file))
 			if err != nil {
-				return "", fmt.Errorf("the mutant no longer applies: %w", err)
+				return nil, fmt.Errorf("the mutant no longer applies: %w", err)
 			}
 			text = string(b)
 		}
 		if n := strings.Count(text, e.was); n != 1 {
-			return "", fmt.Errorf("the mutant no longer applies: %s has %d places with\n%s", e.file, n, e.was)
+			return nil, fmt.Errorf("the mutant no longer applies: %s has %d places with\n%s", e.file, n, e.was)
 		}
 		texts[e.file] = strings.Replace(text, e.was, e.is, 1)
+	}
+	return texts, nil
+}
+
+// plant writes the changed files and the overlay that replaces the real ones with them.
+func (b *bench) plant(m *mutant, dir string) (overlay string, err error) {
+	texts, err := b.texts(m)
+	if err != nil {
+		return "", err
 	}
 	replace := map[string]string{}
 	for file, text := range texts {

@@ -144,7 +144,7 @@ func TestTimeOut(t *testing.T) {
 	}
 }
 
-// TestRules checks that every wrong rule still applies to the tree, so that a change of the code fails here and not
+// TestRules checks that every wrong rule still applies to the tree and compiles, so that a change of the code fails here and not
 // when the mutants are run.
 func TestRules(t *testing.T) {
 	root, err := daemon.ModuleRoot()
@@ -152,14 +152,24 @@ func TestRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := &bench{root: root}
+	c, err := newChecker(t.Context(), root)
+	if err != nil {
+		t.Fatal(err)
+	}
 	names := map[string]bool{}
 	for _, m := range all() {
 		if names[m.name] || m.rule == "" || len(m.edits) == 0 || len(m.tests) == 0 || m.ends != "" && m.ends != "panic" && m.ends != "timeout" {
 			t.Errorf("%s: not a rule", m.name)
 		}
 		names[m.name] = true
-		if _, err := b.plant(&m, t.TempDir()); err != nil {
+		texts, err := b.texts(&m)
+		if err != nil {
 			t.Errorf("%s: %v", m.name, err)
+		}
+		for file := range texts {
+			if err := c.check(filepath.Dir(file), texts); err != nil {
+				t.Errorf("%s: does not compile: %v", m.name, err)
+			}
 		}
 		for _, s := range m.tests {
 			if _, err := regexp.Compile(s.run); err != nil {

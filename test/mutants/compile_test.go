@@ -1,0 +1,63 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"go/ast"
+	"go/build"
+	"go/importer"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// checker checks the types of changed packages against the compiled imports, for all mutants in two seconds.
+type checker struct {
+	root string
+	fset *token.FileSet
+	imp  types.Importer
+}
+
+func newChecker(ctx context.Context, root string) (*checker, error) {
+	list := exec.CommandContext(ctx, "go", "list", "-export", "-deps", "-f", "{{.ImportPath}}={{.Export}}", "./...")
+	list.Dir = root
+	out, err := list.Output()
+	if err != nil {
+		return nil, fmt.Errorf("list the packages: %w", err)
+	}
+	files := map[string]string{}
+	for line := range strings.Lines(string(out)) {
+		pkg, file, _ := strings.Cut(strings.TrimSpace(line), "=")
+		files[pkg] = file
+	}
+	c := &checker{root: root, fset: token.NewFileSet()}
+	c.imp = importer.ForCompiler(c.fset, "gc", func(pkg string) (io.ReadCloser, error) { return os.Open(files[pkg]) })
+	return c, nil
+}
+
+// check returns the first error of a package in which some files have other texts.
+func (c *checker) check(dir string, texts map[string]string) error {
+	pkg, err := build.ImportDir(filepath.Join(c.root, dir), 0)
+	if err != nil {
+		return err
+	}
+	var files []*ast.File
+	for _, name := range pkg.GoFiles {
+		var text any // nil: the file on the disk
+		if t, ok := texts[filepath.Join(dir, name)]; ok {
+			text = t
+		}
+		file, err := parser.ParseFile(c.fset, filepath.Join(c.root, dir, name), text, 0)
+		if err != nil {
+			return err
+		}
+		files = append(files, file)
+	}
+	_, err = (&types.Config{Importer: c.imp}).Check("github.com/outboxcdc/outboxcdc/"+dir, c.fset, files, nil)
+	return err
+}
