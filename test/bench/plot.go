@@ -5,6 +5,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -74,6 +75,9 @@ func (r *rows) bars() string {
 	c.text(left, 20, "start", "events a second, from process start to the last row (median)")
 	y := 34.0
 	for i, s := range subjects {
+		if !slices.ContainsFunc(r.drains, func(d drainRow) bool { return d.Subject == s.Name }) {
+			continue
+		}
 		c.rect(left+float64(i)*130, y, 10, 10, colours[i])
 		c.text(left+float64(i)*130+15, y+10, "start", s.Name)
 	}

@@ -67,15 +67,8 @@ func (r *rows) take(kind string, line []byte) error {
 		r.growth = append(r.growth, growthRow{drainRow: &drainRow{}})
 		return json.Unmarshal(line, &r.growth[len(r.growth)-1])
 	case "link":
-		row := struct {
-			linkRow
-			Reads string `json:"reads"` // read_interval; older files have runs with 0, too
-		}{linkRow: linkRow{drainRow: &drainRow{}}}
-		if err := json.Unmarshal(line, &row); err != nil || row.Reads == "0" {
-			return err
-		}
-		r.links = append(r.links, row.linkRow)
-		return nil
+		r.links = append(r.links, linkRow{drainRow: &drainRow{}})
+		return json.Unmarshal(line, &r.links[len(r.links)-1])
 	case "memory":
 		return newOf(&r.memory, line)
 	case "steady":
