@@ -87,7 +87,7 @@ func (w *world) judgeEnd(p *process) {
 		w.reached[cleanEnd] = true
 		confirmed := w.pg.highest
 		if w.pg.down { // the slot cannot be read: a position that was sent without an error counts
-			confirmed = p.sent
+			confirmed = p.sentToAny
 		}
 		if p.done != 0 && p.done >= confirmed {
 			w.fail("%s ended well with the transaction at %s acked, but the slot confirmed only up to %s", p, p.done, confirmed)

@@ -51,7 +51,7 @@ func (f *flight) lane() int {
 	if f.dead {
 		return deadLane
 	}
-	return f.by.p.placement.queue(f.e)
+	return f.by.p.placement.queue(f.e.lane)
 }
 
 // refused reports whether Kafka refuses the content of the record.
@@ -93,7 +93,7 @@ var causeOf = map[poisonKind]router.Cause{noKey: router.NullKey, tooLarge: route
 
 // wrongHeaders returns what is wrong with the headers of a dead letter, or "".
 func (e *event) wrongHeaders(rec *router.Record, at *placement) string {
-	want := map[string]string{HeaderError: string(causeOf[e.poison]), HeaderTopic: at.topicName(e), "id": strconv.Itoa(e.id)}
+	want := map[string]string{HeaderError: string(causeOf[e.poison]), HeaderTopic: at.topicName(e.lane), "id": strconv.Itoa(e.id)}
 	for _, h := range rec.Headers {
 		if v, ok := want[h.Name]; ok && v == string(h.Value) {
 			delete(want, h.Name)

@@ -60,7 +60,7 @@ func (w *world) failover() {
 		if lossy {
 			keep -= min(keep, 1+w.IntN(4))
 		}
-		if begin, _ := pg.id.EndOf(pg.id.Timeline - 1); keep < pg.flushed && pg.wal[keep].commit <= begin {
+		if keep < pg.flushed && pg.wal[keep].commit <= pg.timelineBegin() {
 			keep = pg.flushed // a standby that is not on the primary's timeline is not promoted
 		}
 		w.promote(keep, pg.copies[w.IntN(simStandbys)])
@@ -89,7 +89,7 @@ func (w *world) promote(keep int, slot pglogrepl.LSN) {
 		pg.copies[i] = min(pg.copies[i], at)
 	}
 	for _, p := range w.procs {
-		p.lastSent = min(p.lastSent, at)
+		p.lastSent, p.sentToAny = min(p.lastSent, at), min(p.sentToAny, at)
 		if p.done >= at {
 			p.done = 0
 		}
@@ -105,6 +105,12 @@ func (pg *simPG) takeBack(keep int, at pglogrepl.LSN) {
 	for i := range simLanes { // records of the lost history are not checked any more
 		pg.w.kafka.high[i] = min(pg.w.kafka.high[i], pg.lanes[i])
 	}
+}
+
+// timelineBegin returns where the server's timeline begins, 0 for the first one.
+func (pg *simPG) timelineBegin() pglogrepl.LSN {
+	lsn, _ := pg.id.EndOf(pg.id.Timeline - 1)
+	return lsn
 }
 
 // fork begins a new timeline. w.mu is held.

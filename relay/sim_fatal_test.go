@@ -88,9 +88,8 @@ func (w *world) restore(p *process) {
 	pg := w.pg
 	pg.crash()
 	oldest, newest := -1, -1
-	begin, _ := pg.id.EndOf(pg.id.Timeline - 1)
 	for i, tx := range pg.wal {
-		if tx.commit > begin && slices.ContainsFunc(tx.rows, func(r row) bool { return r.ev != nil && !r.ev.skipped && p.prefix[r.ev] }) {
+		if tx.commit > pg.timelineBegin() && slices.ContainsFunc(tx.rows, func(r row) bool { return r.ev != nil && !r.ev.skipped && p.prefix[r.ev] }) {
 			newest = i
 			if oldest < 0 {
 				oldest = i

@@ -284,7 +284,7 @@ func (e *event) wrong(rec *router.Record, id replication.Identity, at *placement
 			position = string(h.Value)
 		}
 	}
-	topic, key := at.topicName(e), e.key
+	topic, key := at.topicName(e.lane), e.key
 	if rec.Topic == deadTopic {
 		topic = deadTopic
 		if e.poison == noKey {

@@ -85,32 +85,31 @@ func (f *flight) partitionOf() simPartition {
 		return simPartition{len(simTopics) - 1, 0}
 	}
 	at := &f.by.p.placement
-	return at.of(f.e)
+	return at.of(f.e.lane)
 }
 
 // queue returns the first lane whose records go to the same partition. They are stored in the order in which they were sent.
-func (at *placement) queue(e *event) int {
-	for lane := range e.lane {
-		if at.of(&event{lane: lane}) == at.of(e) {
-			return lane
+func (at *placement) queue(lane int) int {
+	for first := range lane {
+		if at.of(first) == at.of(lane) {
+			return first
 		}
 	}
-	return e.lane
+	return lane
 }
 
-func (at *placement) of(e *event) simPartition {
-	topic := at.topic(e)
-	return simPartition{topic, at.partition[e.lane] % at.counts[topic]}
+// of returns the partition of the events of a lane that are no dead letters.
+func (at *placement) of(lane int) simPartition {
+	topic := slices.Index(simTopics[:], at.topicName(lane))
+	return simPartition{topic, at.partition[lane] % at.counts[topic]}
 }
 
-// topic returns the number of the topic of an event that is no dead letter.
-func (at *placement) topic(e *event) int { return slices.Index(simTopics[:], at.topicName(e)) }
-
-func (at *placement) topicName(e *event) string {
-	if t, ok := at.routes[e.topic()]; ok {
+func (at *placement) topicName(lane int) string {
+	topic := simTopics[lane/2]
+	if t, ok := at.routes[topic]; ok {
 		return t
 	}
-	return e.topic()
+	return topic
 }
 
 // append adds a record to its partition's log. w.mu is held.

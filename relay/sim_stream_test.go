@@ -308,7 +308,7 @@ func (st *simStream) Status(confirmed pglogrepl.LSN, reply bool, now time.Time) 
 func (st *simStream) status(confirmed pglogrepl.LSN, reply bool, now time.Time) error {
 	w, p := st.pg.w, st.p
 	w.see(p, "status", uint64(confirmed), 0)
-	p.sent = max(p.sent, confirmed)
+	p.sentToAny = max(p.sentToAny, confirmed)
 	if st.id.Timeline == st.pg.id.Timeline {
 		p.lastSent = max(p.lastSent, confirmed)
 	}

@@ -154,8 +154,8 @@ type process struct {
 	known       []bool          // by event: it must not send the event again
 	prefix      map[*event]bool // the known events before the first unknown one
 	refused     map[*event]bool
-	sent        pglogrepl.LSN // the highest position in its status updates
-	lastSent    pglogrepl.LSN // of those, the highest one on the server's timeline
+	lastSent    pglogrepl.LSN // the highest position in its status updates to the primary
+	sentToAny   pglogrepl.LSN // the same, also to a former primary, whose connection is not broken yet
 	begun       bool          // it has read from a stream
 	done        pglogrepl.LSN // commit LSN of the last transaction that it knows to be completely in Kafka
 	singlyUntil pglogrepl.LSN // up to this commit LSN it sends record by record

@@ -25,7 +25,7 @@ type checker struct {
 
 func newChecker(ctx context.Context, root string) (*checker, error) {
 	list := exec.CommandContext(ctx, "go", "list", "-export", "-deps", "-f", "{{.ImportPath}}={{.Export}}", "./...")
-	list.Dir = root
+	list.Dir, list.Stderr = root, os.Stderr
 	out, err := list.Output()
 	if err != nil {
 		return nil, fmt.Errorf("list the packages: %w", err)
