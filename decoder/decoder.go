@@ -31,12 +31,13 @@ const (
 	KindMessage       // a logical message that is not an event
 	KindOrigin        //
 	KindType          // the name of a data type
+	KindAbort         // the end of a rolled-back transaction, of which nothing was sent
 )
 
 var kindNames = [...]string{
 	KindBegin: "begin", KindEvent: "event", KindCommit: "commit", KindRelation: "relation", KindIgnored: "ignored",
 	KindUpdate: "update", KindDelete: "delete", KindTruncate: "truncate", KindMessage: "message", KindOrigin: "origin",
-	KindType: "type",
+	KindType: "type", KindAbort: "abort",
 }
 
 func (k Kind) String() string {
@@ -128,6 +129,8 @@ func (d *Decoder) decode(b []byte, m *Message) error {
 		return d.decodeDelete(r, m)
 	case 'M':
 		return d.decodeMessage(r, m)
+	case 'A':
+		return d.decodeAbort(r, m)
 	// The content of the following messages is not used.
 	case 'T':
 		*m = Message{Kind: KindTruncate}
@@ -295,6 +298,24 @@ func (d *Decoder) decodeMessage(r *reader, m *Message) error {
 	}
 	d.event.Values = append(d.event.Values[:0], Value{Data: content})
 	return d.endEvent(r, m, d.messageRelation, KindEvent)
+}
+
+// decodeAbort decodes Stream Abort, which belongs to streaming mode. PostgreSQL 18 up to and including 18.6 also sends it without that mode, for the
+// subtransactions of a rolled-back transaction that was larger than logical_decoding_work_mem. Nothing of them was sent before, so there is nothing
+// to undo. The server decodes a rollback between the transactions that it sends. A Stream Abort within a transaction would be about rows that were
+// sent, and is an error.
+func (d *Decoder) decodeAbort(r *reader, m *Message) error {
+	r.what = "stream abort"
+	if d.inTx {
+		r.fail(0, fmt.Errorf("transaction %d (commit LSN %s) is open", d.begin.XID, d.begin.CommitLSN))
+	}
+	r.uint32() // the transaction
+	r.uint32() // the subtransaction
+	if err := r.end(); err != nil {
+		return err
+	}
+	*m = Message{Kind: KindAbort}
+	return nil
 }
 
 // endEvent ends the decoding of an event and gives it its ordinal.

@@ -48,6 +48,7 @@ func TestTransaction(t *testing.T) {
 			t.Errorf("\n got %+v %+v\nwant %+v %+v", got, got.Event, want, want.Event)
 		}
 	}
+	abort := []byte("A\x00\x00\x02\xef\x00\x00\x02\xf0")
 	for _, at := range []uint32{0, 1} { // twice: the second transaction counts from 0 again
 		b := begin(0x1A2B)
 		b.XID += at
@@ -77,6 +78,8 @@ func TestTransaction(t *testing.T) {
 		step(encCommit(c), Message{Kind: KindCommit, Commit: &c})
 		step(encMessage(false, "ours", "x"), Message{Kind: KindMessage, Refused: true})
 		step(encMessage(false, "others", ""), Message{Kind: KindMessage})
+		step(abort, Message{Kind: KindAbort})
+		step(abort, Message{Kind: KindAbort})
 	}
 }
 
@@ -84,6 +87,7 @@ func TestErrors(t *testing.T) {
 	b, c := encBegin(begin(0x1A2B)), encCommit(commit(0x1A2B))
 	rel := encRelation(outboxRel)
 	insert := encInsert(16385, text("1"), text("two"))
+	abort := []byte("A\x00\x00\x02\xef\x00\x00\x02\xf0")
 	edit := func(p []byte, at int, with ...byte) []byte {
 		p = slices.Clone(p)
 		copy(p[at:], with)
@@ -141,6 +145,10 @@ func TestErrors(t *testing.T) {
 		{"message of 4 GB", [][]byte{b, edit(encMessage(true, "x", ""), 12, 0xff, 0xff, 0xff, 0xff)}, "decode message at byte 12: content of 4294967295 bytes, the message has 0 left"},
 		{"message too long", [][]byte{b, append(encMessage(false, "x", ""), 0)}, "decode message at byte 16: 1 bytes left over"},
 		{"delete without relation", [][]byte{b, []byte("D\x00\x00\x40\x01")}, "decode delete at byte 1: relation 16385 was never announced"},
+		{"stream abort in a transaction", [][]byte{b, abort}, "decode stream abort at byte 0: transaction 700 (commit LSN 0/1A2B) is open"},
+		{"stream abort in a transaction after rows", [][]byte{b, rel, insert, abort}, "decode stream abort at byte 0: transaction 700 (commit LSN 0/1A2B) is open"},
+		{"stream abort of one xid", [][]byte{abort[:5]}, "decode stream abort at byte 5: message ends early"},
+		{"stream abort of a parallel stream", [][]byte{append(abort[:9:9], make([]byte, 16)...)}, "decode stream abort at byte 9: 16 bytes left over"},
 		{"delete too short", [][]byte{b, rel, []byte("D\x00\x00\x40")}, "decode delete at byte 1: message ends early"},
 	}
 	for _, tt := range tests {
@@ -389,7 +397,7 @@ func TestLyingLengthsAllocateNothing(t *testing.T) {
 
 func TestKindString(t *testing.T) {
 	seen := map[string]bool{}
-	for k := KindBegin; k <= KindType; k++ {
+	for k := KindBegin; k <= KindAbort; k++ {
 		if s := k.String(); s == "" || strings.Contains(s, " ") || seen[s] {
 			t.Errorf("kind %d is %q", k, s)
 		}
@@ -398,7 +406,7 @@ func TestKindString(t *testing.T) {
 	if s := Kind(0).String(); s != "kind 0" {
 		t.Error(s)
 	}
-	if s := (KindType + 1).String(); s != "kind 12" {
+	if s := (KindAbort + 1).String(); s != "kind 13" {
 		t.Error(s)
 	}
 }

@@ -18,6 +18,7 @@ func FuzzDecode(f *testing.F) {
 	for _, stream := range [][][]byte{
 		{encBegin(begin(9)), encRelation(outboxRel), encInsert(16385, text("1"), null), encUpdate(16385, nil, text("2"), Value{Null: true, Unchanged: true}), encInsert(16385, text(""), text("é")), encCommit(commit(9))},
 		{encBegin(begin(9)), encRelation(otherRel), encInsert(16390, null), []byte("U\x00\x00\x40\x06N"), encUpdate(16385, []Value{text("1"), text("l")}, text("2"), Value{Null: true, Unchanged: true}), []byte("T"), []byte("Y"), []byte("O"), encMessage(true, "outbox", "{}"), encMessage(false, "outbox", ""), encMessage(true, "x", "y"), encCommit(commit(9))},
+		{[]byte("A12345678"), encBegin(begin(9)), encCommit(commit(9)), []byte("A12345678"), encBegin(begin(10)), []byte("A12345678")},
 		{encRelation(table(1, "outbox")), encBegin(begin(9)), encInsert(1)},
 	} {
 		var b []byte
@@ -67,6 +68,10 @@ func FuzzDecode(f *testing.F) {
 					t.Fatalf("%q is %+v", msg, m.Commit)
 				}
 				open = false
+			case KindAbort:
+				if open || len(msg) != 9 {
+					t.Fatalf("%q is a stream abort", msg)
+				}
 			case KindRelation:
 				if !bytes.Equal(encRelation(m.Relation), zeroUnread(msg)) {
 					t.Fatalf("%q is %+v", msg, m.Relation)

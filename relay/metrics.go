@@ -24,7 +24,7 @@ type Metrics struct {
 	statusSent       prometheus.Counter
 	statusFailed     prometheus.Counter
 	keepalives       prometheus.Counter
-	kinds            [decoder.KindType + 1]prometheus.Counter // by decoder.Kind
+	kinds            [decoder.KindAbort + 1]prometheus.Counter // by decoder.Kind
 	reconnects       *prometheus.CounterVec
 	backpressure     prometheus.Counter
 	slotAhead        prometheus.Counter
@@ -83,7 +83,7 @@ func NewMetrics(reg prometheus.Registerer, slot string) *Metrics {
 	}
 	messages := counters("replication_messages_total", "Messages of the stream by type.", "type")
 	m.keepalives = messages.WithLabelValues("keepalive")
-	for k := decoder.KindBegin; k <= decoder.KindType; k++ {
+	for k := decoder.KindBegin; k <= decoder.KindAbort; k++ {
 		m.kinds[k] = messages.WithLabelValues(k.String())
 	}
 	m.deadLettered = counters("events_dead_lettered_total", "Events that the dead-letter topic has acknowledged.", "topic", "reason")
@@ -94,7 +94,7 @@ func NewMetrics(reg prometheus.Registerer, slot string) *Metrics {
 // goroutine uses them.
 type counts struct {
 	received, transactions, bytes int
-	kinds                         [decoder.KindType + 1]int
+	kinds                         [decoder.KindAbort + 1]int
 }
 
 // read counts a message.

@@ -36,6 +36,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -47,6 +48,7 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/test/daemon"
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/pgfull"
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
@@ -267,7 +269,20 @@ func sharedPostgres(t *testing.T, major string) *pgtest.Server {
 // ownPostgres returns a server for this test alone, closed at its end.
 func ownPostgres(t *testing.T, major string, settings map[string]string) *pgtest.Server {
 	t.Helper()
-	s := startPostgres(t, major, settings)
+	return forThisTest(t, startPostgres(t, major, settings))
+}
+
+// fullPostgres is ownPostgres with a build of package pgfull, which may be a newer minor release.
+func fullPostgres(t *testing.T, major string, settings map[string]string) *pgtest.Server {
+	t.Helper()
+	build := pgfull.ForTest(t, major)
+	s, err := pgtest.Start(testContext(t), build.Options(pgtest.Options{Major: major, Settings: withSettings(settings)}))
+	must(t, err)
+	return forThisTest(t, s)
+}
+
+func forThisTest(t *testing.T, s *pgtest.Server) *pgtest.Server {
+	t.Helper()
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -286,15 +301,18 @@ func startPostgres(t *testing.T, major string, settings map[string]string) *pgte
 		}
 		t.Skipf("SKIPPED, THERE IS NO POSTGRESQL: %v", err)
 	}
-	all := map[string]string{"max_prepared_transactions": "10", "max_replication_slots": "20", "max_wal_senders": "20"}
-	for k, v := range settings {
-		all[k] = v
-	}
-	s, err := pgtest.Start(ctx, pgtest.Options{Major: major, Settings: all})
+	s, err := pgtest.Start(ctx, pgtest.Options{Major: major, Settings: withSettings(settings)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// withSettings adds settings to those that every server of the tests has.
+func withSettings(settings map[string]string) map[string]string {
+	all := map[string]string{"max_prepared_transactions": "10", "max_replication_slots": "20", "max_wal_senders": "20"}
+	maps.Copy(all, settings)
+	return all
 }
 
 // The daemon's role. `setup apply` would create it too, but without a password.

@@ -131,6 +131,18 @@ var readMutants = []mutant{
 		tests: []suite{{"./decoder", "^TestErrors$"}},
 	},
 	{
+		name:  "stream-abort-unknown",
+		rule:  "Without streaming mode, no server sends Stream Abort.",
+		edits: []edit{{"decoder/decoder.go", "	case 'A':\n		return d.decodeAbort(r, m)\n", ""}},
+		tests: []suite{{"./decoder", "^(TestTransaction|TestRecorded)$"}},
+	},
+	{
+		name:  "stream-abort-in-a-transaction",
+		rule:  "A Stream Abort can be ignored wherever it is.",
+		edits: []edit{{"decoder/decoder.go", "	r.what = \"stream abort\"\n	if d.inTx {\n", "	r.what = \"stream abort\"\n	if false {\n"}},
+		tests: []suite{{"./decoder", "^TestErrors$"}},
+	},
+	{
 		name:  "ordinal-runs-on",
 		rule:  "Events are numbered over the whole stream.",
 		edits: []edit{{"decoder/decoder.go", "d.begin, d.inTx, d.ordinal = begin, true, 0", "d.begin, d.inTx = begin, true"}},

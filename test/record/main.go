@@ -1,6 +1,7 @@
 // Command record writes decoder/testdata/pg<major>/<scenario>.txt: what real walsenders of every supported version send
-// for a list of scenarios. It fetches and starts the servers itself. Run it with go generate in decoder/, then check
-// the difference and run go test ./decoder -update.
+// for a list of scenarios. It fetches and starts the servers itself: the builds of package pgfull where there is one, because they are
+// the newest minor releases, and those of package pgtest otherwise. Run it with go generate in decoder/, then check the difference and
+// run go test ./decoder -update.
 package main
 
 import (
@@ -12,6 +13,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -21,6 +23,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/outboxcdc/outboxcdc/test/pgfull"
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
@@ -39,9 +42,17 @@ func main() {
 }
 
 func recordMajor(ctx context.Context, major, dir string) (err error) {
-	server, err := pgtest.Start(ctx, pgtest.Options{Major: major, Settings: map[string]string{
+	options := pgtest.Options{Major: major, Settings: map[string]string{
 		"max_prepared_transactions": "5", "max_replication_slots": "50", // one per scenario, none is dropped
-	}})
+	}}
+	if slices.Contains(pgfull.Majors(), major) {
+		build, err := pgfull.Fetch(ctx, major)
+		if err != nil {
+			return err
+		}
+		options = build.Options(options)
+	}
+	server, err := pgtest.Start(ctx, options)
 	if err != nil {
 		return err
 	}
@@ -136,6 +147,9 @@ func (sc scenario) stream(ctx context.Context, url string, start, end pglogrepl.
 		"extra_float_digits": "3", "TimeZone": "UTC", "bytea_output": "hex",
 	} {
 		config.RuntimeParams[name] = value
+	}
+	if sc.workMem != "" {
+		config.RuntimeParams["logical_decoding_work_mem"] = sc.workMem
 	}
 	conn, err := pgconn.ConnectConfig(ctx, config)
 	if err != nil {

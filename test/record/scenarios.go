@@ -7,6 +7,7 @@ type scenario struct {
 	setup      []string // before the slot is created
 	steps      []step
 	options    []string // of START_REPLICATION, besides protocol and publication
+	workMem    string   // logical_decoding_work_mem of the walsender; "" is the server's
 }
 
 type step struct{ conn, sql string }
@@ -74,6 +75,13 @@ func scenarios() []scenario {
 				"a: SAVEPOINT t", "a: INSERT INTO outbox VALUES (3, 'k', 'three')", "a: RELEASE t", "a: COMMIT",
 				"a: BEGIN", "a: INSERT INTO outbox VALUES (4, 'k', 'prepared')", "a: PREPARE TRANSACTION 'x'",
 				"b: INSERT INTO outbox VALUES (5, 'k', 'before it')", "a: COMMIT PREPARED 'x'"),
+		},
+		{
+			name: "aborted", what: "a transaction larger than logical_decoding_work_mem that is rolled back with a released savepoint; PostgreSQL 18 up to 18.6 sends Stream Abort",
+			workMem: "64kB",
+			setup:   []string{small, inserts, "CREATE TABLE unpublished (x text)"},
+			steps: play("a: INSERT INTO outbox VALUES (1, 'k', 'before')", "a: BEGIN", "a: SAVEPOINT s", "a: INSERT INTO unpublished VALUES ('first')", "a: RELEASE s",
+				"a: INSERT INTO unpublished SELECT repeat('x', 100) FROM generate_series(1, 2000)", "a: ROLLBACK", "a: INSERT INTO outbox VALUES (2, 'k', 'after')"),
 		},
 		{
 			name: "alter", what: "ALTER TABLE between rows and between rows of one transaction; every row comes with the definition it was written by",
