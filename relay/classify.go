@@ -66,6 +66,7 @@ var kinds = map[replication.Kind]verdict{
 	replication.SlotActive:         {Retry, waitSlot, "slot_active"},
 	replication.SlotMissing:        {Lost, waitBackoff, "slot_missing"},
 	replication.SlotLost:           {Lost, waitBackoff, "slot_lost"},
+	replication.RecoveryUnfinished: {Lost, waitBackoff, "recovery_unfinished"},
 	replication.PublicationMissing: {Lost, waitBackoff, "publication_missing"},
 	replication.PublicationChanged: {Lost, waitBackoff, "publication_changed"},
 	replication.ColumnMissing:      {Lost, waitBackoff, "column_missing"},

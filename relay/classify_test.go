@@ -38,6 +38,7 @@ func TestClassify(t *testing.T) {
 		{pg(replication.SlotActive), same(verdict{Retry, waitSlot, "slot_active"})},
 		{pg(replication.SlotMissing), same(verdict{Lost, waitBackoff, "slot_missing"})},
 		{pg(replication.SlotLost), same(verdict{Lost, waitBackoff, "slot_lost"})},
+		{pg(replication.RecoveryUnfinished), same(verdict{Lost, waitBackoff, "recovery_unfinished"})},
 		{pg(replication.PublicationMissing), same(verdict{Lost, waitBackoff, "publication_missing"})},
 		{pg(replication.PublicationChanged), same(verdict{Lost, waitBackoff, "publication_changed"})},
 		{pg(replication.ColumnMissing), [2]verdict{{Wrong, waitBackoff, "column_missing"}, {Lost, waitBackoff, "column_missing"}}},

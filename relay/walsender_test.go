@@ -322,6 +322,13 @@ func TestErrorsOfTheServer(t *testing.T) {
 		{"slot lost", func(w *wired, _ *walsendertest.Session) {
 			w.srv.Edit(func(c *walsendertest.Catalog) { c.Slot.WALStatus = "lost" })
 		}, Lost},
+		{"recovery begins", func(w *wired, _ *walsendertest.Session) {
+			w.srv.Edit(func(c *walsendertest.Catalog) { c.Slot.Unfinished = true })
+		}, Lost},
+		{"recovery begins between two sessions", func(w *wired, x *walsendertest.Session) {
+			w.srv.Edit(func(c *walsendertest.Catalog) { c.Slot.Missing, c.Slot.Unfinished = true, true })
+			x.Cut()
+		}, Lost},
 		{"publication altered", func(w *wired, _ *walsendertest.Session) {
 			w.srv.Edit(func(c *walsendertest.Catalog) { c.Publication.RelXMin++ })
 		}, Lost},

@@ -248,7 +248,7 @@ func quotePublication(name string) string {
 
 // CheckSlotName returns an error for a name that PostgreSQL would refuse. pglogrepl does not quote names.
 func CheckSlotName(name string) error {
-	if name == "" || len(name) > 63 {
+	if name == "" || len(name) > maxName {
 		return fmt.Errorf("slot name %q: 1 to 63 characters of a-z, 0-9 and _", name)
 	}
 	for _, r := range name {

@@ -22,6 +22,7 @@ const (
 	SlotActive                     // another connection holds the slot
 	SlotMissing                    // no slot of that name
 	SlotLost                       // the slot is invalidated, or the server has removed WAL that it needs
+	RecoveryUnfinished             // a recovery of the slot has not finished: its RecoverySlot exists
 	PublicationMissing             // no publication of that name
 	PublicationChanged             // the publication no longer publishes all rows of our tables, or was altered
 	ColumnMissing                  // a column that the configuration names is not published
@@ -33,7 +34,7 @@ const (
 )
 
 var kindNames = [...]string{
-	"unavailable", "credentials", "missing_right", "unsuitable", "slot_active", "slot_missing", "slot_lost",
+	"unavailable", "credentials", "missing_right", "unsuitable", "slot_active", "slot_missing", "slot_lost", "recovery_unfinished",
 	"publication_missing", "publication_changed", "column_missing", "relation_mismatch", "other_history",
 	"synchronous_standby", "cannot_send", "protocol",
 }
@@ -142,6 +143,7 @@ func classify(op string, ph phase, err error) *Error {
 const (
 	slotRemedy = "events committed since may be missing from Kafka: outboxcdc recover creates the slot again and delivers them " +
 		"(the first slot is created by outboxcdc setup apply); the daemon never creates a slot, because a new slot silently skips those events"
+	unfinishedRemedy  = "run outboxcdc recover again: it delivers what is still missing and creates the slot; until then no daemon may read it"
 	publicationRemedy = "restore the publication (outboxcdc setup sql shows it), then run outboxcdc recover: events committed while " +
 		"it did not carry the outbox are not in the stream"
 )

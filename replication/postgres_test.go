@@ -470,3 +470,38 @@ func TestStandbyComparesPublications(t *testing.T) {
 		t.Fatalf("the standby takes over: %v", err)
 	}
 }
+
+// TestUnfinishedRecovery: while a recovery has not finished, the daemon's slot is not read, whether it exists or not, and a running
+// session ends. Copies of the slot can still be read.
+func TestUnfinishedRecovery(t *testing.T) {
+	b := newBench(t, "17")
+	recovers := `SELECT pg_create_logical_replication_slot('` + RecoverySlot("slot") + `', 'pgoutput')`
+	st := b.open()
+	if _, err := st.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.exec(recovers)
+	if _, err := st.Check(t.Context()); KindOf(err) != RecoveryUnfinished {
+		t.Errorf("the catalog check returned %v during a recovery", err)
+	}
+	st.abandon()
+	b.openFails(RecoveryUnfinished)
+	b.openCopy().Abandon()
+	if slot, _, err := b.source.SlotStatus(t.Context()); err != nil || !slot.Unfinished {
+		t.Errorf("%+v %v", slot, err)
+	}
+	if err := b.source.WaitFree(t.Context(), func(*Slot) {}); err != nil {
+		t.Error(err)
+	}
+	b.exec(`SELECT pg_drop_replication_slot('slot')`)
+	b.openFails(RecoveryUnfinished)
+	if err := b.source.WaitFree(t.Context(), func(*Slot) {}); KindOf(err) != RecoveryUnfinished {
+		t.Errorf("the wait for a slot that does not exist ended with %v", err)
+	}
+	b.exec(`SELECT pg_copy_logical_replication_slot('` + RecoverySlot("slot") + `', 'slot')`)
+	b.exec(`SELECT pg_drop_replication_slot('` + RecoverySlot("slot") + `')`)
+	if slot, recovery, err := ReadSlots(t.Context(), b.sql, "slot"); err != nil || slot == nil || slot.Unfinished || recovery != nil {
+		t.Errorf("%+v %+v %v", slot, recovery, err)
+	}
+	_ = b.open()
+}

@@ -2,12 +2,27 @@ package replication
 
 import (
 	"context"
-	"errors"
+	"crypto/sha256"
+	"encoding/hex"
 	"time"
 
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 )
+
+// maxName is the length of the longest name of a slot.
+const maxName = 63
+
+// RecoverySlot is the name of the slot that exists while a recovery of the slot has not finished. `outboxcdc recover` and `outboxcdc
+// backfill` create it first, and remove it last: meanwhile no daemon may read the slot. Distinct slots have distinct names.
+func RecoverySlot(slot string) string {
+	const suffix, hash = "_recovery", 16
+	if len(slot) >= maxName-len(suffix) { // a name of full length always has a hash
+		sum := sha256.Sum256([]byte(slot))
+		slot = slot[:maxName-len(suffix)-1-hash] + "_" + hex.EncodeToString(sum[:])[:hash]
+	}
+	return slot + suffix
+}
 
 // Slot is the server's view of a slot at one moment (PostgreSQL, "pg_replication_slots").
 type Slot struct {
@@ -27,6 +42,7 @@ type Slot struct {
 	RestartLSN       pglogrepl.LSN
 	ConfirmedFlush   pglogrepl.LSN // 0: the slot is still being created
 	ServerLSN        pglogrepl.LSN // end of the server's WAL when the slot was read
+	Unfinished       bool          // the slot's RecoverySlot existed at the same moment
 	Asked            time.Time     // when the query was sent
 }
 
@@ -57,47 +73,78 @@ func (s *Slot) upToEnd(from pglogrepl.LSN) uint64 {
 func (s *Slot) Lost() bool { return s.WALStatus == "lost" || s.Invalidation != "" }
 
 const slotSQL = `
-SELECT s.slot_type, coalesce(s.plugin::text, ''), coalesce(s.database::text, ''), s.temporary, s.active, coalesce(s.active_pid, 0),
+SELECT s.slot_name::text, s.slot_type, coalesce(s.plugin::text, ''), coalesce(s.database::text, ''), s.temporary, s.active, coalesce(s.active_pid, 0),
        coalesce(a.application_name, ''), coalesce(host(a.client_addr), ''), (to_jsonb(s)->>'inactive_since')::timestamptz,
        coalesce(s.wal_status, ''), coalesce(to_jsonb(s)->>'invalidation_reason', ''),
        coalesce((to_jsonb(s)->>'failover')::bool, false), coalesce((to_jsonb(s)->>'synced')::bool, false), s.safe_wal_size,
        coalesce(s.restart_lsn, '0/0')::text, coalesce(s.confirmed_flush_lsn, '0/0')::text,
        (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END)::text
   FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
- WHERE s.slot_name = $1`
+ WHERE s.slot_name = ANY($1)`
 
 // ReadSlot reads a logical or physical slot. It returns nil if there is none of that name.
 func ReadSlot(ctx context.Context, conn *pgx.Conn, name string) (*Slot, error) {
+	slot, _, err := ReadSlots(ctx, conn, name)
+	return slot, err
+}
+
+// ReadSlots reads a slot and its RecoverySlot at one moment: the server locks all slots while it lists them. nil means that there is
+// none of that name.
+func ReadSlots(ctx context.Context, conn *pgx.Conn, name string) (slot, recovery *Slot, err error) {
 	op := "read slot " + name
-	s := Slot{Asked: time.Now()}
-	var restart, confirmed, server string
-	err := conn.QueryRow(ctx, slotSQL, name).Scan(&s.Kind, &s.Plugin, &s.Database, &s.Temporary, &s.Active, &s.ActivePID,
-		&s.ActiveName, &s.ActiveAddress, &s.InactiveSince, &s.WALStatus, &s.Invalidation,
-		&s.Failover, &s.Synced, &s.SafeWALBytes, &restart, &confirmed, &server)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil
+	asked := time.Now()
+	rows, _ := conn.Query(ctx, slotSQL, []string{name, RecoverySlot(name)}) // rows.Err returns the error
+	defer rows.Close()
+	for rows.Next() {
+		found, s, err := scanSlot(rows)
+		if err != nil {
+			return nil, nil, classify(op, inspecting, err)
+		}
+		s.Asked = asked
+		if found == name {
+			slot = s
+		} else {
+			recovery = s
+		}
 	}
-	if err != nil {
-		return nil, classify(op, inspecting, err)
+	if err := rows.Err(); err != nil {
+		return nil, nil, classify(op, inspecting, err)
+	}
+	if slot != nil {
+		slot.Unfinished = recovery != nil
+	}
+	return slot, recovery, nil
+}
+
+func scanSlot(row pgx.Row) (name string, _ *Slot, err error) {
+	var s Slot
+	var restart, confirmed, server string
+	if err := row.Scan(&name, &s.Kind, &s.Plugin, &s.Database, &s.Temporary, &s.Active, &s.ActivePID,
+		&s.ActiveName, &s.ActiveAddress, &s.InactiveSince, &s.WALStatus, &s.Invalidation,
+		&s.Failover, &s.Synced, &s.SafeWALBytes, &restart, &confirmed, &server); err != nil {
+		return "", nil, err
 	}
 	for _, f := range []struct {
 		text string
 		lsn  *pglogrepl.LSN
 	}{{restart, &s.RestartLSN}, {confirmed, &s.ConfirmedFlush}, {server, &s.ServerLSN}} {
 		if *f.lsn, err = pglogrepl.ParseLSN(f.text); err != nil {
-			return nil, fail(Protocol, op, "", "%w", err)
+			return "", nil, fail(Protocol, "read slot "+name, "", "%w", err)
 		}
 	}
-	return &s, nil
+	return name, &s, nil
 }
 
-// readSlot reads our slot. The error is SlotMissing if it does not exist, SlotLost if it is invalidated.
+// readSlot reads our slot. The error is SlotMissing if it does not exist, SlotLost if it is invalidated, and RecoveryUnfinished if
+// either is true during a recovery.
 func (c *Config) readSlot(ctx context.Context, conn *pgx.Conn) (*Slot, error) {
 	op := "read slot " + c.Slot
-	s, err := ReadSlot(ctx, conn, c.Slot)
+	s, recovery, err := ReadSlots(ctx, conn, c.Slot)
 	switch {
 	case err != nil:
 		return nil, err
+	case recovery != nil && (s == nil || s.Kind != "logical" || s.Lost()):
+		return s, c.unfinished()
 	case s == nil || s.Kind != "logical":
 		return nil, fail(SlotMissing, op, slotRemedy, "the server has no logical slot of that name")
 	case s.Invalidation != "":
@@ -106,6 +153,19 @@ func (c *Config) readSlot(ctx context.Context, conn *pgx.Conn) (*Slot, error) {
 		return s, fail(SlotLost, op, slotRemedy, "the slot is invalidated: the WAL it needs was removed (max_slot_wal_keep_size)")
 	}
 	return s, nil
+}
+
+// unfinished is the error while the RecoverySlot exists.
+func (c *Config) unfinished() error {
+	return fail(RecoveryUnfinished, "read slot "+c.Slot, unfinishedRemedy, "a recovery of it has not finished: slot %s exists", RecoverySlot(c.Slot))
+}
+
+// refuseUnfinished returns an error if a recovery has not finished: the slot's events after the recovery's may not be delivered before those.
+func (c *Config) refuseUnfinished(s *Slot) error {
+	if s.Unfinished {
+		return c.unfinished()
+	}
+	return nil
 }
 
 // checkSlot returns an error if we cannot use the slot.

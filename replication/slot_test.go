@@ -1,6 +1,33 @@
 package replication
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
+
+// TestRecoverySlot: every name is one that Postgres accepts, and distinct slots have distinct names.
+func TestRecoverySlot(t *testing.T) {
+	if got := RecoverySlot("orders"); got != "orders_recovery" {
+		t.Errorf("%s", got)
+	}
+	names := map[string]string{}
+	for n := 1; n <= maxName; n++ {
+		long := strings.Repeat("a", n)
+		for _, slot := range []string{long, long[1:] + "b", RecoverySlot(long)} {
+			if slot == "" {
+				continue
+			}
+			name := RecoverySlot(slot)
+			if err := CheckSlotName(name); err != nil {
+				t.Error(err)
+			}
+			if other, ok := names[name]; ok && other != slot {
+				t.Errorf("%s is the name for %s and for %s", name, slot, other)
+			}
+			names[name] = slot
+		}
+	}
+}
 
 // RetainedBytes and UnconfirmedBytes of slots in each state.
 func TestSlotBytes(t *testing.T) {

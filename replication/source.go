@@ -134,6 +134,9 @@ func (s *Source) inspect(ctx context.Context, st *Stream) error {
 		return fail(PublicationChanged, "check publication "+s.cfg.Publication, publicationRemedy,
 			"it was altered%s since the first session of this process", s.cfg.tablesPhrase("for"))
 	}
+	if err := s.cfg.refuseUnfinished(slot); err != nil { // the slot may belong to the recovery
+		return err
+	}
 	if slot.Active {
 		return fail(SlotActive, "start slot "+s.cfg.Slot, "", "it is active for PID %d %s", slot.ActivePID, slot.ActiveName)
 	}
@@ -287,7 +290,12 @@ func (st *Stream) begin(ctx context.Context) error {
 		if e.SQLSTATE == "55000" {
 			// A server during its promotion sends this code, too. The slot shows whether it is lost.
 			_, err := st.cfg.readSlot(ctx, st.control)
-			if e.Kind = KindOf(err); err == nil || e.Kind != SlotLost && e.Kind != SlotMissing {
+			switch KindOf(err) {
+			case RecoveryUnfinished:
+				return err
+			case SlotLost, SlotMissing:
+				e.Kind = KindOf(err)
+			default:
 				e.Kind, e.Remedy = Unavailable, ""
 			}
 		}
@@ -299,6 +307,9 @@ func (st *Stream) begin(ctx context.Context) error {
 		slot, err = &Slot{ConfirmedFlush: st.original.ConfirmedFlush, ServerLSN: st.original.ServerLSN}, nil
 	}
 	if err != nil {
+		return err
+	}
+	if err := st.cfg.refuseUnfinished(slot); err != nil { // not earlier: a recovery that begins now finds the slot in use
 		return err
 	}
 	// With PID 0 our walsender has already ended. Receive returns its error after the messages before it.

@@ -217,6 +217,9 @@ func (st *Stream) Check(ctx context.Context) (*Slot, error) {
 	}
 	st.members.Store(&g.members)
 	slot, err := st.cfg.readSlot(ctx, st.control)
+	if err == nil {
+		err = st.cfg.refuseUnfinished(slot)
+	}
 	if err == nil && slot.ActivePID == 0 {
 		return nil, &Error{Kind: Unavailable, Op: "check slot " + st.cfg.Slot, Err: ErrSenderGone}
 	}

@@ -43,3 +43,28 @@ func TestStartIsReadAfterStartReplication(t *testing.T) {
 		_ = st.Close(0, time.Now())
 	})
 }
+
+// TestRecoveryBeginsDuringStart: a recovery that begins after the slot was read for the first time, and before the slot is in use. The next
+// session does not even wait for the slot, which may be in use by the recovery.
+func TestRecoveryBeginsDuringStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := walsendertest.NewInMemory(t, walsendertest.NewCatalog())
+		src, err := replication.NewSource(replication.Config{
+			URL: func() (string, error) { return s.URL(), nil }, Slot: "outboxcdc", Publication: "outboxcdc",
+			Tables: []replication.Table{{Schema: "public", Name: "outbox", Columns: []string{"id"}}}, WalSenderTimeout: 15 * time.Second, Dial: s.Dial,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.On("START_REPLICATION", 1, walsendertest.Action{Delay: time.Second})
+		time.AfterFunc(time.Second/2, func() {
+			s.Edit(func(c *walsendertest.Catalog) { c.Slot.Unfinished = true })
+		})
+		if _, err := src.Open(context.Background()); replication.KindOf(err) != replication.RecoveryUnfinished {
+			t.Errorf("opened with %v", err)
+		}
+		if _, err := src.Open(context.Background()); replication.KindOf(err) != replication.RecoveryUnfinished {
+			t.Errorf("opened again with %v", err)
+		}
+	})
+}

@@ -1,6 +1,7 @@
 package walsendertest
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -28,6 +29,11 @@ func (v *view) text(i int) string { return string(v.params[i]) }
 
 // oid returns a parameter of type oid, which pgx sends in binary.
 func (v *view) oid(i int) uint32 { return binary.BigEndian.Uint32(v.params[i]) }
+
+// hasText reports whether a parameter of type text[] has an element; texts that contain it are not told apart.
+func (v *view) hasText(i int, element string) bool {
+	return bytes.Contains(v.params[i], []byte(element))
+}
 
 // onlyOID returns the one element of an oid[].
 func (v *view) onlyOID(i int) uint32 {
@@ -67,8 +73,8 @@ var queries = []query{
 	}},
 	{
 		"FROM pg_replication_slots s",
-		[]uint32{text},
-		[]uint32{text, text, text, boolT, boolT, int4, text, text, timestamptz, text, text, boolT, boolT, int8T, text, text, text},
+		[]uint32{texts},
+		[]uint32{text, text, text, text, boolT, boolT, int4, text, text, timestamptz, text, text, boolT, boolT, int8T, text, text, text},
 		(*view).slot,
 	},
 	{"SELECT pg_get_userbyid(pubowner)", []uint32{text}, []uint32{text, boolT, boolT, boolT, boolT, boolT, boolT, boolT}, func(v *view) [][]any {
@@ -156,15 +162,25 @@ func (v *view) publishedTables() [][]any {
 
 func (v *view) slot() [][]any {
 	s := &v.cat.Slot
-	if s.Missing || s.Name != v.text(0) {
+	if !v.hasText(0, s.Name) {
 		return nil
+	}
+	var rows [][]any
+	if s.Unfinished {
+		rows = append(rows, []any{
+			s.Name + "_recovery", "logical", s.Plugin, v.cat.Database, false, false, int32(0), "", "", nil, "reserved", "", false, false, nil,
+			s.Restart.String(), s.Confirmed.String(), v.end.String(),
+		})
+	}
+	if s.Missing {
+		return rows
 	}
 	pid, name := s.Holder, s.HolderName
 	if v.active != nil {
 		pid, name = v.active.conn.pid, strings.TrimSpace("outboxcdc-"+s.Name)
 	}
-	return [][]any{{
-		"logical", s.Plugin, v.cat.Database, false, pid != 0, int32(pid), name, "", nil, s.WALStatus, s.Invalidation, s.Failover, false, s.Safe,
+	return append(rows, []any{
+		s.Name, "logical", s.Plugin, v.cat.Database, false, pid != 0, int32(pid), name, "", nil, s.WALStatus, s.Invalidation, s.Failover, false, s.Safe,
 		s.Restart.String(), s.Confirmed.String(), v.end.String(),
-	}}
+	})
 }

@@ -46,6 +46,7 @@ type Catalog struct {
 type Slot struct {
 	Name, Plugin, WALStatus, Invalidation string
 	Missing, Failover                     bool
+	Unfinished                            bool   // the slot of an unfinished recovery exists as well
 	Safe                                  *int64 // safe_wal_size; nil: there is no limit
 	Restart, Confirmed                    pglogrepl.LSN
 	Saved                                 pglogrepl.LSN // position on disk: where a crash takes it back to
