@@ -7,9 +7,7 @@
 package checkpoint
 
 import (
-	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/jackc/pglogrepl"
 )
@@ -26,15 +24,15 @@ type Position struct {
 	Ordinal   uint32
 }
 
-// positionVersion is the first field of the text form. A reader refuses other versions.
-const positionVersion = "1"
-
 // AppendText appends the text form "1:<system id>:<timeline>:<commit LSN, 16 hex digits>:<ordinal>" to b.
 func (p Position) AppendText(b []byte) ([]byte, error) {
-	b = append(b, positionVersion...)
-	b = append(b, ':')
+	b = append(b, "1:"...)
 	b = strconv.AppendUint(b, p.SystemID, 10)
-	b = append(b, ':')
+	return p.appendInHistory(append(b, ':')), nil
+}
+
+// appendInHistory appends "<timeline>:<commit LSN, 16 hex digits>:<ordinal>" to b.
+func (p Position) appendInHistory(b []byte) []byte {
 	b = strconv.AppendInt(b, int64(p.Timeline), 10)
 	b = append(b, ':')
 	b = append(b, "0000000000000000"...)
@@ -42,36 +40,17 @@ func (p Position) AppendText(b []byte) ([]byte, error) {
 		b[i] = "0123456789abcdef"[lsn&0xf]
 	}
 	b = append(b, ':')
-	return strconv.AppendUint(b, uint64(p.Ordinal), 10), nil
+	return strconv.AppendUint(b, uint64(p.Ordinal), 10)
 }
 
-// String returns the text form, which records carry in the header outboxcdc-position.
+// String returns the text form.
 func (p Position) String() string {
 	b, _ := p.AppendText(nil)
 	return string(b)
 }
 
-// ParsePosition parses the text form of a position.
+// ParsePosition parses the text form of a position, or the header outboxcdc-position of any version.
 func ParsePosition(s string) (Position, error) {
-	f := strings.Split(s, ":")
-	if len(f) != 5 || f[0] != positionVersion || len(f[3]) != 16 {
-		return Position{}, fmt.Errorf("parse position %q: want 1:<system id>:<timeline>:<16 hex digits>:<ordinal>", s)
-	}
-	var p Position
-	var err error
-	parse := func(field string, base, bits int) uint64 {
-		v, e := strconv.ParseUint(field, base, bits)
-		if e != nil && err == nil {
-			err = fmt.Errorf("parse position %q: %w", s, e)
-		}
-		return v
-	}
-	p.SystemID = parse(f[1], 10, 64)
-	p.Timeline = int32(parse(f[2], 10, 31))
-	p.CommitLSN = pglogrepl.LSN(parse(f[3], 16, 64))
-	p.Ordinal = uint32(parse(f[4], 10, 32))
-	if err != nil {
-		return Position{}, err
-	}
-	return p, nil
+	p, _, err := ParseHeader(s)
+	return p, err
 }
