@@ -21,6 +21,9 @@ type PositionRecord struct {
 	Generation uint64 // counts the sessions of the slot
 	SystemID   uint64
 	Timeline   int32 // the server's
+	// Epoch is that of the events committed at or after EpochFrom. Events before it have an earlier one: see [PositionRecord.EpochOf].
+	Epoch     uint32
+	EpochFrom pglogrepl.LSN
 	// ServerMajor is the server's major version. pg_upgrade keeps the slots of version 17 and later only. 0: an earlier version wrote this.
 	ServerMajor int
 	// UpgradedFrom is the system that pg_upgrade has upgraded to the present one, as an operator has said. 0: none. Kafka has everything of
@@ -71,6 +74,8 @@ type recordText struct {
 	Generation uint64           `json:"generation"`
 	SystemID   string           `json:"system_id"`
 	Timeline   int32            `json:"timeline"`
+	Epoch      uint32           `json:"epoch,omitempty"`
+	EpochFrom  string           `json:"epoch_from,omitempty"`
 	Major      int              `json:"server_major,omitempty"`
 	Upgraded   string           `json:"upgraded_from,omitempty"`
 	Acked      string           `json:"acked,omitempty"`
@@ -93,7 +98,7 @@ type recordText struct {
 func (s *PositionRecord) MarshalText() ([]byte, error) {
 	t := recordText{
 		Version: recordVersion, Slot: s.Slot, Generation: s.Generation, SystemID: strconv.FormatUint(s.SystemID, 10), Timeline: s.Timeline,
-		Confirm: s.Confirm.String(), Clean: s.Clean, Adopted: s.Adopted, Producers: s.Producers, Topics: s.Topics, Sources: s.Sources,
+		Epoch: s.Epoch, Confirm: s.Confirm.String(), Clean: s.Clean, Adopted: s.Adopted, Producers: s.Producers, Topics: s.Topics, Sources: s.Sources,
 		Published: s.Published, FenceWait: s.FenceWait.Milliseconds(), At: s.At.UTC(),
 	}
 	if !s.Acked.IsZero() {
@@ -102,6 +107,9 @@ func (s *PositionRecord) MarshalText() ([]byte, error) {
 	}
 	if !s.Settled.IsZero() {
 		t.Settled = s.Settled.String()
+	}
+	if s.EpochFrom != 0 {
+		t.EpochFrom = s.EpochFrom.String()
 	}
 	if t.Major = s.ServerMajor; s.UpgradedFrom != 0 {
 		t.Upgraded = strconv.FormatUint(s.UpgradedFrom, 10)
@@ -122,7 +130,7 @@ func (s *PositionRecord) UnmarshalText(b []byte) error {
 		return fmt.Errorf("read the position record: version %d: %w", t.Version, ErrRecordVersion)
 	}
 	out := PositionRecord{
-		Slot: t.Slot, Generation: t.Generation, Timeline: t.Timeline, ServerMajor: t.Major, Clean: t.Clean, Adopted: t.Adopted, Producers: t.Producers, Topics: t.Topics,
+		Slot: t.Slot, Generation: t.Generation, Timeline: t.Timeline, Epoch: t.Epoch, ServerMajor: t.Major, Clean: t.Clean, Adopted: t.Adopted, Producers: t.Producers, Topics: t.Topics,
 		Sources: t.Sources, Published: t.Published, FenceWait: time.Duration(t.FenceWait) * time.Millisecond, At: t.At,
 	}
 	if out.Topics == nil && len(t.Partitions) > 0 {
@@ -135,6 +143,11 @@ func (s *PositionRecord) UnmarshalText(b []byte) error {
 	if t.Upgraded != "" {
 		if out.UpgradedFrom, err = strconv.ParseUint(t.Upgraded, 10, 64); err != nil {
 			return fmt.Errorf("read the position record: upgraded_from: %w", err)
+		}
+	}
+	if t.EpochFrom != "" {
+		if out.EpochFrom, err = pglogrepl.ParseLSN(t.EpochFrom); err != nil {
+			return fmt.Errorf("read the position record: epoch_from %q: %w", t.EpochFrom, err)
 		}
 	}
 	if out.Confirm, err = pglogrepl.ParseLSN(t.Confirm); err != nil {
@@ -157,13 +170,14 @@ func (s *PositionRecord) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Next returns the first record of the session after s, which may be nil. producer is the session's producer id, sources the fingerprint
-// of its settings.
-func (s *PositionRecord) Next(producer int64, sources string) PositionRecord {
+// Next returns the first record of the session after s, which may be nil, with this server. producer is the session's producer id, sources
+// the fingerprint of its settings.
+func (s *PositionRecord) Next(l Lineage, producer int64, sources string) PositionRecord {
 	if s == nil {
-		return PositionRecord{Generation: 1, Sources: sources, Producers: []int64{producer}}
+		return PositionRecord{SystemID: l.System(), Timeline: l.Current(), Generation: 1, Sources: sources, Producers: []int64{producer}}
 	}
 	next := *s
+	next.enter(l)
 	next.Generation++
 	next.Clean, next.Adopted = false, false
 	next.Acked, next.AckedTx = s.AckedFor(sources)
@@ -213,14 +227,16 @@ func last[T any](list []T, n int) []T { return list[max(0, len(list)-n):] }
 
 // Adoption returns the position record that `slot adopt` writes: the next session starts at confirm, the slot's current position. published
 // and sources identify what the publication sends now, so the next session notices if the publication is altered after the adoption. The
-// generation continues that of s, which may be nil. The record names no producer and no acked position, so the next session skips nothing.
+// generation continues that of s, which may be nil. The epoch is a new one, because nothing is known about the order of the positions before
+// and after the adoption. The record names no producer and no acked position, so the next session skips nothing.
 func (s *PositionRecord) Adoption(slot string, systemID uint64, timeline int32, major int, confirm pglogrepl.LSN, published, sources string, now time.Time) PositionRecord {
 	out := PositionRecord{
 		Slot: slot, Generation: 1, SystemID: systemID, Timeline: timeline, ServerMajor: major, Confirm: confirm, Clean: true, Adopted: true, At: now,
-		Published: published, Sources: sources,
+		Published: published, Sources: sources, Epoch: 1,
 	}
 	if s != nil {
 		out.Generation = s.Generation + 1
+		out.Epoch = s.Epoch + 1
 	}
 	return out
 }
@@ -269,6 +285,7 @@ func Merge(records []PositionRecord) *PositionRecord {
 		}
 	}
 	out := records[newest]
+	out.Epoch, out.EpochFrom = latestEpoch(records, &out)
 	out.Clean = out.Clean && newest == len(records)-1
 	out.Producers, out.Topics = nil, nil
 	inOrder := slices.Clone(records)

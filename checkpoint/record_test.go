@@ -13,14 +13,14 @@ import (
 
 func TestPositionRecord(t *testing.T) {
 	want := PositionRecord{
-		Slot: "outboxcdc", Generation: 3, SystemID: 1<<63 + 1, Timeline: 2, ServerMajor: 17, UpgradedFrom: 1<<63 + 2, Acked: Position{1<<63 + 1, 2, 0x1_0000_0010, 4}, AckedTx: TxID{0x1_0000_0010, 77, time.Unix(3, 1000).UTC()}, Settled: Position{1<<63 + 1, 2, 0x1_0000_0008, 1}, Confirm: 0x1_0000_0020,
+		Slot: "outboxcdc", Generation: 3, SystemID: 1<<63 + 1, Timeline: 2, Epoch: 1<<32 - 1, EpochFrom: 0x1_0000_0004, ServerMajor: 17, UpgradedFrom: 1<<63 + 2, Acked: Position{1<<63 + 1, 2, 0x1_0000_0010, 4}, AckedTx: TxID{0x1_0000_0010, 77, time.Unix(3, 1000).UTC()}, Settled: Position{1<<63 + 1, 2, 0x1_0000_0008, 1}, Confirm: 0x1_0000_0020,
 		Producers: []int64{1, 1 << 60}, Topics: []string{"t", "u"}, Sources: "abc", Published: "def", FenceWait: 5 * time.Second, Clean: true, Adopted: true, At: time.Unix(1, 5).UTC(),
 	}
 	b, err := want.MarshalText()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{`"version":1`, `"confirm":"1/20"`, `"fence_wait_ms":5000`, `"server_major":17`, `"upgraded_from":"9223372036854775810"`, `"system_id":"9223372036854775809"`, `"acked":"1:9223372036854775809:2:0000000100000010:4"`} {
+	for _, part := range []string{`"version":1`, `"epoch":4294967295`, `"epoch_from":"1/4"`, `"confirm":"1/20"`, `"fence_wait_ms":5000`, `"server_major":17`, `"upgraded_from":"9223372036854775810"`, `"system_id":"9223372036854775809"`, `"acked":"1:9223372036854775809:2:0000000100000010:4"`} {
 		if !strings.Contains(string(b), part) {
 			t.Errorf("%s lacks %s", b, part)
 		}
@@ -29,7 +29,7 @@ func TestPositionRecord(t *testing.T) {
 	if err := got.UnmarshalText(b); err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, %v; want %+v", got, err, want)
 	}
-	first := (*PositionRecord)(nil).Next(5, "r")
+	first := (*PositionRecord)(nil).Next(server{}, 5, "r")
 	b, _ = first.MarshalText()
 	if err := got.UnmarshalText(b); err != nil || !got.Acked.IsZero() || got.Generation != 1 || got.Producers[0] != 5 {
 		t.Errorf("%+v, %v", got, err)
@@ -43,7 +43,7 @@ func TestPositionRecordUnreadable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ old, text string }{
-		{`{"version":1`, `version=1`}, {`"7"`, `"-7"`}, {`"0/1"`, `"0-1"`}, {`"confirm"`, `"acked":"1:2","confirm"`}, {`"confirm"`, `"settled":"1:2","confirm"`},
+		{`{"version":1`, `version=1`}, {`"7"`, `"-7"`}, {`"0/1"`, `"0-1"`}, {`"confirm"`, `"acked":"1:2","confirm"`}, {`"confirm"`, `"settled":"1:2","confirm"`}, {`"confirm"`, `"epoch_from":"0-1","confirm"`},
 	} {
 		err := s.UnmarshalText([]byte(strings.Replace(good, c.old, c.text, 1)))
 		if err == nil || !strings.Contains(err.Error(), "read the position record") {
@@ -62,7 +62,7 @@ func TestPositionRecordNext(t *testing.T) {
 	s := PositionRecord{Slot: "a", Generation: 9, Clean: true, Confirm: 5}
 	for i := range int64(2 * maxProducers) {
 		before := s.Producers
-		s = s.Next(i, "")
+		s = s.Next(server{}, i, "")
 		if len(before) > 0 && before[len(before)-1] != i-1 {
 			t.Fatalf("the previous record has changed: %v", before)
 		}
@@ -71,12 +71,12 @@ func TestPositionRecordNext(t *testing.T) {
 		t.Errorf("producers %v", s.Producers)
 	}
 	s.Topics = []string{"t"}
-	next := s.Next(9000, "")
+	next := s.Next(server{}, 9000, "")
 	next.Use([]string{"u", "t", "a"})
 	if !slices.Equal(next.Topics, []string{"a", "t", "u"}) || !slices.Equal(s.Topics, []string{"t"}) {
 		t.Errorf("topics %v after %v", next.Topics, s.Topics)
 	}
-	same := next.Next(9000, "") // another session of the process
+	same := next.Next(server{}, 9000, "") // another session of the process
 	if n := len(same.Producers); n != maxProducers || same.Producers[n-1] != 9000 || slices.Index(same.Producers, 9000) != n-1 {
 		t.Errorf("producers %v", same.Producers)
 	}
@@ -87,7 +87,7 @@ func TestPositionRecordNext(t *testing.T) {
 	}
 	same.Acked = Position{7, 1, 0x50, 3}
 	same.Settle()
-	if mine, other := same.Next(1, same.Sources), same.Next(1, "other"); same.Settled != same.Acked || mine.Settled != same.Acked || !other.Settled.IsZero() {
+	if mine, other := same.Next(server{}, 1, same.Sources), same.Next(server{}, 1, "other"); same.Settled != same.Acked || mine.Settled != same.Acked || !other.Settled.IsZero() {
 		t.Errorf("settled at %s; in the next record %s, with other settings %s", same.Settled, mine.Settled, other.Settled)
 	}
 	if n := len(same.Producers); n != keptProducers || same.Producers[n-1] != 9000 || len(same.Topics) != 0 || len(next.Topics) != 3 {
@@ -103,7 +103,7 @@ func TestAckedForOtherSources(t *testing.T) {
 	acked, tx := Position{7, 1, 0x50, LastOrdinal}, TxID{CommitLSN: 0x50, XID: 3}
 	s := PositionRecord{Acked: acked, AckedTx: tx, Sources: "a"}
 	for _, sources := range []string{"a", "b", ""} {
-		next := s.Next(1, sources)
+		next := s.Next(server{}, 1, sources)
 		for _, r := range []PositionRecord{next, *Merge([]PositionRecord{s, next})} {
 			if same := sources == "a"; r.Acked.IsZero() == same || r.AckedTx.IsZero() == same || r.Sources != sources || same && (r.Acked != acked || r.AckedTx != tx) {
 				t.Errorf("sources %q: %s of %+v, sources %q", sources, r.Acked, r.AckedTx, r.Sources)
@@ -134,19 +134,19 @@ func TestPositionRecordOfEarlierVersion(t *testing.T) {
 func TestAdoption(t *testing.T) {
 	now := time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC)
 	old := &PositionRecord{
-		Slot: "a", Generation: 9, SystemID: 1, Timeline: 3, Acked: Position{1, 3, 90, 0}, Confirm: 99, Producers: []int64{1, 2},
+		Slot: "a", Generation: 9, SystemID: 1, Timeline: 3, Epoch: 3, EpochFrom: 7, Acked: Position{1, 3, 90, 0}, Confirm: 99, Producers: []int64{1, 2},
 		Topics: []string{"t"}, Sources: "r",
 	}
-	want := PositionRecord{Slot: "a", Generation: 10, SystemID: 7, Timeline: 2, ServerMajor: 17, Confirm: 40, Clean: true, Adopted: true, At: now, Published: "p", Sources: "r"}
+	want := PositionRecord{Slot: "a", Generation: 10, SystemID: 7, Timeline: 2, Epoch: 4, ServerMajor: 17, Confirm: 40, Clean: true, Adopted: true, At: now, Published: "p", Sources: "r"}
 	if got := old.Adoption("a", 7, 2, 17, 40, "p", "r", now); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
-	old, want.Generation = nil, 1
+	old, want.Generation, want.Epoch = nil, 1, 1
 	got := old.Adoption("a", 7, 2, 17, 40, "p", "r", now)
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("of nothing: %+v, want %+v", got, want)
 	}
-	next := got.Next(5, "r")
+	next := got.Next(server{system: 7, timeline: 2}, 5, "r")
 	if got.PublishedFor("r") != "p" || next.Clean || next.Adopted || len(next.Producers) != 1 || next.Generation != 2 {
 		t.Errorf("the session after it: %+v", next)
 	}
@@ -197,7 +197,7 @@ func TestUpgraded(t *testing.T) {
 	}
 	adopted := good.Adoption("s", 8, 1, 18, 0x900, "", "r", time.Time{})
 	adopted.UpgradedFrom = 7
-	next := adopted.Next(5, "r")
+	next := adopted.Next(newer, 5, "r")
 	late := good
 	late.Generation, next.Generation, adopted.Generation = 1, 2, 1
 	merged := *Merge([]PositionRecord{good, adopted, late, next})
@@ -228,8 +228,10 @@ func TestMerge(t *testing.T) {
 	late := with(func(s *PositionRecord) { s.Generation, s.Confirm, s.Acked, s.Producers = 3, 8, at(8, 0), []int64{1} })
 	clean := with(func(s *PositionRecord) { s.Confirm, s.Acked, s.Clean = 12, at(11, 0), true })
 	other := with(func(s *PositionRecord) { s.Confirm, s.Acked, s.Producers = 11, at(10, 0), []int64{1, 3} })
-	adopted := PositionRecord{Adopted: true, SystemID: 8, Timeline: 1, Generation: 5, Confirm: 3}
-	moved := with(func(s *PositionRecord) { s.Timeline, s.Acked, s.Confirm, s.Generation = 2, Position{7, 2, 5, 0}, 5, 6 })
+	adopted := PositionRecord{Adopted: true, SystemID: 8, Timeline: 1, Epoch: 1, Generation: 5, Confirm: 3}
+	moved := with(func(s *PositionRecord) {
+		s.Timeline, s.Epoch, s.Acked, s.Confirm, s.Generation = 2, 1, Position{7, 2, 5, 0}, 5, 6
+	})
 	for name, c := range map[string]struct {
 		in   []PositionRecord
 		want PositionRecord
@@ -243,8 +245,8 @@ func TestMerge(t *testing.T) {
 		"late, of before an adoption":        {[]PositionRecord{clean, adopted, base}, adopted},
 		"late, of the adoption's generation": {[]PositionRecord{clean, adopted, with(func(s *PositionRecord) { s.Generation, s.SystemID = 5, 8 })}, with(func(s *PositionRecord) { *s = adopted })},
 		"after an adoption": {
-			[]PositionRecord{clean, adopted, with(func(s *PositionRecord) { s.Generation, s.Producers = 6, []int64{5} })},
-			with(func(s *PositionRecord) { s.Generation, s.Producers = 6, []int64{5} }),
+			[]PositionRecord{clean, adopted, with(func(s *PositionRecord) { s.Epoch, s.Generation, s.Producers = 2, 6, []int64{5} })},
+			with(func(s *PositionRecord) { s.Epoch, s.Generation, s.Producers = 2, 6, []int64{5} }),
 		},
 		"topics": {
 			[]PositionRecord{with(func(s *PositionRecord) { s.Topics = []string{"u"} }), with(func(s *PositionRecord) { s.Topics = []string{"t", "v"} })},
@@ -270,7 +272,7 @@ func TestMergeProducers(t *testing.T) {
 	var records []PositionRecord
 	newest := func() *PositionRecord { return Merge(records[max(0, len(records)-Recent):]) }
 	for id := int64(1); id < settled+maxProducers; id++ {
-		s := newest().Next(id, "")
+		s := newest().Next(server{}, id, "")
 		records = append(records, s)
 		if id == settled {
 			s.Settle()

@@ -32,6 +32,7 @@ type position struct {
 	// For a session that cannot use the position topic yet.
 	lastAsked time.Time           // when the predecessor's record was last requested
 	loaded    chan loadedPosition // the answer; nil: no request is under way
+	verifying bool                // the request is to verify the epoch of the first record, which is stored
 }
 
 // errSlotTaken ends a session that lost its slot before it began to read.
@@ -68,6 +69,9 @@ func (s *session) loadPosition(ctx context.Context) error {
 		s.saveFirst(predecessor, s.stream.Start())
 		err = s.awaitFirstStored(ctx)
 	}
+	if err == nil && p.beginsEpoch() {
+		err = s.verifyEpoch(ctx)
+	}
 	if unusable, ok := errors.AsType[*checkpoint.Unusable](err); ok {
 		r.setNotDeduplicating(unusable.Error())
 		p.lastAsked = r.clock()
@@ -89,8 +93,8 @@ func (s *session) loadPosition(ctx context.Context) error {
 // promoted later may have copied the slot from an earlier primary, before it went back. The predecessor's record may be nil.
 func (s *session) saveFirst(predecessor *checkpoint.PositionRecord, confirm pglogrepl.LSN) {
 	p := &s.position
-	p.predecessor, p.stored = predecessor, make(chan error, 1)
-	p.record = predecessor.Next(s.sink.ProducerID(), s.r.cfg.Deduplication.Sources)
+	p.predecessor, p.stored, p.verifying = predecessor, make(chan error, 1), false
+	p.record = predecessor.Next(s.stream.Identity(), s.sink.ProducerID(), s.r.cfg.Deduplication.Sources)
 	if p.record.Settled.IsZero() {
 		p.record.Settled = s.lastBeforeSlot()
 	}
@@ -111,6 +115,38 @@ func (s *session) beginDeduplication() {
 	s.readEnds()
 	r.mem.generation, r.mem.producers = p.record.Generation, p.producers
 	r.mem.ExplainSlot() // contradiction has compared the slot with the predecessor's record
+}
+
+// errEpochTaken ends a session. The next one begins an epoch of its own.
+var errEpochTaken = errors.New("another session has begun the same epoch on another timeline")
+
+// beginsEpoch reports whether the session's first record begins an epoch. A session on another server may have begun the same one, because
+// both have read the same predecessor's record. The one whose record was stored later finds both records in the topic.
+func (p *position) beginsEpoch() bool {
+	return p.predecessor != nil && p.record.Epoch != p.predecessor.Epoch
+}
+
+// verifyEpoch reads the position records again, after the first one of this session was stored, and returns an error if another session has
+// begun the same epoch.
+func (s *session) verifyEpoch(ctx context.Context) error {
+	loading, cancel := context.WithTimeout(ctx, s.r.cfg.WalSenderTimeout/2) // no status update is sent meanwhile
+	defer cancel()
+	now, err := s.sink.LoadPosition(loading)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return s.stalledBecause("reading the position record")
+	}
+	if err != nil {
+		return err
+	}
+	return s.position.compareEpoch(now)
+}
+
+// compareEpoch compares the session's epoch with that of the records in the topic.
+func (p *position) compareEpoch(now *checkpoint.PositionRecord) error {
+	if now == nil || now.Epoch != p.record.Epoch {
+		return errEpochTaken
+	}
+	return nil
 }
 
 // awaitFirstStored waits for Kafka's answer about the session's first record, for park_after at most.
@@ -267,6 +303,13 @@ func (s *session) takeLoaded(a loadedPosition) error {
 		s.r.log.Debug("load the position record", "error", a.err)
 		return nil
 	}
+	if s.position.verifying {
+		err := s.position.compareEpoch(a.record)
+		if err == nil {
+			s.beginDeduplication()
+		}
+		return err
+	}
 	if a.record != nil && s.contradiction(a.record, a.altered) != nil {
 		return errSlotMoved
 	}
@@ -283,6 +326,10 @@ func (s *session) takeFirstStored(err error) error {
 	if err != nil {
 		return fmt.Errorf("store the position record: %w", err)
 	}
+	if p := &s.position; p.beginsEpoch() {
+		p.verifying, p.lastAsked = true, time.Time{} // ask at once
+		return nil
+	}
 	s.beginDeduplication()
 	return nil
 }
@@ -292,7 +339,7 @@ func (s *session) loadBeforeEnd(ctx context.Context) error {
 	s.position.lastAsked = time.Time{}
 	requested := false
 	return s.waitFor(ctx, func() (bool, error) {
-		if requested && s.position.loaded == nil && !s.rule.Saving() || s.rule.RecordsRequired() || s.r.cfg.Deduplication.Slot == "" {
+		if requested && s.position.loaded == nil && !s.rule.Saving() && !s.position.verifying || s.rule.RecordsRequired() || s.r.cfg.Deduplication.Slot == "" {
 			return true, nil
 		}
 		requested = true

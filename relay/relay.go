@@ -66,6 +66,8 @@ type Config struct {
 	MissingAfter time.Duration
 	// MessagePrefix is the prefix of the logical messages that are events; "": no messages are events.
 	MessagePrefix string
+	// Slot is the name of the slot in the header outboxcdc-position.
+	Slot string
 	// Deduplication skips, after a crash, events that Kafka has.
 	Deduplication Deduplication
 }

@@ -317,6 +317,7 @@ func (s *session) handle(ctx context.Context, msg replication.Message, err error
 			return err
 		}
 		s.tracker.Begin(tx, known)
+		s.r.router.SetOrigin(s.origin(tx.CommitLSN))
 	case decoder.KindEvent, decoder.KindUpdate:
 		return s.event(ctx, m.Event)
 	case decoder.KindMessage:

@@ -79,6 +79,23 @@ func PositionOf(id replication.Identity, ev *decoder.Event) checkpoint.Position 
 	}
 }
 
+// OriginOf returns the origin of the events of a slot, without an epoch.
+func OriginOf(id replication.Identity, slot string) checkpoint.Origin {
+	if slot == "" || id.Database == 0 {
+		return checkpoint.Origin{}
+	}
+	return checkpoint.Origin{Database: id.Database, Slot: slot}
+}
+
+// origin returns the origin of the events of a transaction. Without a position record the epoch is 0, which means that it is not known.
+func (s *session) origin(commit pglogrepl.LSN) checkpoint.Origin {
+	o := OriginOf(s.stream.Identity(), s.r.cfg.Slot)
+	if !o.IsZero() && s.rule.RecordsRequired() {
+		o.Epoch = s.position.record.EpochOf(commit)
+	}
+	return o
+}
+
 // NotPublished returns the error of columns that the publication lacks, after every row from before their removal has been read.
 func NotPublished(columns []string) error {
 	return &replication.Error{

@@ -15,6 +15,7 @@ import (
 // Identity identifies the cluster of a stream and its history.
 type Identity struct {
 	SystemID uint64
+	Database uint32 // OID of the slot's database; 0: not known
 	Timeline int32
 	Major    int           // major version of the server
 	WALEnd   pglogrepl.LSN // flushed end of the server's WAL after the slot became ours

@@ -28,6 +28,7 @@ func RecoverySlot(slot string) string {
 type Slot struct {
 	Kind             string // logical or physical
 	Plugin, Database string // of a logical slot
+	DatabaseOID      uint32 // likewise
 	Temporary        bool
 	Active           bool
 	ActivePID        uint32
@@ -73,7 +74,7 @@ func (s *Slot) upToEnd(from pglogrepl.LSN) uint64 {
 func (s *Slot) Lost() bool { return s.WALStatus == "lost" || s.Invalidation != "" }
 
 const slotSQL = `
-SELECT s.slot_name::text, s.slot_type, coalesce(s.plugin::text, ''), coalesce(s.database::text, ''), s.temporary, s.active, coalesce(s.active_pid, 0),
+SELECT s.slot_name::text, s.slot_type, coalesce(s.plugin::text, ''), coalesce(s.database::text, ''), coalesce(s.datoid, 0), s.temporary, s.active, coalesce(s.active_pid, 0),
        coalesce(a.application_name, ''), coalesce(host(a.client_addr), ''), (to_jsonb(s)->>'inactive_since')::timestamptz,
        coalesce(s.wal_status, ''), coalesce(to_jsonb(s)->>'invalidation_reason', ''),
        coalesce((to_jsonb(s)->>'failover')::bool, false), coalesce((to_jsonb(s)->>'synced')::bool, false), s.safe_wal_size,
@@ -119,7 +120,7 @@ func ReadSlots(ctx context.Context, conn *pgx.Conn, name string) (slot, recovery
 func scanSlot(row pgx.Row) (name string, _ *Slot, err error) {
 	var s Slot
 	var restart, confirmed, server string
-	if err := row.Scan(&name, &s.Kind, &s.Plugin, &s.Database, &s.Temporary, &s.Active, &s.ActivePID,
+	if err := row.Scan(&name, &s.Kind, &s.Plugin, &s.Database, &s.DatabaseOID, &s.Temporary, &s.Active, &s.ActivePID,
 		&s.ActiveName, &s.ActiveAddress, &s.InactiveSince, &s.WALStatus, &s.Invalidation,
 		&s.Failover, &s.Synced, &s.SafeWALBytes, &restart, &confirmed, &server); err != nil {
 		return "", nil, err

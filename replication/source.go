@@ -304,7 +304,7 @@ func (st *Stream) begin(ctx context.Context) error {
 	// The slot is read after START_REPLICATION was accepted, because until then another client could confirm more.
 	slot, err := st.cfg.readSlot(ctx, st.control)
 	if st.original != nil && KindOf(err) == SlotMissing { // our walsender has ended, and the temporary slot with it
-		slot, err = &Slot{ConfirmedFlush: st.original.ConfirmedFlush, ServerLSN: st.original.ServerLSN}, nil
+		slot, err = &Slot{DatabaseOID: st.original.DatabaseOID, ConfirmedFlush: st.original.ConfirmedFlush, ServerLSN: st.original.ServerLSN}, nil
 	}
 	if err != nil {
 		return err
@@ -317,7 +317,7 @@ func (st *Stream) begin(ctx context.Context) error {
 		return fail(Unavailable, op, "let postgres.url name one server, not a load balancer",
 			"the slot is active for PID %d, our walsender is %d: two connections reached two servers", slot.ActivePID, st.conn.PID())
 	}
-	st.start = slot.ConfirmedFlush
+	st.start, st.identity.Database = slot.ConfirmedFlush, slot.DatabaseOID
 	st.identity.WALEnd = max(st.identity.WALEnd, slot.ServerLSN)
 	st.log.Debug("replication started", "slot", st.cfg.Slot, "start", st.start.String(), "system", st.identity.SystemID,
 		"timeline", st.identity.Timeline, "server", st.server.Major())

@@ -38,6 +38,7 @@ type Router struct {
 	lastTopic string            // of the previous event
 	names     map[string]string // cache of header names
 
+	origin    checkpoint.Origin   // of the events
 	first     checkpoint.Position // of the current transaction
 	firstText []byte              // its text without the ordinal; empty: there was no transaction
 
@@ -98,7 +99,15 @@ func (r *Router) Skips(ev *decoder.Event) bool {
 	return ev.Update && !r.mappings[ev.Relation.Source].config.UpdateIsPoison
 }
 
-// Route fills rec with the record for ev; pos becomes its header outboxcdc-position. If the error is a *Poison, the event is poison,
+// SetOrigin sets the origin of the following events, which is part of the header outboxcdc-position. The zero value means that records do not
+// name an origin.
+func (r *Router) SetOrigin(o checkpoint.Origin) {
+	if r.origin != o {
+		r.origin, r.firstText = o, r.firstText[:0]
+	}
+}
+
+// Route fills rec with the record for ev; pos and the origin become its header outboxcdc-position. If the error is a *Poison, the event is poison,
 // and rec has the parts that could be made: key, value, headers, and perhaps the topic. Any other error ends the session.
 //
 // The slices of rec are valid until the next call of Route or Decode. Callers reuse rec, so that its Headers need not be allocated
@@ -289,7 +298,7 @@ func (r *Router) appendPosition(pos checkpoint.Position) {
 	first := pos
 	first.Ordinal = 0
 	if len(r.firstText) == 0 || r.first != first {
-		text, _ := first.AppendText(r.firstText[:0]) // its error is always nil
+		text := checkpoint.AppendHeader(r.firstText[:0], first, r.origin)
 		r.first, r.firstText = first, text[:len(text)-1]
 	}
 	r.scratch = append(r.scratch, r.firstText...)

@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 
+	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/human"
@@ -79,7 +80,7 @@ func (p *peeker) run(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 	}
 	defer st.Abandon()
 	reader := peek.Peek{
-		Router: route, Poison: poisonConfig(&cfg.Poison), MessagePrefix: cfg.Messages.Prefix, Follow: p.follow, Limit: p.limit,
+		Router: route, Poison: poisonConfig(&cfg.Poison), MessagePrefix: cfg.Messages.Prefix, Slot: cfg.Postgres.Slot, Follow: p.follow, Limit: p.limit,
 		WalSenderTimeout: cfg.Tuning.WALSenderTimeout, Show: p.show,
 	}
 	seen, err := reader.Run(ctx, st)
@@ -152,7 +153,7 @@ func written(_ int, err error) error {
 func (p *peeker) line(v *peek.Event) ([]byte, error) {
 	rec := v.Record
 	var l line
-	l.word(v.Position.String())
+	l.word(checkpoint.FormatHeader(v.Position, v.Origin))
 	l.word(v.CommitTime.UTC().Format(timeLayout))
 	if topic := topicOf(v); topic != "" {
 		l.word(quoted([]byte(topic), false))
@@ -202,7 +203,7 @@ type poisonJSON struct {
 func (p *peeker) json(v *peek.Event) ([]byte, error) {
 	rec := v.Record
 	out := peekedJSON{
-		Position: v.Position.String(), CommitTime: v.CommitTime.UTC().Format(timeLayout), Topic: topicOf(v), Timestamp: rec.Timestamp,
+		Position: checkpoint.FormatHeader(v.Position, v.Origin), CommitTime: v.CommitTime.UTC().Format(timeLayout), Topic: topicOf(v), Timestamp: rec.Timestamp,
 		ID: string(rec.ID), recordJSON: newRecordJSON(rec.Key, rec.Value, rec.Headers, p.payload),
 	}
 	if rec.OwnPartition {

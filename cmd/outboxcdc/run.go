@@ -175,7 +175,7 @@ func wire(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger
 	rcfg := relay.DefaultConfig()
 	rcfg.StatusInterval, rcfg.WalSenderTimeout = cfg.Tuning.StatusInterval, cfg.Tuning.WALSenderTimeout
 	rcfg.Poison, rcfg.MessagePrefix = poisonConfig(&cfg.Poison), cfg.Messages.Prefix
-	rcfg.Poison.Slot = cfg.Postgres.Slot
+	rcfg.Slot, rcfg.Poison.Slot = cfg.Postgres.Slot, cfg.Postgres.Slot
 	rcfg.MissingAfter = cfg.MissingTopicAfter()
 	rcfg.ParkAfter, rcfg.ShutdownTimeout = cfg.Tuning.ParkAfter, cfg.ShutdownTimeout
 	rcfg.MaxEvents, rcfg.MaxBytes = cfg.Tuning.MaxInFlight.Records, int64(cfg.Tuning.MaxInFlight.Bytes)

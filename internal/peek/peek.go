@@ -44,6 +44,8 @@ type Peek struct {
 	// WalSenderTimeout is the longest time without a message from the server. A status update is sent at least every
 	// third of it.
 	WalSenderTimeout time.Duration
+	// Slot is the name of the slot in the header outboxcdc-position.
+	Slot string
 	// Begin is called with each transaction of the stream; nil: not wanted. An error ends Run.
 	Begin func(checkpoint.TxID) error
 	// Show is called with each event, on another goroutine, one call at a time. It may block: status updates are sent
@@ -54,6 +56,7 @@ type Peek struct {
 // Event is one event. It is valid until Show returns.
 type Event struct {
 	Position   checkpoint.Position
+	Origin     checkpoint.Origin // without an epoch
 	CommitTime time.Time
 	Record     *router.Record
 	Poison     *router.Poison     // nil: it can be sent, as far as can be known without Kafka
@@ -236,7 +239,8 @@ func (k *peeking) passed(at pglogrepl.LSN) error {
 }
 
 func (k *peeking) event(ctx context.Context, ev *decoder.Event) error {
-	v := &Event{Position: relay.PositionOf(k.st.Identity(), ev), CommitTime: ev.Begin.CommitTime, Record: &k.rec}
+	v := &Event{Position: relay.PositionOf(k.st.Identity(), ev), Origin: relay.OriginOf(k.st.Identity(), k.Slot), CommitTime: ev.Begin.CommitTime, Record: &k.rec}
+	k.Router.SetOrigin(v.Origin)
 	if err := k.Router.Route(ev, v.Position, &k.rec); err != nil {
 		var ok bool
 		if v.Poison, ok = errors.AsType[*router.Poison](err); !ok {

@@ -1,0 +1,48 @@
+package checkpoint
+
+import "github.com/jackc/pglogrepl"
+
+// Epochs order the histories of a slot where the numbers of timelines do not: after a restore the server can be on a timeline with a lower
+// number, or on the same one with lower LSNs. The position record has the epoch. A new one begins with every adoption, and with the first
+// session on another timeline or system.
+
+// enter begins a new epoch if the server is on another timeline or system than the record's. The epoch begins where the server's history left
+// the record's timeline: an event from before keeps its epoch when it is sent again, so that the two records are equal.
+func (s *PositionRecord) enter(l Lineage) {
+	if s.SystemID == l.System() && s.Timeline == l.Current() {
+		return
+	}
+	from, _ := l.EndOf(s.Timeline) // 0: the server does not have the record's history
+	if s.SystemID != l.System() {
+		from = 0
+	}
+	s.SystemID, s.Timeline = l.System(), l.Current()
+	s.Epoch, s.EpochFrom = s.Epoch+1, from
+}
+
+// EpochOf returns the epoch of the events of a transaction.
+func (s *PositionRecord) EpochOf(commit pglogrepl.LSN) uint32 {
+	if commit < s.EpochFrom && s.Epoch > 0 {
+		return s.Epoch - 1
+	}
+	return s.Epoch
+}
+
+// latestEpoch returns the epoch of merged records, of which out is the newest: the highest one, because a late record of a process that was
+// frozen has an earlier one. An epoch belongs to one timeline. If two sessions on different timelines have begun the same epoch, because each
+// did not know of the other's, a new one begins.
+func latestEpoch(records []PositionRecord, out *PositionRecord) (epoch uint32, from pglogrepl.LSN) {
+	for i := range records {
+		epoch = max(epoch, records[i].Epoch)
+	}
+	for i := range records {
+		switch r := &records[i]; {
+		case r.Epoch != epoch:
+		case r.SystemID != out.SystemID || r.Timeline != out.Timeline:
+			return epoch + 1, 0
+		default:
+			from = r.EpochFrom
+		}
+	}
+	return epoch, from
+}
