@@ -16,8 +16,9 @@ import (
 type Origin struct {
 	Database uint32 // OID
 	Slot     string
-	// Epoch orders the histories of the slot. It is one higher after every adoption and on every new timeline, so it never decreases, while the
-	// number of a timeline decreases after a restore. With at-least-once delivery it is always 0.
+	// Epoch orders the histories of the slot. It is one higher after every adoption and on every new timeline, while the number of a timeline
+	// decreases after a restore. 0 is the first epoch, or one that is not known, because there is no position record: with at-least-once
+	// delivery, and while the position topic cannot be used. So consumers compare a record of epoch 0 with earlier ones by its timeline.
 	Epoch uint32
 }
 
@@ -59,7 +60,7 @@ func ParseHeader(text string) (p Position, o Origin, err error) {
 	case f[0] == "1" && len(f) == 5:
 	case f[0] == "2" && len(f) == 8:
 		o = Origin{Database: uint32(parse(f[2], 10, 32)), Slot: f[3], Epoch: uint32(parse(f[4], 10, 32))}
-		if err == nil && (o.Database == 0 || o.Slot == "") {
+		if err == nil && (o.Database == 0 || !isSlotName(o.Slot)) {
 			err = errors.New("it names no database or no slot")
 		}
 	default:
@@ -75,6 +76,11 @@ func ParseHeader(text string) (p Position, o Origin, err error) {
 		return Position{}, Origin{}, fmt.Errorf("parse position %q: %w", text, err)
 	}
 	return p, o, nil
+}
+
+// isSlotName reports whether Postgres accepts the name of a slot.
+func isSlotName(name string) bool {
+	return name != "" && !strings.ContainsFunc(name, func(c rune) bool { return c != '_' && (c < 'a' || c > 'z') && (c < '0' || c > '9') })
 }
 
 // Order compares two records by their headers, as consumers do: -1 if the first is of an earlier event than the second, 0 if both are of the

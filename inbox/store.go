@@ -17,7 +17,7 @@ type Store struct {
 
 	// Systems are the system ids that may follow each other in one partition. Positions of different systems cannot be compared, so by
 	// default another system id is an [OtherSystemError]. After a major upgrade, or a move to another server, list both ids. The mark keeps
-	// the last position of each, so that records of both may be mixed, if one slot of each server writes to the topic.
+	// the last position of each, so that records of both may be mixed. Slots and databases of one server need not be listed.
 	Systems []uint64
 }
 
@@ -31,7 +31,7 @@ type Place struct {
 type Mark struct {
 	Position Position   // of the last record that was handled by its position
 	Recent   []Position // the last positions, in their order: all that were handled from Recent[0] to Position
-	Former   []Position // the last one of each other system
+	Former   []Position // the last one of each other slot, and of each other system
 	Accepted []Position // of records that are new although their position is before the mark: see [Store.AcceptRecord]
 
 	// The rest is used by Run of kgoinbox and saramainbox.
@@ -153,7 +153,7 @@ func (s *Store) read(ctx context.Context, tx Tx, consumer string, at Place, lock
 	}
 	if len(last) > 0 {
 		m.Position, m.Former = last[0], last[1:]
-		m.Recent = decodeRecent(recent, m.Position.System)
+		m.Recent = decodeRecent(recent, m.Position)
 	}
 	if err != nil {
 		return Mark{}, fmt.Errorf("read the mark of %s: %w", describe(consumer, at), err)

@@ -1,18 +1,19 @@
 -- The tables of an idempotent consumer, in the database of its effects. docs/consumers.md has the rules. (The Go module inbox/ has tables
 -- of its own.)
 
--- The position of the last record of each partition: a record whose position is not larger is a duplicate, however old it is. The
--- rule holds for the records of one slot. The row is also a fence: a transaction that moves the mark locks it, so a second consumer
--- of the partition waits, and then sees the new mark.
+-- The position of the last record of each partition and slot: a record whose position is not larger is a duplicate, however old it is.
+-- The row is also a fence: a transaction that moves the mark locks it, so a second consumer of the partition waits, and then sees the
+-- new mark.
 CREATE TABLE IF NOT EXISTS partition_marks (
   consumer   text,
   topic      text,
   partition  int,
-  system_id  numeric, -- of the Postgres that wrote the event: another database has its own positions
+  origin     text,   -- system id, database and slot: each slot has its own positions
+  epoch      bigint NOT NULL,
   timeline   bigint NOT NULL,
   commit_lsn pg_lsn NOT NULL,
   ordinal    bigint NOT NULL,
-  PRIMARY KEY (consumer, topic, partition, system_id)
+  PRIMARY KEY (consumer, topic, partition, origin)
 );
 
 -- The ids of processed events: they decide about records that a command has sent, which have no place in the order of positions.

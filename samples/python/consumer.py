@@ -10,15 +10,18 @@ import psycopg
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 # A record of the daemon moves the mark of its partition, or is a duplicate (0 rows). The upsert locks the mark until the
-# commit: a second consumer of the partition waits here. 1 is the version: another one becomes a NULL, which fails.
+# commit: a second consumer of the partition waits here. The position has version 1 or 2: another one becomes a NULL, which
+# fails. Epoch 0 is not known, and counts as the mark's.
 MOVE_MARK = """
-INSERT INTO partition_marks AS mark (consumer, topic, partition, system_id, timeline, commit_lsn, ordinal)
-SELECT %s, %s, %s, CASE p[1] WHEN '1' THEN p[2]::numeric END, p[3]::bigint,
-       (left(p[4], 8) || '/' || right(p[4], 8))::pg_lsn, p[5]::bigint
-FROM string_to_array(%s, ':') AS p
-ON CONFLICT (consumer, topic, partition, system_id) DO UPDATE
-SET timeline = excluded.timeline, commit_lsn = excluded.commit_lsn, ordinal = excluded.ordinal
-WHERE (excluded.timeline, excluded.commit_lsn, excluded.ordinal) > (mark.timeline, mark.commit_lsn, mark.ordinal)"""
+INSERT INTO partition_marks AS mark (consumer, topic, partition, origin, epoch, timeline, commit_lsn, ordinal)
+SELECT %s, %s, %s, CASE WHEN p[1] IN ('1', '2') THEN array_to_string(p[2:4], ':') END, p[5]::bigint, p[6]::bigint,
+       (left(p[7], 8) || '/' || right(p[7], 8))::pg_lsn, p[8]::bigint
+FROM string_to_array(%s, ':') AS f,
+     LATERAL (SELECT CASE f[1] WHEN '1' THEN f[:2] || ARRAY['0', '', '0'] || f[3:] ELSE f END AS p) AS parts
+ON CONFLICT (consumer, topic, partition, origin) DO UPDATE
+SET epoch = excluded.epoch, timeline = excluded.timeline, commit_lsn = excluded.commit_lsn, ordinal = excluded.ordinal
+WHERE (coalesce(nullif(excluded.epoch, 0), mark.epoch), excluded.timeline, excluded.commit_lsn, excluded.ordinal)
+    > (mark.epoch, mark.timeline, mark.commit_lsn, mark.ordinal)"""
 ADD_ID = "INSERT INTO processed_events (consumer, id) VALUES (%s, %s) ON CONFLICT DO NOTHING"
 
 

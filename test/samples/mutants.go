@@ -29,6 +29,7 @@ func (m mutant) plant(dir string) error {
 // The rules that every sample keeps.
 const (
 	ruleMark      = "mark"           // a record whose position is not larger than the mark is a duplicate
+	ruleEpoch     = "epoch"          // a record of a later epoch is new, whatever its timeline and LSN are
 	ruleID        = "id"             // an event whose id is stored is a duplicate
 	ruleRecovered = "recovered"      // the id alone decides about a record of recover
 	ruleConsumer  = "consumer-tx"    // mark, id and effect are committed together
@@ -40,11 +41,13 @@ const (
 var mutants = map[string][]mutant{
 	"sql": {
 		{ruleMark, "consume.sql", "OR EXISTS (SELECT FROM moved)", "OR true"},
+		{ruleEpoch, "consume.sql", "coalesce(nullif(excluded.epoch, 0), mark.epoch)", "mark.epoch"},
 		{ruleID, "consume.sql", "ON CONFLICT DO NOTHING", "ON CONFLICT (consumer, id) DO UPDATE SET at = now()"},
 		{ruleRecovered, "consume.sql", "IS NULL OR $6::boolean", "IS NULL"},
 	},
 	"python": {
 		{ruleMark, "consumer.py", "mark).rowcount == 0", "mark).rowcount < 0"},
+		{ruleEpoch, "consumer.py", "coalesce(nullif(excluded.epoch, 0), mark.epoch)", "mark.epoch"},
 		{ruleID, "consumer.py", ".rowcount == 1", ".rowcount >= 0"},
 		{ruleRecovered, "consumer.py", ` and "outboxcdc-recovered" not in headers`, ""},
 		{ruleConsumer, "consumer.py", "with db.transaction():", "if True:"},
@@ -53,6 +56,7 @@ var mutants = map[string][]mutant{
 	},
 	"node": {
 		{ruleMark, "consumer.js", "if (rowCount === 0)", "if (rowCount < 0)"},
+		{ruleEpoch, "consumer.js", "coalesce(nullif(excluded.epoch, 0), mark.epoch)", "mark.epoch"},
 		{ruleID, "consumer.js", ".rowCount === 1", ".rowCount >= 0"},
 		{ruleRecovered, "consumer.js", " && !('outboxcdc-recovered' in headers)", ""},
 		{ruleConsumer, "consumer.js", "await db.query('BEGIN')", ""},
@@ -64,6 +68,7 @@ var mutants = map[string][]mutant{
 	},
 	"java": {
 		{ruleMark, "Consumer.java", "position) == 0", "position) < 0"},
+		{ruleEpoch, "Consumer.java", "coalesce(nullif(excluded.epoch, 0), mark.epoch)", "mark.epoch"},
 		{ruleID, "Consumer.java", "group, id) == 0", "group, id) < 0"},
 		{ruleRecovered, "Consumer.java", `&& header(record, "outboxcdc-recovered") == null`, ""},
 		{ruleConsumer, "Consumer.java", "group, id) == 0) return;", "group, id) == 0) return; db.commit();"},
@@ -72,6 +77,7 @@ var mutants = map[string][]mutant{
 	},
 	"rust": {
 		{ruleMark, "src/bin/consumer.rs", "&position])? == 0", "&position])? == 2"},
+		{ruleEpoch, "src/bin/consumer.rs", "coalesce(nullif(excluded.epoch, 0), mark.epoch)", "mark.epoch"},
 		{ruleID, "src/bin/consumer.rs", "&id])? == 1", "&id])? < 2"},
 		{ruleRecovered, "src/bin/consumer.rs", `header(record, "outboxcdc-recovered")`, "None::<&str>"},
 		{ruleConsumer, "src/bin/consumer.rs", "&id])? == 1 {", `&id])? == 1 { tx.batch_execute("COMMIT; BEGIN")?;`},

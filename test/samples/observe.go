@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/test/child"
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
@@ -135,6 +136,36 @@ func (s *sample) sendRecovered(ctx context.Context) error {
 		{Key: "outboxcdc-position", Value: headerOf(records[0], "outboxcdc-position")},
 		{Key: "outboxcdc-recovered", Value: []byte("1")},
 	}
+	return s.sendTwice(ctx, order, records[0].Partition, headers)
+}
+
+// sendRestored sends an event as the daemon does after a restore of the server: with a higher epoch and a lower LSN than the records before it.
+func (s *sample) sendRestored(ctx context.Context) error {
+	records, err := kafkatest.ReadAll(ctx, s.kafka.Brokers(), s.topic)
+	if err != nil {
+		return err
+	}
+	order, err := queryInt(ctx, s.postgres.SuperURL(s.shop()), "INSERT INTO orders (amount) VALUES (4200) RETURNING id")
+	if err != nil {
+		return err
+	}
+	position, origin, err := checkpoint.ParseHeader(string(headerOf(records[0], "outboxcdc-position")))
+	if err != nil {
+		return err
+	}
+	if origin.IsZero() {
+		return fmt.Errorf("the position %s has no origin", position)
+	}
+	position.CommitLSN, origin.Epoch = 1, origin.Epoch+1
+	return s.sendTwice(ctx, order, records[0].Partition, []kgo.RecordHeader{
+		{Key: "id", Value: []byte("restored")},
+		{Key: "type", Value: []byte("OrderPlaced")},
+		{Key: "outboxcdc-position", Value: checkpoint.AppendHeader(nil, position, origin)},
+	})
+}
+
+// sendTwice sends the event of an order twice.
+func (s *sample) sendTwice(ctx context.Context, order int64, partition int32, headers []kgo.RecordHeader) error {
 	client, err := kgo.NewClient(kgo.SeedBrokers(s.kafka.Brokers()...), kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerBatchCompression(kgo.Lz4Compression())) // as the daemon does
 	if err != nil {
@@ -143,12 +174,12 @@ func (s *sample) sendRecovered(ctx context.Context) error {
 	defer client.Close()
 	for range 2 {
 		r := &kgo.Record{
-			Topic: s.topic, Partition: records[0].Partition, Headers: headers,
+			Topic: s.topic, Partition: partition, Headers: headers,
 			Key:   fmt.Append(nil, order),
 			Value: fmt.Appendf(nil, `{"order": %d, "amount": 4200}`, order),
 		}
 		if err := client.ProduceSync(ctx, r).FirstErr(); err != nil {
-			return fmt.Errorf("send a recovered event: %w", err)
+			return fmt.Errorf("send the event of order %d: %w", order, err)
 		}
 	}
 	return nil

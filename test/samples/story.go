@@ -75,6 +75,8 @@ func (s *sample) play(ctx context.Context) (string, error) {
 		s.check("after the daemon was killed and delivered events again"),
 		s.replay, s.sendRecovered,
 		s.check("after commands sent events"),
+		s.sendRestored,
+		s.check("after a restore onto an older timeline"),
 	)
 	if err != nil {
 		return "", err

@@ -143,7 +143,7 @@ func (r *room) exec(sql string, args ...any) {
 func (r *room) event(partition int) *kgo.Record {
 	r.ordinal++
 	id := fmt.Sprint("e", r.ordinal)
-	p := inbox.Position{System: r.system, Timeline: 1, CommitLSN: 16 + uint64(r.ordinal)/3, Ordinal: uint32(r.ordinal % 3)}
+	p := inbox.Position{System: r.system, Database: 16384, Slot: "s", Timeline: 1, CommitLSN: 16 + uint64(r.ordinal)/3, Ordinal: uint32(r.ordinal % 3)}
 	return headed(partition, id, "outboxcdc-position", p.String())
 }
 

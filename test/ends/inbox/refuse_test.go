@@ -80,8 +80,8 @@ func TestInboxRefuses(t *testing.T) {
 			func(r *room) { r.Store.Systems = []uint64{7, 8} },
 		},
 		"another version": {
-			headed(0, "x", "outboxcdc-position", "2:x"),
-			[]string{"version 2", "update the module", "offset 5"},
+			headed(0, "x", "outboxcdc-position", "3:x"),
+			[]string{"version 3", "update the module", "offset 5"},
 			nil,
 		},
 		"no position": {
