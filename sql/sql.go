@@ -24,9 +24,6 @@ const (
 // fourth argument.
 const failoverMajor = 17
 
-// identityInPartitionsMajor is the first version whose partitions can have identity columns.
-const identityInPartitionsMajor = 17
-
 // Params are the names to fill in, unquoted, as the catalog has them.
 type Params struct {
 	Database    string // "" means the database in which the statements are run
@@ -46,7 +43,6 @@ type Table struct {
 	Schema, Name string
 	Columns      Columns
 	Partitioned  bool // the table is the root of a partitioned table
-	Sequence     bool // the table has the column [SequenceColumn]
 }
 
 // String returns the qualified name, quoted.
@@ -71,7 +67,7 @@ const (
 // FunctionName is the name of the suggested function.
 const FunctionName = "outbox_emit"
 
-// SequenceColumn is the name of the column that orders the rows of a table.
+// SequenceColumn is the name of the column of the bundled table that orders its rows.
 const SequenceColumn = "seq"
 
 // bodyDelimiter delimits the body of the function.
@@ -192,14 +188,24 @@ func render(p Params, major int, names []string, prefix string) (Statements, err
 // Single reports whether there is exactly one table.
 func (v view) Single() bool { return len(v.Tables) == 1 }
 
-// AddSequence is the statement that adds the column [SequenceColumn] to an existing table.
-func AddSequence(t *Table, serverMajor int) string {
+// AddSequence is the transaction that adds the column [SequenceColumn] to an existing table. It does not rewrite the table: existing rows get
+// the value 0, and new rows begin with 1. With ADD COLUMN … IDENTITY the server would rewrite the table, and number the existing rows in their
+// physical order.
+//
+// A partitioned table gets a default instead of an identity column. Before PostgreSQL 17 an insert into a partition does not use the root's
+// identity column, and since then a table that was created LIKE the root, with INCLUDING IDENTITY, cannot become its partition.
+func AddSequence(t *Table) string {
 	column := ident(SequenceColumn)
-	if t.Partitioned && serverMajor < identityInPartitionsMajor {
+	alter := "ALTER TABLE " + t.String() + " ALTER COLUMN " + column
+	statements := []string{"BEGIN", "SET LOCAL lock_timeout = '5s'", fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s bigint NOT NULL DEFAULT 0", t, column)}
+	if t.Partitioned {
 		sequence := ident(t.Schema) + "." + ident(t.Name+"_"+SequenceColumn)
-		return fmt.Sprintf("CREATE SEQUENCE %s; ALTER TABLE %s ADD COLUMN %s bigint NOT NULL DEFAULT nextval(%s)", sequence, t, column, literal(sequence))
+		statements = append(statements, "CREATE SEQUENCE "+sequence, "GRANT USAGE ON SEQUENCE "+sequence+" TO PUBLIC",
+			fmt.Sprintf("%s SET DEFAULT nextval(%s)", alter, literal(sequence)))
+	} else {
+		statements = append(statements, alter+" DROP DEFAULT", alter+" ADD GENERATED ALWAYS AS IDENTITY")
 	}
-	return fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s bigint GENERATED ALWAYS AS IDENTITY", t, column)
+	return strings.Join(append(statements, "COMMIT"), "; ")
 }
 
 // AnyPartitioned reports whether any table is partitioned.
@@ -266,10 +272,6 @@ func (v view) TableColumns() []column {
 	sizeCheck := func(name string, limit int) string {
 		return fmt.Sprintf(" CHECK (octet_length(%s::text) <= %d)", ident(name), limit)
 	}
-	sequence := ""
-	if v.Table.Sequence {
-		sequence = SequenceColumn
-	}
 	var out []column
 	seen := map[string]bool{"": true}
 	for _, col := range []column{
@@ -280,7 +282,7 @@ func (v view) TableColumns() []column {
 		{Name: c.Payload, Type: "jsonb" + sizeCheck(c.Payload, maxPayload)},
 		{Name: c.Headers, Type: "jsonb NOT NULL DEFAULT '{}'" + sizeCheck(c.Headers, maxHeaders)},
 		{Name: "created_at", Type: "timestamptz NOT NULL DEFAULT now()"},
-		{Name: sequence, Type: "bigint GENERATED ALWAYS AS IDENTITY"},
+		{Name: SequenceColumn, Type: "bigint GENERATED ALWAYS AS IDENTITY"},
 	} {
 		if !seen[col.Name] {
 			seen[col.Name] = true

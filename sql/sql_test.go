@@ -34,10 +34,10 @@ func messageParams() Params {
 	return p
 }
 
-// pollingParams has what `setup sql --sequence --no-slot` changes.
+// pollingParams has what `setup sql --no-slot` changes.
 func pollingParams() Params {
 	p := defaults()
-	p.NoSlot, p.Tables[0].Sequence = true, true
+	p.NoSlot = true
 	return p
 }
 
@@ -184,16 +184,15 @@ func outsideQuotes(s string) string {
 
 func TestAddSequence(t *testing.T) {
 	table := Table{Schema: "sales", Name: `out"box'`}
-	const identity = `ALTER TABLE "sales"."out""box'" ADD COLUMN "seq" bigint GENERATED ALWAYS AS IDENTITY`
-	if got := AddSequence(&table, 14); got != identity {
+	const begin = `BEGIN; SET LOCAL lock_timeout = '5s'; ALTER TABLE "sales"."out""box'" ADD COLUMN "seq" bigint NOT NULL DEFAULT 0; `
+	const identity = begin + `ALTER TABLE "sales"."out""box'" ALTER COLUMN "seq" DROP DEFAULT; ALTER TABLE "sales"."out""box'" ALTER COLUMN "seq" ADD GENERATED ALWAYS AS IDENTITY; COMMIT`
+	if got := AddSequence(&table); got != identity {
 		t.Error(got)
 	}
 	table.Partitioned = true
-	if got := AddSequence(&table, 17); got != identity {
-		t.Error(got)
-	}
-	const sequence = `CREATE SEQUENCE "sales"."out""box'_seq"; ALTER TABLE "sales"."out""box'" ADD COLUMN "seq" bigint NOT NULL DEFAULT nextval('"sales"."out""box''_seq"')`
-	if got := AddSequence(&table, 16); got != sequence {
+	const sequence = begin + `CREATE SEQUENCE "sales"."out""box'_seq"; GRANT USAGE ON SEQUENCE "sales"."out""box'_seq" TO PUBLIC; ` +
+		`ALTER TABLE "sales"."out""box'" ALTER COLUMN "seq" SET DEFAULT nextval('"sales"."out""box''_seq"'); COMMIT`
+	if got := AddSequence(&table); got != sequence {
 		t.Error(got)
 	}
 }

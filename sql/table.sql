@@ -2,10 +2,8 @@
 -- after the commit: the daemon reads them from the WAL, never from the table.
 -- Another table is possible: columns can be added, id may be bigint or text, payload may be json, text or bytea.
 -- The checks reject values that the server cannot send, or that need much memory in the daemon. Change the limits if necessary.
-{{- if .Table.Sequence }}
--- seq is for outbox.order: [seq], the order in which the commands recover and backfill read rows from the table. If the transactions
--- that write events of one key exclude each other, seq has the order of their commits.
-{{- end }}
+-- seq orders the rows for the commands recover, backfill and replay, which read the table: created_at is the same for all rows of a
+-- transaction. If the transactions that write events of one key exclude each other, seq has the order of their commits.
 CREATE TABLE IF NOT EXISTS {{ table .Table.Schema .Table.Name }} (
 {{- range $i, $c := .TableColumns }}
     {{ ident $c.Name }} {{ $c.Type }}{{ if not $c.Last }},{{ end }}

@@ -110,6 +110,7 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 		schema, name := s.Name()
 		c.Tables = append(c.Tables, doctor.Table{
 			Schema: schema, Name: name, Needs: routerConfig(&s.Columns, &s.Route).Needs(), Routing: routingColumns(&s),
+			Order: s.Order, CreatedAt: s.Columns.CreatedAt,
 		})
 	}
 	dsn, err := cfg.PostgresURL()

@@ -33,7 +33,7 @@ func newSetupCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
 
 func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
 	var server, output, platform string
-	var partitioned, rds, sequence, noSlot bool
+	var partitioned, rds, noSlot bool
 	cmd := &cobra.Command{
 		Use:   "sql",
 		Short: "Print the SQL without executing it",
@@ -53,17 +53,14 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 			for i := range p.Tables {
 				p.Tables[i].Partitioned = partitioned
 			}
-			if err := addSequence(&p, sequence); err != nil {
-				return err
-			}
 			name, _, _ := strings.Cut(server, ".")
 			major, err := strconv.Atoi(name)
 			if err != nil {
 				return usageError(fmt.Errorf("--server-version %s: write a major version from %d to %d", server, sql.MinMajor, sql.MaxMajor))
 			}
 			if platform != "" {
-				if rds || partitioned || sequence || noSlot {
-					return usageError(errors.New("--for prints settings and no SQL: remove --rds, --partitioned, --sequence and --no-slot"))
+				if rds || partitioned || noSlot {
+					return usageError(errors.New("--for prints settings and no SQL: remove --rds, --partitioned and --no-slot"))
 				}
 				text, err := sql.Failover(p, platform, major)
 				if err != nil {
@@ -84,26 +81,14 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 	cmd.Flags().StringVar(&platform, "for", "", "print the settings for repeated failovers: `platform` is "+strings.Join(sql.FailoverPlatforms(), ", "))
 	cmd.Flags().BoolVar(&rds, "rds", false, "the server is Amazon RDS or Aurora, which grant REPLICATION through the role rds_replication")
 	cmd.Flags().BoolVar(&partitioned, "partitioned", false, "the table is partitioned (or all of several tables)")
-	addSetupFlags(cmd, &sequence, &noSlot)
+	addNoSlotFlag(cmd, &noSlot)
 	addOutputFlag(cmd, &output)
 	return cmd
 }
 
-// addSetupFlags adds the flags that setup sql and setup apply share.
-func addSetupFlags(cmd *cobra.Command, sequence, noSlot *bool) {
-	cmd.Flags().BoolVar(sequence, "sequence", false, "create the table with the column "+sql.SequenceColumn+", which orders its rows (outbox.order); an existing table is not changed")
+// addNoSlotFlag adds the flag that setup sql and setup apply share.
+func addNoSlotFlag(cmd *cobra.Command, noSlot *bool) {
 	cmd.Flags().BoolVar(noSlot, "no-slot", false, "do not create the slot, for backfill, which creates it")
-}
-
-// addSequence has the tables created with a column that orders their rows.
-func addSequence(p *sql.Params, sequence bool) error {
-	if sequence && len(p.Tables) == 0 {
-		return usageError(errors.New("--sequence: there is no table, because the events are logical messages"))
-	}
-	for i := range p.Tables {
-		p.Tables[i].Sequence = sequence
-	}
-	return nil
 }
 
 // noSlotComment is the comment of `setup sql --no-slot`.
@@ -175,7 +160,7 @@ func setupTarget(loadConfig func() (*config.Config, error), url string) (*config
 
 func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
 	var url string
-	var noTopic, sequence, noSlot bool
+	var noTopic, noSlot bool
 	a := &setup.Apply{}
 	cmd := &cobra.Command{
 		Use:   "apply",
@@ -194,9 +179,6 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 			}
 			if a.Function && !params.HasFunction() {
 				return usageError(errors.New("--function: the function needs logical messages, or a single table with a column for each argument"))
-			}
-			if err := addSequence(&params, sequence); err != nil {
-				return err
 			}
 			params.NoSlot = noSlot
 			a.Params = params
@@ -222,7 +204,7 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 	f.BoolVar(&a.Function, "function", false, "also create the function "+sql.FunctionName+", with which the application writes events")
 	f.StringArrayVar(&a.Owners, "owner", nil, "a `role` that may own an existing table or function, in a schema where every role may create objects (as in public before PostgreSQL 15)")
 	f.BoolVar(&a.NoRole, "no-role", false, "do not create the role or grant privileges")
-	addSetupFlags(cmd, &sequence, &noSlot)
+	addNoSlotFlag(cmd, &noSlot)
 	f.BoolVar(&noTopic, "no-topic", false, "do not create the position topic, and do not connect to Kafka")
 	return cmd
 }

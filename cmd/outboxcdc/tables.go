@@ -153,10 +153,17 @@ func (t *tableSet) checkRange(ctx context.Context, rows outboxtable.Range) error
 	return nil
 }
 
-// ordered reports whether all tables have columns that order their rows.
+// ordered reports whether all tables have columns that order their rows: those of outbox.order, or a sequence. If the catalogs cannot be read, it
+// reports false.
 func (t *tableSet) ordered() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
 	for _, s := range t.cfg.Sources() {
-		if len(s.Order) == 0 {
+		if len(s.Order) > 0 {
+			continue
+		}
+		schema, name := s.Name()
+		if u, err := outboxtable.ReadOrder(ctx, t.control, schema, name); err != nil || u != nil {
 			return false
 		}
 	}

@@ -48,7 +48,7 @@ var meanings = map[string]string{
 	"outbox.columns.headers":                 "The column with a JSON object whose members become headers; \"\" means there is no such column.",
 	"outbox.columns.id":                      "The column that identifies the event. It becomes the header \"id\", by which consumers find duplicates.",
 	"outbox.columns.payload":                 "The column for the record's value.",
-	"outbox.order":                           "The columns in whose order recover and backfill read rows, e.g. [seq]; [] means created_at.",
+	"outbox.order":                           "The columns in whose order recover, backfill and replay read rows, e.g. [no]; [] means the column seq if a sequence gives its values, otherwise created_at.",
 	"outbox.table":                           "The table with its schema, e.g. public.outbox or \"My Schema\".\"Outbox\"; parts without quotes are folded to lower case as in SQL. A partitioned table is named by its root. \"\" means that logical messages are the only source.",
 	"outboxes":                               "Several tables instead of outbox.table: a list of entries with table, columns and route. Settings that are missing in an entry come from outbox.columns and route.",
 	"poison":                                 "What happens to an event that no retry can deliver.",

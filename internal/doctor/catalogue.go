@@ -43,6 +43,7 @@ const (
 	tableGenerated    = "generated_columns"
 	tablePrivileges   = "table_rights"
 	tableIdentity     = "replica_identity"
+	tableOrder        = "order"
 	messagesPrivilege = "messages"
 
 	pubExists  = "publication"
@@ -109,6 +110,7 @@ func Checks() []Check {
 		{tableGenerated, groupOutbox, "are there no generated columns among them (they are not in the stream)", []string{"FAIL 78"}},
 		{tablePrivileges, groupOutbox, "may the role read the table (events come from the WAL; only `doctor` reads rows)", []string{"WARN"}},
 		{tableIdentity, groupOutbox, "can the application delete rows (not if the publication has updates or deletes and the table has no replica identity)", []string{"FAIL 78"}},
+		{tableOrder, groupOutbox, "can `recover`, `backfill` and `replay` send the rows in the order in which they were inserted (`outbox.order`, or a column `seq` with values of a sequence)", []string{"WARN"}},
 		{messagesPrivilege, groupOutbox, "which roles may write logical messages, if `messages.prefix` makes them events", []string{"WARN"}},
 
 		{pubExists, groupPublication, "does the publication exist", []string{"FAIL 79"}},

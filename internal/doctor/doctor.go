@@ -65,6 +65,8 @@ type Table struct {
 	Schema, Name string
 	Needs        []string // columns that must exist
 	Routing      []string // columns that decide about the topic
+	Order        []string // outbox.order
+	CreatedAt    string   // the column with the time of a row, "" for none
 }
 
 func (t *Table) quoted() string { return pgx.Identifier{t.Schema, t.Name}.Sanitize() }

@@ -70,6 +70,7 @@ func outboxOutcomes(t *testing.T, w *world) {
 		}
 		p.wants(outcome{tableIdentity, "FAIL 78", "cannot delete"}, outcome{pubInserts, "WARN", "delete"})
 	})
+	t.Run("order", func(t *testing.T) { orderOutcomes(t, w) })
 	t.Run("messages", func(t *testing.T) {
 		p := good.in(t)
 		p.cfg.Messages = "outbox"
@@ -150,7 +151,7 @@ func publicationOutcomes(t *testing.T, w *world) {
 	})
 	t.Run("partitions", func(t *testing.T) {
 		p := w.newPlace(t, w.pg)
-		columns := "(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb, PRIMARY KEY (id)) PARTITION BY RANGE (id);" +
+		columns := "(id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb, seq bigint GENERATED ALWAYS AS IDENTITY, PRIMARY KEY (id)) PARTITION BY RANGE (id);" +
 			"CREATE TABLE outbox_1 PARTITION OF outbox FOR VALUES FROM (0) TO (10); CREATE TABLE outbox_2 PARTITION OF outbox DEFAULT"
 		p.exec("CREATE TABLE outbox "+columns, "GRANT SELECT ON outbox TO "+roleName, "CREATE PUBLICATION "+p.name+" FOR TABLE outbox WITH (publish = 'insert')",
 			"INSERT INTO outbox VALUES (1, 'order', '1', 'x')", "INSERT INTO outbox VALUES (11, 'order', '1', 'x')")
@@ -166,6 +167,40 @@ func publicationOutcomes(t *testing.T, w *world) {
 		p.cfg.Tables = append(p.cfg.Tables, second)
 		p.wants(outcome{pubTables, "FAIL 79", "public.billing"})
 	})
+}
+
+// orderOutcomes follows each remedy for a table that no column orders.
+func orderOutcomes(t *testing.T, w *world) {
+	p := w.newPlace(t, w.pg).make()
+	follow := func() {
+		t.Helper()
+		for _, f := range p.examine().Findings {
+			if f.Check == tableOrder && (len(f.Remedy) == 0 || f.Remedy[0].Kind != SQL) {
+				t.Fatalf("no statement helps: %+v", f)
+			}
+			if f.Check == tableOrder {
+				if _, err := p.conn.PgConn().Exec(t.Context(), f.Remedy[0].Text).ReadAll(); err != nil {
+					t.Fatalf("%s: %v", f.Remedy[0].Text, err)
+				}
+			}
+		}
+	}
+	p.exec("ALTER TABLE outbox DROP COLUMN seq")
+	p.wants(outcome{tableOrder, "WARN", "it has no column seq: recover, backfill and replay send the rows in the order of created_at"})
+	p.cfg.Tables[0].Order = []string{"event_type", "no"}
+	p.wants(outcome{tableOrder, "WARN", "no column no, which outbox.order names"})
+	p.cfg.Tables[0].Order = []string{"event_type"}
+	p.wants()
+	p.cfg.Tables[0].Order, p.cfg.Tables[0].CreatedAt = nil, "gone"
+	p.wants(outcome{tableOrder, "WARN", "send the rows in the order of their place in the table"})
+	follow()
+	p.wants()
+	p.exec("ALTER TABLE outbox ALTER seq SET CACHE 20")
+	p.wants(outcome{tableOrder, "WARN", "each session takes 20 values at a time"})
+	follow()
+	p.wants()
+	p.exec("ALTER TABLE outbox ALTER seq DROP IDENTITY")
+	p.wants(outcome{tableOrder, "WARN", "no identity column"})
 }
 
 func slotOutcomes(t *testing.T, w *world) {

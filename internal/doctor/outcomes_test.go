@@ -99,7 +99,8 @@ type place struct {
 }
 
 const outboxColumns = `(id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL, aggregate_id text NOT NULL,
-	event_type text NOT NULL, payload jsonb, headers jsonb NOT NULL DEFAULT '{}')`
+	event_type text NOT NULL, payload jsonb, headers jsonb NOT NULL DEFAULT '{}', created_at timestamptz NOT NULL DEFAULT now(),
+	seq bigint GENERATED ALWAYS AS IDENTITY)`
 
 func (w *world) newPlace(t *testing.T, s *pgtest.Server) *place {
 	t.Helper()
@@ -118,7 +119,7 @@ func (w *world) newPlace(t *testing.T, s *pgtest.Server) *place {
 	p.kcfg.DialTimeout, p.kcfg.AskTimeout = time.Second, 2*time.Second
 	p.cfg = Config{
 		Role: roleName, Database: p.name, Server: "127.0.0.1", Slot: p.name, Publication: p.name, SenderTimeout: 15 * time.Second,
-		Tables:  []Table{{Schema: "public", Name: "outbox", Needs: []string{"aggregate_id", "aggregate_type", "event_type", "headers", "id", "payload"}}},
+		Tables:  []Table{{Schema: "public", Name: "outbox", Needs: []string{"aggregate_id", "aggregate_type", "event_type", "headers", "id", "payload"}, CreatedAt: "created_at"}},
 		Command: "outboxcdc", Now: time.Now, LongTransaction: time.Hour, Partitions: map[string]int{"outbox.event.order": 6},
 	}
 	return p

@@ -88,12 +88,12 @@ func (e *examination) checkTables(ctx context.Context) {
 			continue
 		}
 		e.tables = append(e.tables, f)
-		e.checkTable(&f, unfit)
+		e.checkTable(ctx, &f, unfit)
 	}
 	e.because[groupOutbox] = "no outbox exists"
 }
 
-func (e *examination) checkTable(f *tableFacts, unfit string) {
+func (e *examination) checkTable(ctx context.Context, f *tableFacts, unfit string) {
 	switch {
 	case !f.exists:
 		e.fail(tableExists, Lost, []Remedy{e.setup(), advicef("or set outbox.table to an existing table")},
@@ -121,13 +121,14 @@ func (e *examination) checkTable(f *tableFacts, unfit string) {
 	e.checkColumns(f)
 	e.checkGenerated(f)
 	e.checkTablePrivileges(f)
+	e.checkOrder(ctx, f)
 }
 
 // checkColumns compares the columns with the settings: first their names, then, by the router's own rules, their types.
 func (e *examination) checkColumns(f *tableFacts) {
 	var missing []string
 	for _, want := range f.Needs {
-		if !slices.ContainsFunc(f.columns, func(c decoder.Column) bool { return c.Name == want }) {
+		if !f.has(want) {
 			missing = append(missing, want)
 		}
 	}

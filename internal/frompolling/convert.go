@@ -137,7 +137,7 @@ func (c *conversion) order() {
 	}
 	if col == nil {
 		c.line("  # No column orders the rows, so backfill reads them in the order of created_at: of one key, transactions that overlapped may come in")
-		c.line("  # another order than they committed in. A column from a sequence avoids that (setup apply --sequence prints the statement).")
+		c.line("  # another order than they committed in. A column from a sequence avoids that (doctor prints the statement).")
 		return
 	}
 	if c.used[col.Name] == "" {

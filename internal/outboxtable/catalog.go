@@ -23,6 +23,7 @@ type table struct {
 	partitions  map[string]*decoder.Relation
 	partitioned bool
 	createdAt   *column // nil: the table has no such column
+	sequence    bool    // [sql.SequenceColumn] orders the rows, unless Order is set
 }
 
 // column is a column of a table.
@@ -88,6 +89,11 @@ func (s *Snapshot) describe(ctx context.Context, want *Table, source int) (*tabl
 		return nil, fmt.Errorf("%s: %w", op, err)
 	}
 	t.createdAt = t.column(t.CreatedAt)
+	unordered, err := ReadOrder(ctx, s.conn, t.Schema, t.Name)
+	if err != nil {
+		return nil, s.fail(ctx, op, err)
+	}
+	t.sequence = unordered == nil
 	t.relation = &decoder.Relation{OID: t.oid, Namespace: t.Schema, Name: t.Name, Source: source}
 	for _, c := range t.columns {
 		if !c.generated || slices.Contains(t.Columns, c.name) {

@@ -31,8 +31,8 @@ type Table struct {
 	Columns []string
 	// CreatedAt is the column with the time of the row, "" if there is none. The table need not have the column.
 	CreatedAt string
-	// Order are the columns that order the rows. If empty, CreatedAt orders them. The place of the row in the table (ctid) decides
-	// between rows that are equal in these columns.
+	// Order are the columns that order the rows. If empty, the column [sql.SequenceColumn] orders them if [ReadOrder] finds no fault with
+	// it. Of rows that are equal in these columns, CreatedAt decides, and then their place in the table (ctid).
 	Order []string
 	// ByPartition gives the rows of a partition its name instead of the root's, as a publication does whose
 	// publish_via_partition_root is off.

@@ -72,21 +72,6 @@ func (t *table) selectList() string {
 	return b.String()
 }
 
-func (t *table) orderBy() string {
-	order := t.Order
-	if len(order) == 0 && t.createdAt != nil {
-		order = []string{t.CreatedAt}
-	}
-	var by []string
-	for _, name := range order {
-		by = append(by, quote(name))
-	}
-	if t.partitioned {
-		by = append(by, "tableoid")
-	}
-	return " ORDER BY " + strings.Join(append(by, "ctid"), ", ")
-}
-
 // reader is one run of Rows.
 type reader struct {
 	s   *Snapshot

@@ -110,7 +110,7 @@ func testOrder(b *bench) {
 	table := b.outbox(`id int, created_at timestamptz, seq int`)
 	b.exec(`INSERT INTO outbox VALUES (1, '2026-11-21', 9), (2, '2026-11-20', 8), (3, '2026-11-20', 8), (4, '2026-11-19', 9)`)
 	none, bySeq := table, table
-	none.CreatedAt, bySeq.Order = "", []string{"seq", "created_at"}
+	none.CreatedAt, bySeq.Order = "", []string{"seq"}
 	s := b.open(table, none, bySeq)
 	b.want(b.ids(s, Range{}), []string{"4", "2", "3", "1"})
 	for i, want := range [][]string{1: {"1", "2", "3", "4"}, 2: {"2", "3", "4", "1"}} {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 
@@ -110,18 +109,10 @@ func (a *Apply) step(ctx context.Context, st sql.Statement) error {
 		}
 	}
 	a.say("created %s", o.name)
-	if st.Name == sql.Outbox && a.hasSequence(st.Table) {
-		a.say("  it has the column %s: set outbox.order: [%[1]s]", sql.SequenceColumn)
-	}
 	if st.Name == sql.Role {
 		a.say(`  the role has no password yet: set one in psql with \password %s, and add a line to pg_hba.conf (setup sql prints it)`, p.Role)
 	}
 	return nil
-}
-
-// hasSequence reports whether the table with that quoted name is created with the column [sql.SequenceColumn].
-func (a *Apply) hasSequence(table string) bool {
-	return slices.ContainsFunc(a.Params.Tables, func(t sql.Table) bool { return t.String() == table && t.Sequence })
 }
 
 func (a *Apply) say(format string, args ...any) { fmt.Fprintf(a.Out, format+"\n", args...) }

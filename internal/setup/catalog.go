@@ -153,11 +153,6 @@ func (c *catalog) checkTable(ctx context.Context, t *sql.Table) error {
 			c.problem("%s has no column %q; add it, or set outbox.columns", name, col)
 		}
 	}
-	if t.Sequence && !slices.Contains(columns, sql.SequenceColumn) {
-		c.notes = append(c.notes, fmt.Sprintf("table %s has no column %s, and setup does not change an existing table. To add it: %s. "+
-			"This rewrites the table while nothing can read or write it, and numbers the existing rows in their physical order, which updates may have changed",
-			name, sql.SequenceColumn, sql.AddSequence(t, c.server.Major())))
-	}
 	return nil
 }
 

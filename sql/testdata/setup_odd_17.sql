@@ -12,13 +12,16 @@ CREATE ROLE "Out""box" LOGIN REPLICATION;
 -- after the commit: the daemon reads them from the WAL, never from the table.
 -- Another table is possible: columns can be added, id may be bigint or text, payload may be json, text or bytea.
 -- The checks reject values that the server cannot send, or that need much memory in the daemon. Change the limits if necessary.
+-- seq orders the rows for the commands recover, backfill and replay, which read the table: created_at is the same for all rows of a
+-- transaction. If the transactions that write events of one key exclude each other, seq has the order of their commits.
 CREATE TABLE IF NOT EXISTS "My Schema"."Out
 box'" (
     "eventId" uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     "Typ" text NOT NULL CHECK (octet_length("Typ") <= 65536),
     "key" text NOT NULL CHECK (octet_length("key") <= 65536),
     "payload" jsonb CHECK (octet_length("payload"::text) <= 16777216),
-    "created_at" timestamptz NOT NULL DEFAULT now()
+    "created_at" timestamptz NOT NULL DEFAULT now(),
+    "seq" bigint GENERATED ALWAYS AS IDENTITY
 );
 -- The application's role only needs: GRANT INSERT ON "My Schema"."Out box'" TO …;
 

@@ -12,8 +12,8 @@ CREATE ROLE "outboxcdc" LOGIN REPLICATION;
 -- after the commit: the daemon reads them from the WAL, never from the table.
 -- Another table is possible: columns can be added, id may be bigint or text, payload may be json, text or bytea.
 -- The checks reject values that the server cannot send, or that need much memory in the daemon. Change the limits if necessary.
--- seq is for outbox.order: [seq], the order in which the commands recover and backfill read rows from the table. If the transactions
--- that write events of one key exclude each other, seq has the order of their commits.
+-- seq orders the rows for the commands recover, backfill and replay, which read the table: created_at is the same for all rows of a
+-- transaction. If the transactions that write events of one key exclude each other, seq has the order of their commits.
 CREATE TABLE IF NOT EXISTS "public"."outbox" (
     "id" uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     "aggregate_type" text NOT NULL CHECK (octet_length("aggregate_type") <= 65536),

@@ -12,6 +12,8 @@ CREATE ROLE "outboxcdc" LOGIN REPLICATION;
 -- after the commit: the daemon reads them from the WAL, never from the table.
 -- Another table is possible: columns can be added, id may be bigint or text, payload may be json, text or bytea.
 -- The checks reject values that the server cannot send, or that need much memory in the daemon. Change the limits if necessary.
+-- seq orders the rows for the commands recover, backfill and replay, which read the table: created_at is the same for all rows of a
+-- transaction. If the transactions that write events of one key exclude each other, seq has the order of their commits.
 CREATE TABLE IF NOT EXISTS "public"."outbox" (
     "id" uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     "aggregate_type" text NOT NULL CHECK (octet_length("aggregate_type") <= 65536),
@@ -19,7 +21,8 @@ CREATE TABLE IF NOT EXISTS "public"."outbox" (
     "event_type" text NOT NULL CHECK (octet_length("event_type") <= 65536),
     "payload" jsonb CHECK (octet_length("payload"::text) <= 16777216),
     "headers" jsonb NOT NULL DEFAULT '{}' CHECK (octet_length("headers"::text) <= 1048576),
-    "created_at" timestamptz NOT NULL DEFAULT now()
+    "created_at" timestamptz NOT NULL DEFAULT now(),
+    "seq" bigint GENERATED ALWAYS AS IDENTITY
 );
 -- The application's role only needs: GRANT INSERT ON "public"."outbox" TO …;
 
@@ -27,6 +30,8 @@ CREATE TABLE IF NOT EXISTS "public"."outbox" (
 -- after the commit: the daemon reads them from the WAL, never from the table.
 -- Another table is possible: columns can be added, id may be bigint or text, payload may be json, text or bytea.
 -- The checks reject values that the server cannot send, or that need much memory in the daemon. Change the limits if necessary.
+-- seq orders the rows for the commands recover, backfill and replay, which read the table: created_at is the same for all rows of a
+-- transaction. If the transactions that write events of one key exclude each other, seq has the order of their commits.
 CREATE TABLE IF NOT EXISTS "sales"."events" (
     "id" uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     "aggregate_type" text NOT NULL CHECK (octet_length("aggregate_type") <= 65536),
@@ -34,7 +39,8 @@ CREATE TABLE IF NOT EXISTS "sales"."events" (
     "event_type" text NOT NULL CHECK (octet_length("event_type") <= 65536),
     "payload" jsonb CHECK (octet_length("payload"::text) <= 16777216),
     "headers" jsonb NOT NULL DEFAULT '{}' CHECK (octet_length("headers"::text) <= 1048576),
-    "created_at" timestamptz NOT NULL DEFAULT now()
+    "created_at" timestamptz NOT NULL DEFAULT now(),
+    "seq" bigint GENERATED ALWAYS AS IDENTITY
 );
 -- The application's role only needs: GRANT INSERT ON "sales"."events" TO …;
 
@@ -42,6 +48,8 @@ CREATE TABLE IF NOT EXISTS "sales"."events" (
 -- after the commit: the daemon reads them from the WAL, never from the table.
 -- Another table is possible: columns can be added, id may be bigint or text, payload may be json, text or bytea.
 -- The checks reject values that the server cannot send, or that need much memory in the daemon. Change the limits if necessary.
+-- seq orders the rows for the commands recover, backfill and replay, which read the table: created_at is the same for all rows of a
+-- transaction. If the transactions that write events of one key exclude each other, seq has the order of their commits.
 CREATE TABLE IF NOT EXISTS "sales"."more" (
     "id" uuid PRIMARY KEY DEFAULT gen_random_uuid(),
     "aggregate_type" text NOT NULL CHECK (octet_length("aggregate_type") <= 65536),
@@ -49,7 +57,8 @@ CREATE TABLE IF NOT EXISTS "sales"."more" (
     "event_type" text NOT NULL CHECK (octet_length("event_type") <= 65536),
     "payload" jsonb CHECK (octet_length("payload"::text) <= 16777216),
     "headers" jsonb NOT NULL DEFAULT '{}' CHECK (octet_length("headers"::text) <= 1048576),
-    "created_at" timestamptz NOT NULL DEFAULT now()
+    "created_at" timestamptz NOT NULL DEFAULT now(),
+    "seq" bigint GENERATED ALWAYS AS IDENTITY
 );
 -- The application's role only needs: GRANT INSERT ON "sales"."more" TO …;
 

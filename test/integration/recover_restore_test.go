@@ -183,7 +183,8 @@ func TestRecoverDump(t *testing.T) {
 	o.admin.url = o.pg.SuperURL(o.name)
 	o.setUp("")
 	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name) // a slot that is older than the rows would have all of them
-	o.exec(`INSERT INTO outbox SELECT * FROM json_populate_recordset(NULL::outbox, $1::json)`, dump)
+	o.exec(`INSERT INTO outbox OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::outbox, $1::json)`, dump)
+	o.exec(`SELECT setval(pg_get_serial_sequence('outbox', 'seq'), (SELECT max(seq) FROM outbox))`)
 	o.start(env...).awaitStop(patience, 79, "no logical slot of that name", "outboxcdc recover")
 	if out := o.recover(env, 0); !strings.Contains(out, "\n10 records sent") || !strings.Contains(out, "position record written") {
 		t.Errorf("recover prints:\n%s", out)

@@ -30,7 +30,7 @@ func newDatabase(t *testing.T, statements ...string) string {
 	must(t, pg.Exec(testContext(t), "postgres", "CREATE DATABASE "+name))
 	t.Cleanup(func() { must(t, pg.Exec(testContext(t), "postgres", "DROP DATABASE "+name+" WITH (FORCE)")) })
 	setup, err := setupsql.Setup(setupsql.Params{Tables: []setupsql.Table{{
-		Schema: "public", Name: "outbox", Sequence: true,
+		Schema: "public", Name: "outbox",
 		Columns: setupsql.Columns{ID: "id", AggregateType: "aggregate_type", AggregateID: "aggregate_id", EventType: "event_type", Payload: "payload", Headers: "headers"},
 	}}}, 17)
 	must(t, err)
