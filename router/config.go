@@ -216,8 +216,10 @@ func (v *validation) routes(c *Config) {
 	} else if c.Replace.With != "" {
 		v.fail("replace.with", "has no effect without replace.regex")
 	}
-	if c.Columns.AggregateType == "" && (len(c.Topics) > 0 || c.Replace.Regex != "" || c.Unmatched != "") {
-		v.fail("columns.aggregate_type", "a column is required by topics, replace and unmatched")
+	// Unmatched decides only where there is no template of the topic, or Replace.
+	unmatched := c.Topic == "" && (named || c.Unmatched == UnmatchedKeep)
+	if c.Columns.AggregateType == "" && (len(c.Topics) > 0 || c.Replace.Regex != "" || unmatched) {
+		v.fail("columns.aggregate_type", "a column is required by topics, replace and unmatched; without one, write the topic into topic")
 	}
 }
 

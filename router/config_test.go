@@ -25,8 +25,12 @@ func TestConfig(t *testing.T) {
 		"columns.id: a column":          func(c *Config) { c.Columns.ID = "" },
 		"columns.aggregate_id":          func(c *Config) { c.Columns.AggregateID = "" },
 		"columns.payload":               func(c *Config) { c.Columns.Payload = "" },
-		`null_key: "" is none`:          func(c *Config) { c.NullKey = "" },
-		`null_payload: "x" is`:          func(c *Config) { c.NullPayload = "x" },
+		"columns.aggregate_type: a column is required by topics": func(c *Config) { c.Columns.AggregateType, c.Topics = "", map[string]string{"a": "b"} },
+		"columns.aggregate_type: a column is required":           func(c *Config) { c.Columns.AggregateType, c.Replace = "", Replace{"x", "y"} },
+		"aggregate_type: a column is required by":                func(c *Config) { c.Columns.AggregateType, c.Topic, c.Unmatched = "", "", "rest" },
+		"required by topics, replace and unmatched":              func(c *Config) { c.Columns.AggregateType, c.Topic, c.Unmatched = "", "", UnmatchedKeep },
+		`null_key: "" is none`:                                   func(c *Config) { c.NullKey = "" },
+		`null_payload: "x" is`:                                   func(c *Config) { c.NullPayload = "x" },
 	} {
 		c := DefaultConfig()
 		change(&c)

@@ -202,6 +202,14 @@ func TestRoute(t *testing.T) {
 			want: `right key="a" by="a" value="p"`,
 		},
 		{
+			name: "one topic and a key of its own, without an aggregate", event: row("id", "i", "k", "a", "v", "p"),
+			change: func(c *Config) {
+				noPositionHeader(c)
+				c.Topic, c.Unmatched, c.Key, c.Columns = "orders", UnmatchedPoison, "{k}", Columns{ID: "id", Payload: "v"}
+			},
+			want: `orders key="a" by="a" value="p"`,
+		},
+		{
 			name: "topic from NULL", event: outbox("aggregate_type", nil, "payload", "p"), change: noPositionHeader,
 			poison: NoRoute, why: `"aggregate_type", which the topic contains, is NULL`, want: ` key="42" by="42" value="p"`,
 		},

@@ -65,6 +65,16 @@ func TestValidate(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &said); err != nil || code != 78 || errs != "" || said.Valid || len(said.Errors) != len(want) {
 		t.Errorf("%v %d %s%s", err, code, out, errs)
 	}
+	// One topic needs no aggregate type, and a key of its own no aggregate id.
+	one := writeFile(t, "one.yaml", "outbox: {columns: {aggregate_type: '', aggregate_id: ''}}\nroute: {topic: orders, key: '{tenant}'}\n")
+	if code, _, errs := commandLine(t, "validate", "-c", one); code != 0 {
+		t.Errorf("%d %s", code, errs)
+	}
+	for set, want := range map[string]string{"route.key=": one + ":1:54: outbox.columns.aggregate_id: a column is required", "route.topics=a=b": one + ":1:36: outbox.columns.aggregate_type: a column is required"} {
+		if code, _, errs := commandLine(t, "validate", "-c", one, "--set", set); code != 78 || !strings.Contains(errs, want) {
+			t.Errorf("%s: %d %s", set, code, errs)
+		}
+	}
 	// Contradictions are found without other errors as well.
 	if code, _, errs := commandLine(t, "validate", "--set", "route.replace.regex=("); code != 78 || !strings.Contains(errs, "--set: route.replace.regex: ") {
 		t.Errorf("%d %s", code, errs)

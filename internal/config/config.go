@@ -83,9 +83,11 @@ type Messages struct {
 type Columns struct {
 	// ID is the column that identifies the event. It becomes the header "id", by which consumers find duplicates.
 	ID string `yaml:"id" default:"id"`
-	// AggregateType is the column that selects the topic.
+	// AggregateType is the column that selects the topic; "" means there is no such column, and route.topic names the
+	// topic without it.
 	AggregateType string `yaml:"aggregate_type" default:"aggregate_type"`
-	// AggregateID is the column for the record's key. Events with the same key are delivered in order.
+	// AggregateID is the column for the record's key. Events with the same key are delivered in order. "" means there is
+	// no such column, and route.key names others.
 	AggregateID string `yaml:"aggregate_id" default:"aggregate_id"`
 	// EventType is the column for the header "type"; "" means there is no such column and no such header.
 	EventType string `yaml:"event_type" default:"event_type"`

@@ -156,8 +156,8 @@ func (v *validation) columns(prefix string, c *Columns) {
 		required  bool
 	}{
 		{"id", c.ID, true},
-		{"aggregate_type", c.AggregateType, true},
-		{"aggregate_id", c.AggregateID, true},
+		{"aggregate_type", c.AggregateType, false},
+		{"aggregate_id", c.AggregateID, false},
 		{"event_type", c.EventType, false},
 		{"payload", c.Payload, true},
 		{"headers", c.Headers, false},

@@ -48,8 +48,9 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Tuning.DecodingWorkMem = "2TB" }, `tuning.decoding_work_mem`},
 		{func(c *Config) { c.Tuning.DecodingWorkMem = "9999999999TB" }, `tuning.decoding_work_mem`},
 		{func(c *Config) { c.Outbox.Columns.ID = "" }, `outbox.columns.id: is empty`},
-		{func(c *Config) { c.Outbox.Columns.AggregateType = "" }, `outbox.columns.aggregate_type`},
-		{func(c *Config) { c.Outbox.Columns.AggregateID = "" }, `outbox.columns.aggregate_id`},
+		{func(c *Config) { c.Outbox.Columns.AggregateType, c.Outbox.Columns.AggregateID = "", "" }, ""}, // the router knows whether templates need them
+		{func(c *Config) { c.Outbox.Columns.AggregateType = long }, `outbox.columns.aggregate_type`},
+		{func(c *Config) { c.Outbox.Columns.AggregateID = long }, `outbox.columns.aggregate_id`},
 		{func(c *Config) { c.Outbox.Columns.Payload = "" }, `outbox.columns.payload`},
 		{func(c *Config) { c.Outbox.Columns.EventType, c.Outbox.Columns.Headers = "", "" }, ""},
 		{func(c *Config) { c.Outbox.Columns.Headers = long }, `outbox.columns.headers`},
