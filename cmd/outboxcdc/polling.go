@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -18,6 +19,7 @@ import (
 func newFromPollingCommand(load func() (*config.Config, error)) *cobra.Command {
 	var table, url string
 	var columns []string
+	var timeout time.Duration
 	options := frompolling.Options{Columns: map[string]string{}}
 	cmd := &cobra.Command{
 		Use:   "from-polling",
@@ -27,6 +29,9 @@ func newFromPollingCommand(load func() (*config.Config, error)) *cobra.Command {
 			"output. Nothing is changed (docs/polling.md).",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if timeout <= 0 {
+				return usageError(fmt.Errorf("--timeout %v: write a time above zero, such as 1m", timeout))
+			}
 			for _, c := range columns {
 				setting, name, ok := strings.Cut(c, "=")
 				if !ok {
@@ -46,7 +51,7 @@ func newFromPollingCommand(load func() (*config.Config, error)) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			t, err := readPollingTable(cmd.Context(), dsn, schema, name)
+			t, err := readPollingTable(cmd.Context(), dsn, schema, name, timeout)
 			if err != nil {
 				return withExitCode(err)
 			}
@@ -61,7 +66,8 @@ func newFromPollingCommand(load func() (*config.Config, error)) *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&table, "table", "", "schema and name of the table (default outbox.table)")
 	f.StringVar(&url, "url", "", "connection string (default $"+setup.URLEnv+", or postgres.url)")
-	f.StringVar(&options.Topic, "topic", "", "the template of the topic, if the table does not have the topic")
+	f.StringVar(&options.Topic, "topic", "", "the template of the topic, if the table does not have the topic; with one topic for all events, the table needs no aggregate type")
+	f.DurationVar(&timeout, "timeout", frompolling.DefaultTimeout, "how long the values of a status may be read from the rows")
 	f.StringArrayVar(&columns, "column", nil, "`setting=column` of outbox.columns, such as payload=body, for a column that is not recognized; may be repeated")
 	return cmd
 }
@@ -86,11 +92,11 @@ func catalogURL(cfg *config.Config, flag string) (string, error) {
 	return setupURL(flag)
 }
 
-func readPollingTable(ctx context.Context, dsn, schema, name string) (*frompolling.Table, error) {
+func readPollingTable(ctx context.Context, dsn, schema, name string, timeout time.Duration) (*frompolling.Table, error) {
 	conn, err := frompolling.Connect(ctx, dsn)
 	if err != nil {
 		return nil, err
 	}
 	defer closeConn(conn)
-	return frompolling.Read(ctx, conn, schema, name)
+	return frompolling.Read(ctx, conn, schema, name, timeout)
 }

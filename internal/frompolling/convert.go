@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // Options are what a person says about the table.
@@ -25,8 +27,10 @@ var Settings = []string{"id", "aggregate_type", "aggregate_id", "event_type", "p
 // Result is what is printed.
 type Result struct {
 	YAML string
-	// Where is the condition of the rows that the poller has not sent; "": the columns do not tell.
+	// Where is the condition of the rows that the poller has not sent; "": all rows. If it is open, a person has to complete it: it has a …, and
+	// is no SQL.
 	Where string
+	Open  bool
 }
 
 // conversion is one run of Convert.
@@ -52,10 +56,12 @@ func Convert(t *Table, o Options) (*Result, error) {
 	if len(c.errs) > 0 {
 		return nil, errors.Join(c.errs...)
 	}
-	where := c.pending()
+	p := t.pending(func(col *Column) bool { return c.used[col.Name] != "" })
+	c.pending(p)
 	c.rest()
-	c.steps(where)
-	return &Result{YAML: c.b.String(), Where: where.sql}, nil
+	c.steps(p)
+	r := &Result{YAML: c.b.String(), Where: p.where, Open: p.open}
+	return r, nil
 }
 
 func (c *conversion) checkOptions() error {
@@ -74,28 +80,26 @@ func (c *conversion) line(format string, args ...any) { fmt.Fprintf(&c.b, format
 
 // setting is one of outbox.columns.
 type setting struct {
-	name     string
-	names    []string
-	suits    func(*Column) bool
-	required bool
+	name      string
+	names     []string
+	found     *Column // by its name; nil: there is none
+	required  bool
+	otherwise string // what to do without such a column, besides naming one
 }
 
 // find returns the column of a setting and why; nil: there is none.
 func (c *conversion) find(s setting) (col *Column, why string) {
 	if name, given := c.o.Columns[s.name]; given {
 		if name == "" && s.required {
-			c.errs = append(c.errs, fmt.Errorf("--column %s=: outbox.columns.%[1]s is required", s.name))
+			c.errs = append(c.errs, fmt.Errorf("--column %s=: outbox.columns.%[1]s is required%s", s.name, s.otherwise))
 		}
 		return c.t.column(name), "given by --column"
 	}
-	if col = c.t.first(s.names, s.suits); col != nil {
-		return col, "by its name"
+	if s.found == nil && s.required {
+		c.errs = append(c.errs, fmt.Errorf("table %s has no column that outbox.columns.%s could name (looked for %s; the table has %s): name it with --column %[2]s=COLUMN%[5]s",
+			c.t.text(), s.name, strings.Join(s.names[:min(5, len(s.names))], ", "), c.t.names(), s.otherwise))
 	}
-	if s.required {
-		c.errs = append(c.errs, fmt.Errorf("table %s has no column that outbox.columns.%s could name (looked for %s; the table has %s): name it with --column %[2]s=COLUMN",
-			c.t.text(), s.name, strings.Join(s.names[:min(5, len(s.names))], ", "), c.t.names()))
-	}
-	return nil, ""
+	return s.found, "by its name"
 }
 
 // column writes one of outbox.columns.
@@ -118,22 +122,56 @@ func (c *conversion) outbox() {
 	c.line("outbox:")
 	c.line("  table: %s", yamlText(c.t.text()))
 	c.line("  columns:")
-	c.column(setting{"id", idNames, isIDType, true})
-	c.column(setting{"aggregate_type", slices.Concat(typeNames, topicNames), isTextType, true})
-	c.column(setting{"aggregate_id", slices.Concat(keyNames, recordKeyNames), isKeyType, true})
-	c.column(setting{"event_type", eventNames, isTextType, false})
-	c.column(setting{"payload", payloadNames, isPayloadType, true})
-	c.column(setting{"headers", headerNames, isHeadersType, false})
-	c.column(setting{"created_at", createdNames, isTimeType, false})
+	byName := func(name string, names []string, suits func(*Column) bool, required bool) setting {
+		return setting{name: name, names: names, found: c.t.first(names, suits), required: required}
+	}
+	c.column(byName("id", idNames, isIDType, true))
+	c.aggregateType()
+	key := byName("aggregate_id", slices.Concat(keyNames, recordKeyNames), isKeyType, true)
+	key.otherwise = "; events with one value stay in order. If their order does not matter, name the column of the id"
+	c.column(key)
+	c.column(byName("event_type", eventNames, isTextType, false))
+	c.column(byName("payload", payloadNames, isPayloadType, true))
+	c.column(byName("headers", headerNames, isHeadersType, false))
+	c.column(setting{name: "created_at", found: c.t.created()})
 	c.order()
+}
+
+// aggregateType writes outbox.columns.aggregate_type. A table whose events all go to one topic needs none, nor does one with a column of the topic.
+func (c *conversion) aggregateType() {
+	s := setting{name: "aggregate_type", names: typeNames, found: c.t.first(typeNames, isTextType)}
+	const own = "{aggregate_type}"
+	topic := c.t.first(topicNames, isTextType)
+	switch {
+	case strings.Contains(c.o.Topic, own):
+		s.required, s.otherwise = true, ", or leave "+own+" out of --topic"
+	case c.o.Topic == "":
+		s.names, s.required = slices.Concat(typeNames, topicNames), topic == nil
+		s.otherwise = "; or, if all events go to one topic, name the topic with --topic"
+		if s.found == nil {
+			s.found = topic
+		}
+	}
+	c.column(s)
+}
+
+// order returns the column whose values grow with the inserts; nil: there is none.
+func (t *Table) order() *Column {
+	if col := t.first(sequenceNames, isIntegerType); col != nil {
+		return col
+	}
+	if id := t.first(idNames, isIntegerType); id != nil && id.Sequence {
+		return id
+	}
+	return nil
 }
 
 // order writes outbox.order.
 func (c *conversion) order() {
-	col := c.t.first(sequenceNames, isIntegerType)
+	col := c.t.order()
 	why := "by its name"
-	if id := c.t.first(idNames, isIntegerType); col == nil && id != nil && id.Sequence {
-		col, why = id, "because a sequence gives its values"
+	if col != nil && !slices.Contains(sequenceNames, plain(col.Name)) {
+		why = "because a sequence gives its values"
 	}
 	if col == nil {
 		c.line("  # No column orders the rows, so backfill reads them in the order of created_at: of one key, transactions that overlapped may come in")
@@ -175,6 +213,26 @@ func (c *conversion) route() {
 	c.line("  # is event_type), the members of headers, and outboxcdc-position.")
 }
 
+// pending writes which rows are pending, and why.
+func (c *conversion) pending(p *pending) {
+	c.line("")
+	c.line("# Which rows are pending:")
+	for _, note := range p.notes {
+		c.line("#   %s", comment(note))
+	}
+	for _, col := range p.used {
+		if c.used[col.Name] == "" {
+			c.used[col.Name] = "mark"
+		}
+	}
+	if moves := slices.DeleteFunc(slices.Clone(c.t.PartitionKey), func(name string) bool { return !Moves(name) }); len(moves) > 0 {
+		c.line("#")
+		c.line("# WARNING: the table is partitioned by %s. An UPDATE of this column moves the row to another partition, and the stream has the move as", comment(strings.Join(moves, ", ")))
+		c.line("# an INSERT: an event whose row is marked after the slot exists is delivered twice. Stop everything that marks rows, for good, or partition")
+		c.line("# the table by a column that no UPDATE changes.")
+	}
+}
+
 // rest lists the columns that no setting names.
 func (c *conversion) rest() {
 	c.line("")
@@ -199,28 +257,27 @@ func (c *conversion) unused(col *Column) string {
 	switch {
 	case col.Generated:
 		return "it is a generated column, which the WAL does not have"
-	case is(delayNames):
+	case isNamed(col.Name, delayNames):
 		return "if the poller sends a row only after this time: outboxcdc sends each event at once"
-	case is(priorityNames):
+	case isNamed(col.Name, priorityNames):
 		return "if the poller sends some rows first: outboxcdc sends events in the order of their commits"
-	case is(traceNames):
+	case isNamed(col.Name, traceNames):
 		return "to send it as a header, add it to route.headers"
-	case is(pollerNames, markTimeNames, markFlagNames, statusNames):
+	case isNamed(col.Name, pollerNames):
 		return "only the poller needs it"
-	case is(idNames, typeNames, topicNames, keyNames, recordKeyNames, eventNames, payloadNames, headerNames, createdNames, sequenceNames):
+	case isMark(col.Name):
+		return "not used in the condition, see above"
+	case is(idNames, typeNames, topicNames, keyNames, recordKeyNames, eventNames, payloadNames, headerNames, sequenceNames), isNamed(col.Name, createdNames):
 		return "its name would fit a setting, but its type does not, or another column was chosen (--column)"
 	}
 	return "unknown; to send it as a header, add it to route.headers"
 }
 
 // steps writes the commands of the move.
-func (c *conversion) steps(where condition) {
+func (c *conversion) steps(p *pending) {
 	flag := ""
-	switch {
-	case where.sql != "":
-		flag = " --where " + shellText(where.sql)
-	case where.unclear:
-		flag = ` --where "…"`
+	if p.where != "" {
+		flag = " --where " + shellText(p.where)
 	}
 	c.line("")
 	c.line("# The move, step by step (docs/polling.md):")
@@ -263,8 +320,19 @@ func identText(name string) string {
 	return `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
 }
 
-// identSQL is an identifier for SQL. Most keywords may be names of columns; those that name our marks may.
-func identSQL(name string) string { return identText(name) }
+// reserved are the keywords of PostgreSQL that are no names of columns without quotes.
+const reserved = " all analyse analyze and any array as asc asymmetric both case cast check collate column constraint create current_catalog current_date current_role " +
+	"current_time current_timestamp current_user default deferrable desc distinct do else end except false fetch for foreign from grant group having in initially intersect " +
+	"into lateral leading limit localtime localtimestamp not null offset on only or order placing primary references returning select session_user some symmetric " +
+	"system_user table then to trailing true union unique user using variadic when where window with "
+
+// identSQL is an identifier for SQL.
+func identSQL(name string) string {
+	if isPlain(name) && !strings.Contains(reserved, " "+name+" ") {
+		return name
+	}
+	return pgx.Identifier{name}.Sanitize()
+}
 
 func literal(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
 

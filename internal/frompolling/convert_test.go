@@ -24,7 +24,7 @@ func table(columns ...string) *Table {
 
 // withValues gives the last column values.
 func (t *Table) withValues(complete bool, from string, list ...string) *Table {
-	t.Columns[len(t.Columns)-1].Values = Values{List: list, Complete: complete, From: from}
+	t.Columns[len(t.Columns)-1].Values = Values{List: list, Known: complete || len(list) > 0, Complete: complete, From: from}
 	return t
 }
 
@@ -79,9 +79,9 @@ func TestShapes(t *testing.T) {
 			table: table("id int8!+", "aggregatetype varchar!", "aggregateid varchar!", "type varchar!", "payload text!", "occurred_at timestamp!", "retry_count int4!", "next_retry_at timestamptz",
 				"last_error text", "trace_id text", "status varchar!").withValues(false, "all rows, by an index", "DEAD", "FAILED", "PENDING", "SENT"),
 			columns: config.Columns{ID: "id", AggregateType: "aggregatetype", AggregateID: "aggregateid", EventType: "type", Payload: "payload", CreatedAt: "occurred_at"},
-			order:   []string{"id"}, topic: defaultTopic, key: "{aggregate_id}", where: "status NOT IN ('SENT', 'DEAD')",
+			order:   []string{"id"}, topic: defaultTopic, key: "{aggregate_id}", where: "status IN ('FAILED', 'PENDING')",
 			comments: []string{
-				"because a sequence gives its values", "excluded, because the poller would not send these rows either: 'DEAD'", "a row that failed was not sent: 'FAILED'",
+				"because a sequence gives its values", "not sent, because the poller would not send these rows either: 'DEAD'", "a row that failed was not sent: 'FAILED'",
 				"#   retry_count (int4): only the poller needs it", "#   next_retry_at (timestamptz): only the poller needs it", "#   trace_id (text): unknown; to send it as a header",
 			},
 		},
@@ -90,8 +90,8 @@ func TestShapes(t *testing.T) {
 			table: table("id uuid!", "aggregate_type text!", "aggregate_id text!", "event_type text!", "payload jsonb!", "created_at timestamptz!", "sent_at timestamptz",
 				"status enum").withValues(true, "the labels of its type", "PENDING", "IN_PROGRESS", "HELD", "DONE", "CANCELLED"),
 			columns: bundled, topic: defaultTopic, key: "{aggregate_id}",
-			where:    "sent_at IS NULL AND (status IS NULL OR status IN ('PENDING', 'IN_PROGRESS', 'HELD'))",
-			comments: []string{"unknown, and sent: 'HELD'", "excluded, because the poller would not send these rows either: 'CANCELLED'"},
+			where:    "status IN ('PENDING', …)",
+			comments: []string{"unknown: 'HELD'; add them", "not sent, because the poller would not send these rows either: 'CANCELLED'", "sent_at does not count, because status decides"},
 		},
 		{
 			name: "flag",
@@ -108,8 +108,8 @@ func TestShapes(t *testing.T) {
 			name:    "message with a position, deleted after sending",
 			table:   table("position int8!+", "message_id uuid!", "topic text!", "key text", "body bytea!", "headers jsonb", "enqueued_at timestamptz!"),
 			columns: config.Columns{ID: "message_id", AggregateType: "topic", AggregateID: "key", Payload: "body", Headers: "headers", CreatedAt: "enqueued_at"},
-			order:   []string{"position"}, topic: "{aggregate_type}", key: "{aggregate_id}", where: "",
-			comments: []string{"No column marks the rows that were sent", "column topic is taken for the whole name of the topic", "#   outboxcdc backfill\n", `event_type: ""`},
+			order:   []string{"position"}, topic: "{aggregate_type}", key: "{aggregate_id}", where: "position > …",
+			comments: []string{"No column marks the rows that were sent", "leave --where out", "column topic is taken for the whole name of the topic", `event_type: ""`},
 		},
 		{
 			name: "topic and key beside the aggregate",
@@ -150,27 +150,84 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// Values that say nothing, or not enough, give no condition: a condition that is wrong loses rows.
-func TestStatusIsNotGuessed(t *testing.T) {
-	columns := []string{"id uuid!", "aggregate_type text!", "aggregate_id text!", "payload jsonb!"}
+// Which rows are pending, in tables of which less is known. What is not known is left to a person: a condition that is wrong loses rows, or sends
+// them again.
+func TestPending(t *testing.T) {
+	const all = "all rows"
 	for _, test := range []struct {
-		table   *Table
-		where   string
-		unclear bool
-		comment string
+		columns  []string
+		values   Values // of the last column
+		preset   string // default of the last column
+		where    string
+		comments []string
 	}{
-		{table(append(columns, "status int2!")...).withValues(false, "all rows, by an index", "0", "1", "2"), "", true, "none of them is known to mean that a row was sent"},
-		{table(append(columns, "status text!")...).withValues(false, "a sample of at most 10000 rows", "PENDING"), "", true, "none of them is known"},
-		{table(append(columns, "status text!")...).withValues(false, "its values could not be read: permission denied"), "", true, "is not known: its values could not be read: permission denied"},
-		{table(append(columns, "status text!")...).withValues(false, "a sample of at most 10000 rows"), "", true, "no values were found in a sample"},
-		{table(append(columns, "status text!")...).withValues(true, "its check constraint", "SENT", "DEAD"), "", true, "none of them is known to mean that a row was not sent"},
-		{table(append(columns, "published_at timestamptz", "status int2!")...).withValues(false, "x", "1"), "published_at IS NULL", false, "none of them is known"},
-		{table(append(columns, "published_at timestamptz!", "status text!")...).withValues(false, "x", "sent", "it's"), "status NOT IN ('sent')", false, "published_at is NOT NULL, so that it is not the mark"},
-		{table(append(columns, "published_at timestamptz!")...), "", false, "No column marks the rows"},
+		{columns: []string{"status int2!"}, values: Values{List: []string{"0", "1", "2"}}, where: "…", comments: []string{"the value with which a row begins is not among them"}},
+		{columns: []string{"status int2!"}, values: Values{List: []string{"0", "1"}}, preset: "0", where: "status IN ('0', …)", comments: []string{"a row begins with the default of the column: '0'", "unknown: '1'"}},
+		{columns: []string{"status text!"}, values: Values{List: []string{"PENDING"}}, where: "status IN ('PENDING')", comments: []string{"backfill --dry-run counts the rows of each value"}},
+		{columns: []string{"status text!"}, values: Values{From: "they could not be read: permission denied"}, where: "…", comments: []string{"its values are not known: they could not be read: permission denied"}},
+		{columns: []string{"status text!"}, values: Values{}, where: "…", comments: []string{"status has no values (from all rows)"}},
+		{columns: []string{"status text!"}, values: Values{}, preset: "'NEW'::text", where: "status IN ('NEW')"},
+		{columns: []string{"status text!"}, values: Values{List: []string{"SENT"}}, preset: "'it''s new'::text", where: "status IN ('it''s new')"},
+		{columns: []string{"status text!"}, values: Values{List: []string{"SENT"}}, preset: "upper('new'::text)", where: "…"},
+		{columns: []string{"status text!"}, values: Values{List: []string{"SENT", "DEAD"}, Complete: true}, where: "…", comments: []string{"with which a row begins is not among them"}},
+		{columns: []string{"status text!"}, values: Values{List: []string{"NEW", "PUBLISHED", "DONE"}}, where: "status IN ('NEW', …)", comments: []string{"more than one of them may mean that a row was sent"}},
+		{columns: []string{"status text!"}, values: Values{List: []string{"NEW", "PUBLISHED", "published"}}, where: "status IN ('NEW')"},
+		{columns: []string{"status text"}, values: Values{List: []string{"NEW", "SENT"}}, where: "(status IS NULL OR status IN ('NEW'))", comments: []string{"status may be NULL, which is no mark"}},
+		{columns: []string{"state text!", "status text!"}, values: Values{List: []string{"NEW", "SENT"}}, where: "…", comments: []string{"state, status: each of them may be the mark"}},
+		// A time counts only without a status, also if the status is not understood.
+		{columns: []string{"published_at timestamptz", "status int2!"}, values: Values{List: []string{"1"}}, where: "…"},
+		{columns: []string{"published_at timestamptz!", "status text!"}, values: Values{List: []string{"new", "sent"}}, where: "status IN ('new')", comments: []string{"They do not count: published_at"}},
+		{columns: []string{"published_at timestamptz!", "status text"}, values: Values{List: []string{"new", "sent"}}, where: "(status IS NULL OR status IN ('new'))"},
+		{columns: []string{"sent_at timestamptz", "delivered_at timestamptz", "status text!"}, values: Values{List: []string{"new", "sent"}}, where: "status IN ('new')"},
+		{columns: []string{"abandoned_at timestamptz", "status text!"}, values: Values{List: []string{"new", "sent"}}, where: "status IN ('new')", comments: []string{"They do not count: abandoned_at"}},
+		// Names.
+		{columns: []string{"published_at timestamptz!"}, where: "…", comments: []string{"published_at is NOT NULL, so that rows that were not sent have another value"}},
+		{columns: []string{"sent_ts int8"}, where: "sent_ts IS NULL"},
+		{columns: []string{"DateProcessedUtc timestamp"}, where: `"DateProcessedUtc" IS NULL`},
+		{columns: []string{"is_sent bool!"}, where: "is_sent IS NOT TRUE"},
+		{columns: []string{"publication_date timestamptz"}, where: "…"},
+		{columns: []string{"created timestamptz!", "publication_date timestamptz!"}, where: ""},
+		// What the poller has given up is not pending; what failed is.
+		{columns: []string{"sent_at timestamp", "is_dead bool!", "cancelled_on timestamp"}, where: "sent_at IS NULL AND is_dead IS NOT TRUE AND cancelled_on IS NULL"},
+		{columns: []string{"sent_at timestamp", "failed bool!"}, where: "sent_at IS NULL", comments: []string{"failed does not count, because a row that failed was not sent"}},
+		{columns: []string{"sent_at timestamp", "deleted_at timestamp!"}, where: "…"},
+		{columns: []string{"deleted_at timestamp"}, where: "deleted_at IS NULL"},
+		// Columns that could be marks leave the condition to a person, and others do not.
+		{columns: []string{"gone bool"}, where: "…", comments: []string{"these columns could: gone"}},
+		{columns: []string{"kafka_offset int8"}, where: "…"},
+		{columns: []string{"published_by uuid"}, where: "…"},
+		{columns: []string{"sent_at timestamp", "gone bool"}, where: "sent_at IS NULL", comments: []string{"Do these columns mark rows as well? They do not count: gone"}},
+		{columns: []string{"tenant text!", "trace_id text", "locked_at_utc timestamp", "next_attempt_date timestamp", "is_locked bool", "attempts int4", "updated_on timestamp!", "priority int2"}, where: ""},
+		{columns: []string{"seq int8!+"}, where: "seq > …", comments: []string{"leave --where out"}},
 	} {
-		r, _ := load(t, test.table, Options{})
-		if r.Where != test.where || strings.Contains(r.YAML, `--where "…"`) != test.unclear || !strings.Contains(r.YAML, test.comment) {
-			t.Errorf("where %q, want %q, unclear %v, %q:\n%s", r.Where, test.where, test.unclear, test.comment, r.YAML)
+		table := table(append([]string{"id uuid!", "aggregate_type text!", "aggregate_id text!", "payload jsonb!"}, test.columns...)...)
+		last := &table.Columns[len(table.Columns)-1]
+		last.Values, last.Default = test.values, test.preset
+		if last.Values.From == "" {
+			last.Values.From, last.Values.Known = all, true
+		}
+		r, _ := load(t, table, Options{})
+		if r.Where != test.where || r.Open != strings.Contains(test.where, "…") {
+			t.Errorf("%v %+v: where %q, want %q:\n%s", test.columns, test.values, r.Where, test.where, r.YAML)
+		}
+		if want := "#   outboxcdc backfill\n"; strings.Contains(r.YAML, want) != (test.where == "") {
+			t.Errorf("%v: a command without --where, or none:\n%s", test.columns, r.YAML)
+		}
+		for _, text := range test.comments {
+			if !strings.Contains(r.YAML, text) {
+				t.Errorf("%v: %q is missing in:\n%s", test.columns, text, r.YAML)
+			}
+		}
+	}
+}
+
+// A table that is partitioned by what its poller updates.
+func TestPartitionKeyWarning(t *testing.T) {
+	for key, want := range map[string]bool{"status": true, "published_at": true, "is_processed": true, "next_retry_at": true, "id": false, "created_at": false, "aggregate_type": false, "day": false} {
+		table := table("id uuid!", "aggregate_type text!", "aggregate_id text!", "payload jsonb!")
+		table.PartitionKey = []string{"id", key}
+		if r, _ := load(t, table, Options{}); strings.Contains(r.YAML, "WARNING: the table is partitioned by "+key+".") != want {
+			t.Errorf("%s: want %v\n%s", key, want, r.YAML)
 		}
 	}
 }
@@ -206,6 +263,41 @@ func TestColumnsThatAreMissing(t *testing.T) {
 	} {
 		if _, err := Convert(odd, Options{Columns: map[string]string{test.setting: test.column}}); err == nil || !strings.Contains(err.Error(), test.want) {
 			t.Errorf("--column %s=%s: %v", test.setting, test.column, err)
+		}
+	}
+}
+
+// With --topic, a table needs no aggregate type, unless the topic has it.
+func TestOneTopic(t *testing.T) {
+	plainTable := table("id uuid!", "aggregate_id text!", "payload json!")
+	withTopic := table("id uuid!", "aggregate_id text!", "payload json!", "topic text!")
+	for _, test := range []struct {
+		table          *Table
+		topic          string
+		columns        map[string]string
+		typ, wantTopic string
+		err            string
+	}{
+		{table: plainTable, err: "or, if all events go to one topic, name the topic with --topic"},
+		{table: plainTable, topic: "orders", wantTopic: "orders"},
+		{table: plainTable, topic: "orders.{aggregate_id}", wantTopic: "orders.{aggregate_id}"},
+		{table: plainTable, topic: "x.{aggregate_type}", err: "or leave {aggregate_type} out of --topic"},
+		{table: plainTable, topic: "x.{aggregate_type}", columns: map[string]string{"aggregate_type": ""}, err: "outbox.columns.aggregate_type is required, or leave"},
+		{table: plainTable, columns: map[string]string{"aggregate_type": ""}, err: "outbox.columns.aggregate_type is required; or"},
+		{table: plainTable, topic: "orders", columns: map[string]string{"aggregate_type": "aggregate_id"}, typ: "aggregate_id", wantTopic: "orders"},
+		{table: withTopic, typ: "topic", wantTopic: "{aggregate_type}"},
+		{table: withTopic, columns: map[string]string{"aggregate_type": ""}, wantTopic: "{topic}"},
+		{table: withTopic, topic: "orders", wantTopic: "orders"},
+	} {
+		o := Options{Topic: test.topic, Columns: test.columns}
+		if test.err != "" {
+			if _, err := Convert(test.table, o); err == nil || !strings.Contains(err.Error(), test.err) {
+				t.Errorf("%+v: %v", o, err)
+			}
+			continue
+		}
+		if r, c := load(t, test.table, o); c.Outbox.Columns.AggregateType != test.typ || c.Route.Topic != test.wantTopic {
+			t.Errorf("%+v: type %q, topic %q\n%s", o, c.Outbox.Columns.AggregateType, c.Route.Topic, r.YAML)
 		}
 	}
 }

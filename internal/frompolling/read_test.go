@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
@@ -35,7 +36,7 @@ func testRead(t *testing.T, s *pgtest.Server) {
 				t.Fatalf("%s: %v", sql, err)
 			}
 		}
-		table, err := Read(t.Context(), admin, "Poll ing", name)
+		table, err := Read(t.Context(), admin, "Poll ing", name, DefaultTimeout)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,14 +49,18 @@ func testRead(t *testing.T, s *pgtest.Server) {
 			t.Errorf("%+v, want %v %q %q", got, complete, from, list)
 		}
 	}
-	got := read(`id bigserial PRIMARY KEY, no bigint GENERATED ALWAYS AS IDENTITY, "Key" varchar(20) NOT NULL, twice int GENERATED ALWAYS AS (1 + 1) STORED, gone text, body jsonb`,
+	got := read(`id bigserial PRIMARY KEY, no bigint GENERATED ALWAYS AS IDENTITY, "Key" varchar(20) NOT NULL, twice int GENERATED ALWAYS AS (1 + 1) STORED, gone text, body jsonb,
+		state text DEFAULT 'it''s', sent_at timestamptz DEFAULT NULL`,
 		`ALTER TABLE $t DROP COLUMN gone`)
+	got.Columns[0].Default = "" // it names the sequence
 	want := []Column{
 		{Name: "id", Type: "bigint", Base: "int8", NotNull: true, Sequence: true},
 		{Name: "no", Type: "bigint", Base: "int8", NotNull: true, Sequence: true},
 		{Name: "Key", Type: "character varying(20)", Base: "varchar", NotNull: true},
-		{Name: "twice", Type: "integer", Base: "int4", Generated: true},
+		{Name: "twice", Type: "integer", Base: "int4", Generated: true, Default: "(1 + 1)"},
 		{Name: "body", Type: "jsonb", Base: "jsonb"},
+		{Name: "state", Type: "text", Base: "text", Default: "'it''s'::text", Values: Values{Known: true, From: "all rows"}},
+		{Name: "sent_at", Type: "timestamp with time zone", Base: "timestamptz"},
 	}
 	if len(got.Columns) != len(want) {
 		t.Fatalf("%+v", got.Columns)
@@ -65,7 +70,7 @@ func testRead(t *testing.T, s *pgtest.Server) {
 			t.Errorf("%+v, want %+v", got.Columns[i], want[i])
 		}
 	}
-	for _, sql := range []string{`CREATE TYPE "Poll ing".state AS ENUM ('NEW', 'it''s', 'SENT')`, `CREATE DOMAIN "Poll ing".mood AS "Poll ing".state NOT NULL`} {
+	for _, sql := range []string{`CREATE TYPE "Poll ing".state AS ENUM ('NEW', 'it''s', 'SENT')`, `CREATE DOMAIN "Poll ing".mood AS "Poll ing".state NOT NULL`, `CREATE EXTENSION IF NOT EXISTS citext`} {
 		if _, err := admin.Exec(t.Context(), sql); err != nil {
 			t.Fatal(err)
 		}
@@ -76,31 +81,44 @@ func testRead(t *testing.T, s *pgtest.Server) {
 	wantValues(read(`status text CHECK (status IN ('A', 'it''s'))`), true, "check", "A", "it's")
 	wantValues(read(`status varchar(9) CHECK (status IN ('A', 'B'))`), true, "check", "A", "B")
 	wantValues(read(`status char(2) CHECK (status IN ('A', 'B'))`), true, "check", "A", "B")
-	wantValues(read(`status text CHECK (status IN ('A') OR status IS NULL)`), false, "sample")
-	wantValues(read(`status text`, fill), false, "sample", "FAILED", "PENDING", "SENT")
-	wantValues(read(`status text`, fill, `CREATE INDEX ON $t (status) WHERE status = 'PENDING'`), false, "sample", "FAILED", "PENDING", "SENT")
+	wantValues(read(`status text CHECK (status IN ('A') OR status IS NULL)`), false, "all rows")
+	wantValues(read(`status text`, fill), false, "all rows", "FAILED", "PENDING", "SENT")
+	wantValues(read(`status text`, fill, `CREATE INDEX ON $t (status) WHERE status = 'PENDING'`), false, "all rows", "FAILED", "PENDING", "SENT")
 	wantValues(read(`"Status" text`, fill, `CREATE INDEX ON $t ("Status")`, `INSERT INTO $t VALUES (NULL)`), false, "by an index", "FAILED", "PENDING", "SENT")
 	wantValues(read(`status int2`, `INSERT INTO $t SELECT g % 3 FROM generate_series(1, 99) g`, `CREATE INDEX ON $t (status)`), false, "by an index", "0", "1", "2")
-	wantValues(read(`status text`, `INSERT INTO $t SELECT g FROM generate_series(1, 99) g`, `CREATE INDEX ON $t (status)`), false, "more than 20 values")
+	wantValues(read(`status public.citext`, fill, `CREATE INDEX ON $t (status)`, `INSERT INTO $t VALUES ('sent')`), false, "all rows", "FAILED", "PENDING", "SENT", "sent")
+	wantValues(read(`processed int2`, `INSERT INTO $t VALUES (0), (1)`), false, "all rows", "0", "1")
+	wantValues(read(`status text`, `INSERT INTO $t SELECT g FROM generate_series(1, 99) g`, `CREATE INDEX ON $t (status)`), false, "more than 20")
 
-	// A rare value of a large table: an index finds it, and a sample need not.
-	const large = `INSERT INTO $t SELECT repeat('x', 500), 'SENT' FROM generate_series(1, 100000) g`
+	// A rare value at the end of a large table is found, with an index and without.
+	const large = `INSERT INTO $t SELECT repeat('x', 500), 'SENT' FROM generate_series(1, 40000) g`
 	wantValues(read(`filler text, status text`, large, `INSERT INTO $t VALUES ('', 'PENDING')`, `CREATE INDEX ON $t (status)`), false, "by an index", "PENDING", "SENT")
-	if table := read(`filler text, status text`, large); !slices.Contains(table.Columns[1].Values.List, "SENT") {
-		t.Errorf("%+v", table.Columns[1].Values)
+	wantValues(read(`filler text, status text`, large, `INSERT INTO $t VALUES ('', 'DEAD')`), false, "all rows", "DEAD", "SENT")
+
+	// Rows that could not be read in the given time, or that a policy hides, are not values.
+	slow := read(`status text, filler text`, `INSERT INTO $t SELECT 'SENT', repeat('x', 1000) FROM generate_series(1, 50000) g`)
+	if slow, err := Read(t.Context(), admin, "Poll ing", slow.Name, time.Millisecond); err != nil || slow.Columns[0].Values.Known || !strings.Contains(slow.Columns[0].Values.From, "not read within 1ms (--timeout)") {
+		t.Errorf("%+v %v", slow, err)
+	}
+
+	// The columns that decide about the partition, at every level.
+	read(`id int, status text, day date, n int`)
+	part := read(`id int, status text, "Day" date, n int) PARTITION BY LIST (status`, `CREATE TABLE $t_a PARTITION OF $t FOR VALUES IN ('x') PARTITION BY RANGE (date_trunc('month', "Day"::timestamp), id)`)
+	if !slices.Equal(part.PartitionKey, []string{"Day", "id", "status"}) {
+		t.Errorf("%q", part.PartitionKey)
 	}
 
 	// A role that may not read the rows reads the catalogs.
 	read(`id uuid, status text`)
 	reader := pgtest.Connect(t, s.URL("postgres", "polling_reader", "pw"))
-	table, err := Read(t.Context(), reader, "Poll ing", fmt.Sprintf("t%d", n))
+	table, err := Read(t.Context(), reader, "Poll ing", fmt.Sprintf("t%d", n), DefaultTimeout)
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantValues(table, false, "its values could not be read: permission denied")
+	wantValues(table, false, "they could not be read: permission denied")
 	for _, test := range [][2]string{{"nope", "it does not exist"}, {"v", "it is not a table"}} {
 		_, _ = admin.Exec(t.Context(), `CREATE VIEW "Poll ing".v AS SELECT 1`)
-		if _, err := Read(t.Context(), admin, "Poll ing", test[0]); err == nil || exit.Code(err) != exit.Config || !strings.Contains(err.Error(), test[1]) {
+		if _, err := Read(t.Context(), admin, "Poll ing", test[0], DefaultTimeout); err == nil || exit.Code(err) != exit.Config || !strings.Contains(err.Error(), test[1]) {
 			t.Errorf("%s: %v", test[0], err)
 		}
 	}
