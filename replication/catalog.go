@@ -82,8 +82,11 @@ func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int, las
 	if err != nil {
 		return nil, err
 	}
-	if current.unpublished != nil {
-		return nil, current.unpublished.err()
+	if u := current.unpublished; u != nil {
+		if u.Inherits() && last.Load() == nil { // the first session of this process: a mistake of the setup
+			return nil, u.err(Unsuitable)
+		}
+		return nil, u.err(PublicationChanged)
 	}
 	last.Store(&current.members)
 	cat.fingerprint, cat.syncNames = current.fingerprint, current.syncNames

@@ -62,7 +62,7 @@ type guardRow struct {
 	fingerprint          string
 	tables               []string // the current names of the outboxes, "" for one that was dropped
 	pending              bool     // an alteration is in progress and not visible yet
-	unpublished          *UnpublishedPartition
+	unpublished          *UnpublishedTable
 	members              members
 	syncNames, syncState string
 }
@@ -103,7 +103,7 @@ func (c *Config) verify(g *guardRow, cat *catalog) error {
 	case g.fingerprint != cat.fingerprint:
 		return fail(PublicationChanged, op, c.publicationRemedy(), "it was altered%s during the session", c.tablesPhrase("for"))
 	case g.unpublished != nil: // before g.pending: if the detach ends now, no later check finds the partition in the members
-		return g.unpublished.err()
+		return g.unpublished.err(PublicationChanged)
 	case g.pending:
 		return ErrUndecided
 	}

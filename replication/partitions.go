@@ -16,54 +16,80 @@ const partitionsSQL = `
   SELECT i.inhrelid, t.detaching OR i.inhdetachpending FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid JOIN pg_class c ON c.oid = i.inhrelid
    WHERE c.relispartition`
 
-// The reasons for which the rows of a partition are not published.
+// The reasons for which rows of an outbox are not published.
 const (
-	unlogged  = "unlogged"  // the partition is unlogged or a foreign table: its rows are not in the WAL
+	unlogged  = "unlogged"  // the partition is unlogged: its rows are not in the WAL
+	foreign   = "foreign"   // the partition is a foreign table: its rows are on another server
 	detaching = "detaching" // the partition is being detached CONCURRENTLY
 	detached  = "detached"  // the partition was detached CONCURRENTLY
+	inherited = "inherited" // the table inherits from the outbox: its rows are published under its own name, or not at all
 )
 
-// unpublishedSQL finds the partitions of tree whose rows are not published, each with the reason.
+// unpublishedSQL finds the partitions and children of tree whose rows are not published as rows of the outbox, each with the reason. A
+// child that is an outbox itself is in tree.
 const unpublishedSQL = `
-  SELECT c.oid, CASE WHEN t.detaching THEN '` + detaching + `' ELSE '` + unlogged + `' END AS why FROM tree t JOIN pg_class c ON c.oid = t.oid
-   WHERE t.detaching OR c.relispartition AND (c.relkind = 'r' AND c.relpersistence <> 'p' OR c.relkind = 'f')`
+  SELECT c.oid, CASE WHEN t.detaching THEN '` + detaching + `' WHEN c.relkind = 'f' THEN '` + foreign + `' ELSE '` + unlogged + `' END AS why
+    FROM tree t JOIN pg_class c ON c.oid = t.oid
+   WHERE t.detaching OR c.relispartition AND (c.relkind = 'r' AND c.relpersistence <> 'p' OR c.relkind = 'f')
+  UNION ALL
+  SELECT c.oid, '` + inherited + `' FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid JOIN pg_class c ON c.oid = i.inhrelid
+   WHERE NOT c.relispartition AND c.oid NOT IN (SELECT o.oid FROM tree o)`
 
-// UnpublishedPartition is a partition of an outbox with rows that the server does not publish.
-type UnpublishedPartition struct {
+// UnpublishedTable is a partition or a child of an outbox, with rows that the server does not publish as rows of the outbox.
+type UnpublishedTable struct {
 	Name   string // quoted, with its schema
+	parent string // the table that it is attached to, quoted; "" if it is not known
 	reason string
 }
 
-func newUnpublished(row []string) *UnpublishedPartition {
+func newUnpublished(row []string) *UnpublishedTable {
 	if len(row) == 0 {
 		return nil
 	}
-	return &UnpublishedPartition{reason: row[0], Name: row[1]}
+	u := &UnpublishedTable{reason: row[0], Name: row[1]}
+	if len(row) > 2 {
+		u.parent = row[2]
+	}
+	return u
 }
 
-// String returns the name of the partition and the reason why its rows are not published.
-func (u *UnpublishedPartition) String() string {
+// Inherits reports whether the table is a child by inheritance, and not a partition.
+func (u *UnpublishedTable) Inherits() bool { return u.reason == inherited }
+
+// String returns the name of the table and the reason why its rows are not published.
+func (u *UnpublishedTable) String() string {
 	switch u.reason {
+	case inherited:
+		return u.Name + " inherits from the outbox: a query of the outbox shows its rows, but the stream has them as rows of another table, or not at all"
+	case foreign:
+		return u.Name + " is a foreign table: its rows are not in the WAL of this server"
 	case detaching:
 		return u.Name + " is being detached CONCURRENTLY: the server does not publish the rows that running transactions still write into the partition"
 	case detached:
 		return u.Name + " was detached CONCURRENTLY: the server did not publish the rows that transactions wrote into the partition during the detach " +
 			"(outboxcdc recover reads them only if it is attached again: docs/sources.md)"
 	}
-	return u.Name + " is unlogged or a foreign table: its rows are not in the WAL"
+	return u.Name + " is unlogged: its rows are not in the WAL"
 }
 
 // SQL returns the statement that resolves the problem, "" if there is none.
-func (u *UnpublishedPartition) SQL() string {
-	if u.reason == unlogged {
+func (u *UnpublishedTable) SQL() string {
+	switch {
+	case u.reason == unlogged:
 		return "ALTER TABLE " + u.Name + " SET LOGGED"
+	case u.reason == foreign && u.parent != "":
+		return "ALTER TABLE " + u.parent + " DETACH PARTITION " + u.Name
 	}
 	return ""
 }
 
 // Advice returns what to do besides SQL.
-func (u *UnpublishedPartition) Advice() string {
+func (u *UnpublishedTable) Advice() string {
 	switch u.reason {
+	case inherited:
+		return "copy its rows into the outbox and end the inheritance with the statement that outboxcdc doctor prints; to divide the outbox, use declarative partitions (docs/sources.md)"
+	case foreign:
+		return "once the partition is detached, insert those of its rows into the outbox that were not delivered, which delivers them (docs/sources.md)"
 	case detaching:
 		return "wait until the detach has ended (complete a cancelled one with ALTER TABLE … DETACH PARTITION " + u.Name +
 			" FINALIZE), deliver the events of the partition that were not delivered (docs/sources.md), and start again"
@@ -74,24 +100,37 @@ func (u *UnpublishedPartition) Advice() string {
 }
 
 // Remedy returns SQL and Advice as one sentence.
-func (u *UnpublishedPartition) Remedy() string {
+func (u *UnpublishedTable) Remedy() string {
 	return strings.TrimPrefix(u.SQL()+", "+u.Advice(), ", ")
 }
 
-func (u *UnpublishedPartition) err() error {
-	return fail(PublicationChanged, "check the partitions", u.Remedy(), "%s", u)
+func (u *UnpublishedTable) err(kind Kind) error {
+	op := "check the partitions"
+	if u.reason == inherited {
+		op = "check for tables that inherit"
+	}
+	return fail(kind, op, u.Remedy(), "%s", u)
 }
 
-// FindUnpublishedPartition returns a partition of the table with rows that the server does not publish, or nil.
-func FindUnpublishedPartition(ctx context.Context, conn *pgx.Conn, schema, name string) (*UnpublishedPartition, error) {
+// FindUnpublished returns a partition or child of the table with rows that the server does not publish as rows of the table, or nil. A
+// child that is one of the outboxes is published.
+func FindUnpublished(ctx context.Context, conn *pgx.Conn, schema, name string, outboxes []Table) (*UnpublishedTable, error) {
+	schemas, names := []string{}, []string{} // never nil, which would be NULL
+	for i := range outboxes {
+		schemas, names = append(schemas, outboxes[i].Schema), append(names, outboxes[i].Name)
+	}
 	var row []string
 	err := conn.QueryRow(ctx, `
 WITH RECURSIVE tree AS (
   SELECT c.oid, false AS detaching FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2
   UNION `+partitionsSQL+`
 )
-SELECT ARRAY[u.why, quote_ident(n.nspname) || '.' || quote_ident(c.relname)]
-  FROM (`+unpublishedSQL+`) u JOIN pg_class c ON c.oid = u.oid JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY 1 LIMIT 1`, schema, name).Scan(&row)
+SELECT ARRAY[u.why, quote_ident(n.nspname) || '.' || quote_ident(c.relname), coalesce((
+         SELECT quote_ident(pn.nspname) || '.' || quote_ident(p.relname) FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhparent
+           JOIN pg_namespace pn ON pn.oid = p.relnamespace WHERE i.inhrelid = c.oid LIMIT 1), '')]
+  FROM (`+unpublishedSQL+`) u JOIN pg_class c ON c.oid = u.oid JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE u.why <> '`+inherited+`' OR (n.nspname, c.relname) NOT IN (SELECT * FROM unnest($3::name[], $4::name[])) ORDER BY 1 LIMIT 1`,
+		schema, name, schemas, names).Scan(&row)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
@@ -138,7 +177,7 @@ func parseMembers(text string) *members {
 }
 
 // findDetached returns a member that was detached CONCURRENTLY, or nil.
-func (m *members) findDetached(ctx context.Context, conn *pgx.Conn) (*UnpublishedPartition, error) {
+func (m *members) findDetached(ctx context.Context, conn *pgx.Conn) (*UnpublishedTable, error) {
 	var row []string
 	err := conn.QueryRow(ctx, `SELECT ARRAY['`+detached+`', quote_ident(n.nspname) || '.' || quote_ident(c.relname)]
   FROM (SELECT c.oid FROM unnest($1::oid[], $2::int2[])`+detachedSQL+`) u

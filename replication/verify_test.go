@@ -41,7 +41,7 @@ func TestVerifyEachTable(t *testing.T) {
 		t.Error("a pending alteration passes")
 	}
 	// While a detach ends, the members of a check lack the partition, so the next check could not recognize the detach.
-	g.unpublished = &UnpublishedPartition{Name: "public.leaf", reason: detaching}
+	g.unpublished = &UnpublishedTable{Name: "public.leaf", reason: detaching}
 	if err := c.verify(g, cat); err == nil || KindOf(err) != PublicationChanged {
 		t.Errorf("a detach that is about to end: %v", err)
 	}

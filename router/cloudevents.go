@@ -180,8 +180,8 @@ func (r *Router) routeCloudEvent(p *plan, ev *decoder.Event, rec *Record) (*Pois
 	if err != nil {
 		return nil, err
 	}
-	if why := badAttribute(rec.ID); why != "" || len(rec.ID) == 0 {
-		return &Poison{Cause: BadHeaders, Message: "the CloudEvents attribute \"id\" " + emptyOr(why)}, nil
+	if why := badAttribute(rec.ID); why != "" {
+		return &Poison{Cause: BadHeaders, Message: "the CloudEvents attribute \"id\" " + why}, nil
 	}
 	for i := range p.fields {
 		if poison := r.checkText(p, &p.fields[i], texts[i]); poison != nil {
@@ -199,13 +199,6 @@ func (r *Router) routeCloudEvent(p *plan, ev *decoder.Event, rec *Record) (*Pois
 		}
 	}
 	return nil, nil
-}
-
-func emptyOr(why string) string {
-	if why == "" {
-		return "is empty"
-	}
-	return why
 }
 
 // checkText checks the text of an attribute. An attribute that is empty or NULL is omitted, unless it is required.

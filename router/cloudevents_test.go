@@ -79,7 +79,7 @@ func TestCloudEvents(t *testing.T) {
 		},
 		{binary, outbox("event_type", nil), nil, `bad_headers!the CloudEvents attribute "type" is NULL or empty`},
 		{binary, outbox("event_type", ""), nil, `bad_headers!the CloudEvents attribute "type" is NULL or empty`},
-		{binary, outbox("id", ""), nil, `bad_headers!the CloudEvents attribute "id" is empty`},
+		{binary, outbox("id", ""), nil, `null_id!the id is empty`},
 		{structured, outbox("id", nil), nil, `null_id!`},
 		{structured, outbox("id", "a\nb"), nil, `bad_headers!the CloudEvents attribute "id" has a control character`},
 		{binary, outbox("aggregate_id", "\xff"), nil, `bad_headers!the CloudEvents attribute "subject" is not UTF-8`},

@@ -155,6 +155,9 @@ func (c Config) Problems() []Problem {
 	}
 	v.template("key", c.Key)
 	v.template("id", c.ID)
+	if _, err := parseTemplate(c.ID); err == nil && len(c.IDColumns()) == 0 {
+		v.fail("id", "template %q names no column: all events would have the same id", c.ID)
+	}
 	v.headers(&c)
 	if c.Format != "" {
 		v.oneOf("format", string(c.Format), string(FormatRaw), string(FormatEnvelope), string(FormatCloudEventsBinary), string(FormatCloudEventsStructured))
@@ -363,6 +366,17 @@ func (c Config) Needs() []string {
 	slices.Sort(all)
 	all = slices.Compact(all)
 	return slices.DeleteFunc(all, func(s string) bool { return s == "" })
+}
+
+// IDColumns returns the columns of a table that the ids of its events consist of.
+func (c Config) IDColumns() (all []string) {
+	parts, _ := parseTemplate(cmp.Or(c.ID, "{id}")) // Validate returns the error
+	for _, p := range parts {
+		if name := c.neededColumn(p); name != "" && !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	return all
 }
 
 // neededColumn returns the column of a part of a template, or "".

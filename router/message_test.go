@@ -109,6 +109,7 @@ func TestMessageIsPoison(t *testing.T) {
 		{put(`"headers":{}`, `"headers":{},"id":"second"`), BadPayload, "has the member id twice", false},
 		{put(`"headers":{}`, `"headers":{},"\u0069d":"second"`), BadPayload, "has the member id twice", false},
 		{without(`"id":"1b4e28ba-2fa1-11d2-883f-0016d3cca427",`), NullID, `"id" is NULL`, false},
+		{put(`"id":"1b4e28ba-2fa1-11d2-883f-0016d3cca427"`, `"id":""`), NullID, `the id is empty: column "id"`, false},
 		{put(`"42"`, `null`), NullKey, `"aggregate_id" is NULL`, false},
 		{without(`"aggregate_type":"order",`), NoRoute, `"aggregate_type"`, false},
 		{put(`"headers":{}`, `"headers":[1]`), BadHeaders, "is not a JSON object", false},

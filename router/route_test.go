@@ -84,6 +84,8 @@ func TestKeyAndID(t *testing.T) {
 		{id: "{table}:{id}", ev: ev("table", "t"), want: `key="42" by="42" id="t:7"`}, // the table has a column of that name
 		{key: "{tenant}{gone}", ev: ev("gone", nil), want: `key=nil by="7" id="7"`, poison: NullKey},
 		{id: "{gone}/{id}", ev: ev("gone", nil), want: `key="42" by="42" id=nil`, poison: NullID},
+		{id: "{table}:{gone}", ev: ev("gone", ""), want: `key="42" by="42" id=nil`, poison: NullID},
+		{id: "{gone}:{id}", ev: ev("gone", ""), want: `key="42" by="42" id=":7"`},
 	}
 	for _, test := range tests {
 		r := newRouter(t, func(c *Config) { c.Key, c.ID, c.PositionHeader = test.key, test.id, false; c.Columns.EventType = "" })

@@ -141,9 +141,7 @@ func (r *Router) route(p *plan, ev *decoder.Event, pos checkpoint.Position, rec 
 			first = q
 		}
 	}
-	if null := r.routeID(p, ev, rec); null >= 0 {
-		poison(&Poison{Cause: NullID, Message: "the column " + quoteColumn(p.relation, null) + " is NULL"})
-	}
+	poison(r.routeID(p, ev, rec))
 	poison(r.routeTopic(p, ev, rec))
 	q, err := r.routeKey(p, ev, rec)
 	if err != nil {
@@ -211,9 +209,22 @@ func (r *Router) templateText(pieces []piece, ev *decoder.Event) (b []byte, null
 	return r.scratchFrom(start), -1
 }
 
-func (r *Router) routeID(p *plan, ev *decoder.Event, rec *Record) (null int) {
-	rec.ID, null = r.templateText(p.id, ev)
-	return null
+// routeID sets the id. An id without any text from a column would be that of other events as well: it counts as NULL.
+func (r *Router) routeID(p *plan, ev *decoder.Event, rec *Record) *Poison {
+	id, null := r.templateText(p.id, ev)
+	if null >= 0 {
+		return &Poison{Cause: NullID, Message: "the column " + quoteColumn(p.relation, null) + " is NULL"}
+	}
+	empty := -1
+	for i := range p.id {
+		at := p.id[i].column
+		if at >= 0 && len(ev.Values[at].Data) > 0 {
+			rec.ID = id
+			return nil
+		}
+		empty = max(empty, at)
+	}
+	return &Poison{Cause: NullID, Message: "the id is empty: column " + quoteColumn(p.relation, empty) + " has an empty text"}
 }
 
 func (r *Router) routeKey(p *plan, ev *decoder.Event, rec *Record) (*Poison, error) {

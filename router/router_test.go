@@ -168,6 +168,10 @@ func TestRoute(t *testing.T) {
 			name: "id NULL", event: outbox("id", nil, "payload", "p"), poison: NullID, why: `"id" is NULL`, topic: "outbox.event.order",
 			want: `outbox.event.order key="42" by="42" value="p" type="OrderPlaced" outboxcdc-position="` + testPosText + `"`,
 		},
+		{
+			name: "id empty", event: outbox("id:25", "", "payload", "p"), poison: NullID, why: `the id is empty: column "id"`, topic: "outbox.event.order",
+			want: `outbox.event.order key="42" by="42" value="p" type="OrderPlaced" outboxcdc-position="` + testPosText + `"`,
+		},
 		// Topics.
 		{
 			name: "topic of roles and columns", event: outbox("payload", "p", "created_at", "2026"), change: func(c *Config) {

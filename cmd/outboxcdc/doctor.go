@@ -111,6 +111,7 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 		c.Tables = append(c.Tables, doctor.Table{
 			Schema: schema, Name: name, Needs: routerConfig(&s.Columns, &s.Route).Needs(), Routing: routingColumns(&s),
 			Order: s.Order, CreatedAt: s.Columns.CreatedAt,
+			ID: routerConfig(&s.Columns, &s.Route).IDColumns(),
 		})
 	}
 	dsn, err := cfg.PostgresURL()

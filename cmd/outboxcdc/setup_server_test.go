@@ -232,6 +232,7 @@ func testUnfitObjects(t *testing.T, d *database, _ string) {
 			`CREATE TABLE root (` + good + `) PARTITION BY HASH (id); CREATE TABLE outbox PARTITION OF root FOR VALUES WITH (MODULUS 1, REMAINDER 0)`,
 			`DROP TABLE root`, `is a partition`,
 		},
+		{`CREATE TABLE outbox (` + good + `); CREATE TABLE "A child" () INHERITS (outbox)`, `DROP TABLE outbox CASCADE`, `public."A child" inherits from the outbox`},
 		{`ALTER SCHEMA public RENAME TO away`, `ALTER SCHEMA away RENAME TO public`, `CREATE SCHEMA "public"`},
 		{`CREATE ROLE unfit_role LOGIN`, `DROP ROLE unfit_role`, `role unfit_role lacks REPLICATION: ALTER ROLE "unfit_role" REPLICATION`},
 		{`CREATE ROLE unfit_role REPLICATION`, `DROP ROLE unfit_role`, `lacks LOGIN`},

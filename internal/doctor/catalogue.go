@@ -41,6 +41,8 @@ const (
 	tableExists       = "table"
 	tableColumns      = "columns"
 	tableGenerated    = "generated_columns"
+	tableInserts      = "inserts"
+	tableUnique       = "unique_ids"
 	tablePrivileges   = "table_rights"
 	tableIdentity     = "replica_identity"
 	tableOrder        = "order"
@@ -105,10 +107,12 @@ func Checks() []Check {
 		{pgTransactions, groupPostgres, "does a long transaction retain WAL and delay the creation of slots", []string{"WARN"}},
 		{pgClock, groupPostgres, "do the clocks of this machine and the server agree", []string{"WARN"}},
 
-		{tableExists, groupOutbox, "does the table exist, are its rows and those of its partitions in the WAL, and is it not a partition itself", []string{"FAIL 79"}},
+		{tableExists, groupOutbox, "does the table exist, are its rows and those of its partitions in the WAL, does no other table inherit from it, and is it not a partition itself", []string{"FAIL 78", "FAIL 79"}},
 		{tableColumns, groupOutbox, "does the table have the configured columns, with suitable types", []string{"FAIL 78"}},
 		{tableGenerated, groupOutbox, "are there no generated columns among them (they are not in the stream)", []string{"FAIL 78"}},
-		{tablePrivileges, groupOutbox, "may the role read the table (events come from the WAL; only `doctor` reads rows)", []string{"WARN"}},
+		{tableInserts, groupOutbox, "do inserted rows arrive in the table: no rule `ON INSERT DO INSTEAD`, no `BEFORE INSERT` trigger whose function contains `RETURN NULL`", []string{"WARN"}},
+		{tableUnique, groupOutbox, "does a unique index keep two rows from having the same id (of a partitioned table: in each partition, or together with the partition key)", []string{"WARN"}},
+		{tablePrivileges, groupOutbox, "may the role read the table, and does row-level security hide no rows from it (events come from the WAL; `doctor`, `audit`, `recover`, `backfill` and `replay` read rows)", []string{"WARN", "FAIL 77"}},
 		{tableIdentity, groupOutbox, "can the application delete rows (not if the publication has updates or deletes and the table has no replica identity)", []string{"FAIL 78"}},
 		{tableOrder, groupOutbox, "can `recover`, `backfill` and `replay` send the rows in the order in which they were inserted (`outbox.order`, or a column `seq` with values of a sequence)", []string{"WARN"}},
 		{messagesPrivilege, groupOutbox, "which roles may write logical messages, if `messages.prefix` makes them events", []string{"WARN"}},

@@ -67,6 +67,7 @@ type Table struct {
 	Routing      []string // columns that decide about the topic
 	Order        []string // outbox.order
 	CreatedAt    string   // the column with the time of a row, "" for none
+	ID           []string // columns of the id
 }
 
 func (t *Table) quoted() string { return pgx.Identifier{t.Schema, t.Name}.Sanitize() }

@@ -15,7 +15,7 @@ type Level string
 const (
 	OK         Level = "OK"
 	Warn       Level = "WARN"        // the daemon runs; the text says what may go wrong
-	Fail       Level = "FAIL"        // the daemon does not run, or delivers nothing
+	Fail       Level = "FAIL"        // the daemon does not run, or delivers nothing; or a command that recovers events cannot
 	NotChecked Level = "not checked" // the text says why
 )
 

@@ -207,6 +207,9 @@ func (p *place) examine() *Report {
 		if t.Routing == nil {
 			t.Routing = []string{"aggregate_id", "aggregate_type", "event_type", "id"}
 		}
+		if t.ID == nil {
+			t.ID = []string{"id"}
+		}
 		routes = append(routes, route)
 		p.rcfg.Tables = append(p.rcfg.Tables, replication.Table{Schema: t.Schema, Name: t.Name, Columns: t.Needs})
 	}
@@ -246,6 +249,23 @@ func (p *place) advises(check, words string) {
 		}
 	}
 	p.t.Errorf("%s has no remedy with %q", check, words)
+}
+
+// apply runs the doctor and executes the SQL remedies of a check, each in the order in which it is printed.
+func (p *place) apply(check string) {
+	p.t.Helper()
+	n := 0
+	for _, f := range p.examine().Findings {
+		for _, r := range f.Remedy {
+			if f.Check == check && r.Kind == SQL {
+				p.exec(r.Text)
+				n++
+			}
+		}
+	}
+	if n == 0 {
+		p.t.Errorf("%s has no SQL remedy", check)
+	}
 }
 
 // wants runs the doctor and checks that the report has exactly these outcomes besides OK.

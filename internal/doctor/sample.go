@@ -29,6 +29,10 @@ func (e *examination) sample(ctx context.Context) {
 			e.skip(topicsKnown, "%s cannot be read", t.Table)
 			continue
 		}
+		if t.hidden {
+			e.skip(topicsKnown, "row-level security hides rows of %s from role %s (or name topics with --topic)", t.Table, e.server.user)
+			continue
+		}
 		rows, stray, err := e.sampleTable(ctx, t)
 		switch {
 		case err != nil:

@@ -17,10 +17,12 @@ import (
 type tableFacts struct {
 	*Table
 	exists      bool
-	usable      bool                              // it is a table, and all its rows are published
-	unsent      *replication.UnpublishedPartition // a partition with rows that are not published
+	usable      bool                          // it is a table, and all its rows are published
+	unsent      *replication.UnpublishedTable // a partition or child with rows that are not published
 	partitioned bool
 	readable    bool // the role may read the table
+	hidden      bool // row-level security applies to the role
+	redirects   []redirect
 	oid         uint32
 	columns     []decoder.Column
 	generated   []string
@@ -31,7 +33,7 @@ type tableFacts struct {
 
 const tableSQL = `
 SELECT c.oid, c.relkind::text, c.relpersistence::text, c.relispartition, c.relreplident::text,
-       has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'),
+       has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), row_security_active(c.oid),
        ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped ORDER BY attnum),
        ARRAY(SELECT atttypid FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped ORDER BY attnum),
        ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped AND attgenerated <> '' ORDER BY attnum),
@@ -47,7 +49,7 @@ func (e *examination) readTable(ctx context.Context, t *Table, source int) (f ta
 	var partition bool
 	var names []string
 	var types []uint32
-	err = e.conn.QueryRow(ctx, tableSQL, t.Schema, t.Name).Scan(&f.oid, &kind, &persistence, &partition, &f.identity, &f.readable,
+	err = e.conn.QueryRow(ctx, tableSQL, t.Schema, t.Name).Scan(&f.oid, &kind, &persistence, &partition, &f.identity, &f.readable, &f.hidden,
 		&names, &types, &f.generated, &f.key)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return f, "", nil
@@ -67,11 +69,11 @@ func (e *examination) readTable(ctx context.Context, t *Table, source int) (f ta
 	case persistence != "p":
 		return f, "unlogged", nil
 	}
-	if f.unsent, err = replication.FindUnpublishedPartition(ctx, e.conn, t.Schema, t.Name); err != nil {
+	if f.unsent, err = replication.FindUnpublished(ctx, e.conn, t.Schema, t.Name, e.outboxes()); err != nil {
 		return f, "", err
 	}
 	f.usable = f.unsent == nil
-	return f, "", nil
+	return f, "", e.readRedirects(ctx, &f)
 }
 
 func (e *examination) checkTables(ctx context.Context) {
@@ -110,16 +112,14 @@ func (e *examination) checkTable(ctx context.Context, f *tableFacts, unfit strin
 		return
 	}
 	if f.unsent != nil {
-		remedies := []Remedy{advicef("%s", f.unsent.Advice())}
-		if statement := f.unsent.SQL(); statement != "" {
-			remedies = slices.Insert(remedies, 0, sqlf("%s", statement))
-		}
-		e.fail(tableExists, Lost, remedies, "the partition %s", f.unsent)
+		e.checkUnsent(f)
 		return
 	}
 	e.ok(tableExists, "%s%s", f.Table, map[bool]string{true: ", partitioned"}[f.partitioned])
 	e.checkColumns(f)
 	e.checkGenerated(f)
+	e.checkInserts(f)
+	e.checkUnique(ctx, f)
 	e.checkTablePrivileges(f)
 	e.checkOrder(ctx, f)
 }
@@ -182,11 +182,27 @@ func (e *examination) checkGenerated(f *tableFacts) {
 }
 
 func (e *examination) checkTablePrivileges(f *tableFacts) {
+	role := ident(e.server.user)
+	bypass := []Remedy{
+		sqlf("ALTER ROLE %s BYPASSRLS", role),
+		advicef("this needs a superuser, or from PostgreSQL 16 on a role that has BYPASSRLS and may alter the role; where neither exists, " +
+			"let the owner of the table run audit, recover and replay, if the table is not under FORCE ROW LEVEL SECURITY"),
+	}
 	if !f.readable {
-		e.warn(tablePrivileges, []Remedy{
-			sqlf("GRANT USAGE ON SCHEMA %s TO %s", ident(f.Schema), ident(e.server.user)),
-			sqlf("GRANT SELECT ON TABLE %s TO %s", f.quoted(), ident(e.server.user)),
-		}, "role %s may not read %s: events are delivered, but audit, recover and replay cannot read the rows, and doctor finds no topics", e.server.user, f.Table)
+		remedies := []Remedy{
+			sqlf("GRANT USAGE ON SCHEMA %s TO %s", ident(f.Schema), role),
+			sqlf("GRANT SELECT ON TABLE %s TO %s", f.quoted(), role),
+		}
+		if f.hidden {
+			remedies = append(remedies, bypass...)
+		}
+		e.warn(tablePrivileges, remedies,
+			"role %s may not read %s: events are delivered, but audit, recover and replay cannot read the rows, and doctor finds no topics", e.server.user, f.Table)
+		return
+	}
+	if f.hidden {
+		e.fail(tablePrivileges, Denied, bypass,
+			"row-level security hides rows of %s from role %s: events are delivered, but audit, recover, backfill and replay end with 77, and doctor finds no topics", f.Table, e.server.user)
 		return
 	}
 	e.ok(tablePrivileges, "role %s may read %s", e.server.user, f.Table)

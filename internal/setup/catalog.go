@@ -105,15 +105,19 @@ func (c *catalog) checkRole(ctx context.Context, p sql.Params) error {
 
 // checkTables checks each table and notes in p which tables are partitioned.
 func (c *catalog) checkTables(ctx context.Context, p sql.Params) error {
+	var outboxes []replication.Table
 	for i := range p.Tables {
-		if err := c.checkTable(ctx, &p.Tables[i]); err != nil {
+		outboxes = append(outboxes, replication.Table{Schema: p.Tables[i].Schema, Name: p.Tables[i].Name})
+	}
+	for i := range p.Tables {
+		if err := c.checkTable(ctx, &p.Tables[i], outboxes); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *catalog) checkTable(ctx context.Context, t *sql.Table) error {
+func (c *catalog) checkTable(ctx context.Context, t *sql.Table, outboxes []replication.Table) error {
 	name := t.String()
 	var kind, persistence string
 	var partition bool
@@ -139,14 +143,12 @@ func (c *catalog) checkTable(ctx context.Context, t *sql.Table) error {
 	case persistence != "p":
 		c.problem("%s is unlogged or temporary, so its rows are not in the WAL: ALTER TABLE %s SET LOGGED", name, name)
 	}
-	if t.Partitioned {
-		unsent, err := replication.FindUnpublishedPartition(ctx, c.conn, t.Schema, t.Name)
-		if err != nil {
-			return fmt.Errorf("read the partitions of table %s: %w", name, err)
-		}
-		if unsent != nil {
-			c.problem("%s: %s", unsent, unsent.Remedy())
-		}
+	unsent, err := replication.FindUnpublished(ctx, c.conn, t.Schema, t.Name, outboxes)
+	if err != nil {
+		return fmt.Errorf("read the partitions and children of table %s: %w", name, err)
+	}
+	if unsent != nil {
+		c.problem("%s: %s", unsent, unsent.Remedy())
 	}
 	for _, col := range neededColumns(t.Columns) {
 		if !slices.Contains(columns, col) {

@@ -33,7 +33,7 @@ const (
 	docContext   = "headers `__debezium.context.*`"
 	docPK        = "an update of the primary key"
 	docDefault   = "NULL in a column that has a DEFAULT"
-	docNullID    = "a NULL id"
+	docNullID    = "a NULL or empty id"
 	docByteText  = "`StringConverter` with `bytea`"
 	docJSON      = "`JsonConverter`"
 	docJSONNull  = "`JsonConverter`, a NULL payload"

@@ -32,7 +32,7 @@ var otherCauses = map[router.Cause]string{
 	router.NoRoute:      "depends on route.topics and route.replace",
 	router.MissingTopic: "depends on Kafka",
 	router.Rejected:     "depends on Kafka",
-	router.NullID:       "the writer never writes NULL",
+	router.NullID:       "the writer never writes NULL or an empty id",
 	router.NullPayload:  "a nil payload is NULL on purpose",
 	router.BadPartition: "no field of Event is the partition",
 	router.Update:       "the writer never updates",
