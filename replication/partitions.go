@@ -113,7 +113,7 @@ func (u *UnpublishedTable) err(kind Kind) error {
 }
 
 // FindUnpublished returns a partition or child of the table with rows that the server does not publish as rows of the table, or nil. A
-// child that is one of the outboxes is published.
+// child that is one of the outboxes is published. It prepares no statement, because a pooler may be in between.
 func FindUnpublished(ctx context.Context, conn *pgx.Conn, schema, name string, outboxes []Table) (*UnpublishedTable, error) {
 	schemas, names := []string{}, []string{} // never nil, which would be NULL
 	for i := range outboxes {
@@ -130,7 +130,7 @@ SELECT ARRAY[u.why, quote_ident(n.nspname) || '.' || quote_ident(c.relname), coa
            JOIN pg_namespace pn ON pn.oid = p.relnamespace WHERE i.inhrelid = c.oid LIMIT 1), '')]
   FROM (`+unpublishedSQL+`) u JOIN pg_class c ON c.oid = u.oid JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE u.why <> '`+inherited+`' OR (n.nspname, c.relname) NOT IN (SELECT * FROM unnest($3::name[], $4::name[])) ORDER BY 1 LIMIT 1`,
-		schema, name, schemas, names).Scan(&row)
+		pgx.QueryExecModeExec, schema, name, schemas, names).Scan(&row)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}

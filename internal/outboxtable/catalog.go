@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxcdc/outboxcdc/decoder"
+	"github.com/outboxcdc/outboxcdc/internal/exit"
+	"github.com/outboxcdc/outboxcdc/replication"
 )
 
 // table is a Table as the catalogs describe it.
@@ -57,7 +59,8 @@ SELECT a.attname::text, a.atttypid, b.oid, a.attgenerated <> ''
  WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum`
 
 // describe reads the catalogs. The table is locked, so what it finds holds until the end of the transaction.
-func (s *Snapshot) describe(ctx context.Context, want *Table, source int) (*table, error) {
+func (s *Snapshot) describe(ctx context.Context, tables []Table, source int) (*table, error) {
+	want := &tables[source]
 	t := &table{Table: *want, from: pgx.Identifier{want.Schema, want.Name}.Sanitize()}
 	op := "read the columns of table " + t.String()
 	var kind string
@@ -73,14 +76,17 @@ func (s *Snapshot) describe(ctx context.Context, want *Table, source int) (*tabl
 	switch kind {
 	case "p":
 		t.partitioned = true
-	case "r": // tables that inherit from it are other tables, as in the stream
-		t.from = "ONLY " + t.from
+	case "r":
+		if err := s.refuseChildren(ctx, t, tables); err != nil {
+			return nil, err
+		}
+		t.from = "ONLY " + t.from // children that are outboxes are read as such
 	default:
 		return nil, fmt.Errorf("%s: it is not a table; remedy: set outbox.table", op)
 	}
 	if hidden {
-		return nil, fmt.Errorf("read table %s: row-level security hides rows from role %s; remedy: ALTER ROLE %[2]s BYPASSRLS, or connect as another role",
-			t, pgx.Identifier{s.conn.Config().User}.Sanitize())
+		return nil, exit.With(exit.NoPermission, fmt.Errorf("read table %s: row-level security hides rows from role %s; remedy: ALTER ROLE %[2]s BYPASSRLS, or connect as another role",
+			t, pgx.Identifier{s.conn.Config().User}.Sanitize()))
 	}
 	if err := s.readColumns(ctx, t); err != nil {
 		return nil, s.fail(ctx, op, err)
@@ -106,6 +112,23 @@ func (s *Snapshot) describe(ctx context.Context, want *Table, source int) (*tabl
 		}
 	}
 	return t, s.checkStorage(ctx, t)
+}
+
+// refuseChildren refuses a plain table with children by inheritance. Their rows are not in the stream, so the result would be that nothing
+// is missing.
+func (s *Snapshot) refuseChildren(ctx context.Context, t *table, tables []Table) error {
+	var outboxes []replication.Table
+	for i := range tables {
+		outboxes = append(outboxes, replication.Table{Schema: tables[i].Schema, Name: tables[i].Name})
+	}
+	child, err := replication.FindUnpublished(ctx, s.conn, t.Schema, t.Name, outboxes)
+	switch op := "look for tables that inherit from " + t.String(); {
+	case err != nil:
+		return s.fail(ctx, op, err)
+	case child != nil:
+		return exit.With(exit.Config, fmt.Errorf("%s: %s; remedy: %s", op, child, child.Remedy()))
+	}
+	return nil
 }
 
 func (s *Snapshot) readColumns(ctx context.Context, t *table) error {

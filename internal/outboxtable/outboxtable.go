@@ -2,7 +2,8 @@
 // send rows again.
 //
 // It promises that the router makes the same record of a row, except for the position header, whether the row comes from the table or
-// from the stream; that rows that row-level security hides are an error; and that memory does not grow with the number of rows. It
+// from the stream; that rows that row-level security hides, and
+// rows of tables that inherit from an outbox, are an error with an exit code; and that memory does not grow with the number of rows. It
 // changes nothing in the database.
 //
 // [router.Router]: https://pkg.go.dev/github.com/outboxcdc/outboxcdc/router#Router
@@ -103,7 +104,7 @@ func (s *Snapshot) begin(ctx context.Context, exported string, tables []Table) e
 		return s.fail(ctx, op, err)
 	}
 	for i := range tables {
-		t, err := s.describe(ctx, &tables[i], i)
+		t, err := s.describe(ctx, tables, i)
 		if err != nil {
 			return err
 		}

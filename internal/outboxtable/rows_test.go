@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
@@ -226,6 +227,7 @@ func testConditions(b *bench) {
 
 func testRefusals(b *bench) {
 	good := b.outbox(`id int, created_at text, seq int`)
+	b.exec(`CREATE TABLE public.parent (id int, created_at text, seq int); CREATE TABLE public."a child" () INHERITS (public.parent); GRANT SELECT ON public.parent, public."a child" TO ` + b.name)
 	b.exec(`CREATE TABLE private (id int); CREATE VIEW public.shown AS SELECT 1 AS id; GRANT SELECT ON public.shown TO ` + b.name)
 	with := func(change func(*Table)) Table {
 		t := good
@@ -239,6 +241,7 @@ func testRefusals(b *bench) {
 		{with(func(t *Table) { t.Name = "other" }), "read table public.other: ERROR: relation \"public.other\" does not exist (SQLSTATE 42P01); remedy: set outbox.table, or restore the table"},
 		{with(func(t *Table) { t.Schema = "other" }), "remedy: set outbox.table"},
 		{with(func(t *Table) { t.Name = "private" }), "remedy: grant USAGE on the schema and SELECT on the table to the role"},
+		{with(func(t *Table) { t.Name = "parent" }), `look for tables that inherit from public.parent: public."a child" inherits from the outbox`},
 		{with(func(t *Table) { t.Name = "shown" }), "read the columns of table public.shown: it is not a table; remedy: set outbox.table"},
 		{with(func(t *Table) { t.Columns = []string{"id", "gone"} }), `read the columns of table public.outbox: it has no column "gone", only id, created_at, seq; remedy: set outbox.columns`},
 		{with(func(t *Table) { t.Order = []string{"gone"} }), "remedy: set outbox.order"},
@@ -252,6 +255,10 @@ func testRefusals(b *bench) {
 			b.Errorf("the connection is in transaction status %c: %v", conn.PgConn().TxStatus(), err)
 		}
 	}
+	if _, err := Open(b.Context(), pgtest.Connect(b, b.url()), []Table{with(func(t *Table) { t.Name = "parent" })}); exit.Code(err) != exit.Config {
+		b.Errorf("of a table with a child the exit code is %d", exit.Code(err))
+	}
+	b.open(with(func(t *Table) { t.Name = "parent" }), with(func(t *Table) { t.Name = "a child" })).Close(b.Context())
 	const remedy = "remedy: set outbox.columns.created_at, or leave out --since and --until"
 	s := b.open(good, with(func(t *Table) { t.CreatedAt = "" }), with(func(t *Table) { t.CreatedAt = "gone" }))
 	for i, want := range []string{`column "created_at" is not of type timestamptz, timestamp or date; `, "no column has the time of a row; ", `it has no column "gone"; `} {
@@ -275,7 +282,7 @@ func testHiddenRows(b *bench) {
 	b.exec(`INSERT INTO outbox VALUES (1), (2)`)
 	b.exec(`ALTER TABLE outbox ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON outbox USING (id > 1)`)
 	b.exec(`CREATE TABLE sent (id int); GRANT SELECT ON sent TO ` + b.name)
-	if _, err := Open(b.Context(), pgtest.Connect(b, b.url()), []Table{table}); err == nil || !strings.Contains(err.Error(), `hides rows from role "`+b.name+`"; remedy: ALTER ROLE`) {
+	if _, err := Open(b.Context(), pgtest.Connect(b, b.url()), []Table{table}); err == nil || !strings.Contains(err.Error(), `hides rows from role "`+b.name+`"; remedy: ALTER ROLE`) || exit.Code(err) != exit.NoPermission {
 		b.Errorf("opened with %v", err)
 	}
 	b.exec(`ALTER ROLE ` + b.name + ` BYPASSRLS`)
