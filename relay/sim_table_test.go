@@ -269,7 +269,7 @@ func (r *simReader) Read(ctx context.Context) (*replication.Slot, error) {
 }
 
 // Waiting reads a copy of the slot, when the WAL is flushed up to a position.
-func (r *simReader) Waiting(ctx context.Context, upTo pglogrepl.LSN, fn func(topic string, id []byte) error) error {
+func (r *simReader) Waiting(ctx context.Context, upTo pglogrepl.LSN, fn func(*router.Record) error) error {
 	pg := r.p.w.pg
 	for {
 		if err := r.ask(ctx); err != nil {
@@ -299,7 +299,11 @@ func (r *simReader) Waiting(ctx context.Context, upTo pglogrepl.LSN, fn func(top
 		return fmt.Errorf("read what waits in the slot: %w", err)
 	}
 	for _, e := range waiting {
-		if err := fn(e.topic(), []byte(strconv.Itoa(e.id))); err != nil {
+		rec := &router.Record{ID: []byte(strconv.Itoa(e.id)), Topic: e.topic(), Key: []byte(e.key), Value: []byte(e.value)}
+		if e.poison == noKey {
+			rec.Key = nil
+		}
+		if err := fn(rec); err != nil {
 			return err
 		}
 	}

@@ -24,7 +24,7 @@ func newAuditCommand(load func() (*config.Config, error)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "Compare the outbox tables with Kafka: find missing, unknown and reordered events",
-		Long: "Compare the rows of the outbox tables with the records in Kafka, by id. The comparison is exact while applications write and the\n" +
+		Long: "Compare the rows of the outbox tables with the records in Kafka. The comparison is exact while applications write and the\n" +
 			"daemon runs: it takes a snapshot of the tables, waits until the slot has confirmed all of it, and then reads Kafka to its end. It\n" +
 			"only reads. It needs SELECT on the tables and Read on the topics. Rows that were deleted cannot be compared: choose a time in which\n" +
 			"rows are kept (--since). Exit code: 0 nothing was found; 1 findings, or no row could be judged; 69 Postgres or Kafka is unavailable (docs/audit.md).",
@@ -50,7 +50,7 @@ func newAuditCommand(load func() (*config.Config, error)) *cobra.Command {
 	addRangeFlags(f, &since, &until)
 	addAlsoFlag(f, &a.also)
 	f.StringArrayVar(&a.tables, "table", nil, "only this table, as in the configuration; may be repeated")
-	f.BoolVar(&a.deep, "deep", false, "also compare topic, key, value and headers with what the rows are routed to now")
+	f.BoolVar(&a.deep, "deep", false, "also compare topic and headers with what the rows are routed to now")
 	f.DurationVar(&a.wait, "wait", 30*time.Second, "how long to wait until the slot has confirmed the snapshot; after that, what waits in the slot is read")
 	f.StringVar(&memory, "memory", "256MiB", "memory for the comparison; the rest is in temporary files")
 	f.StringVar(&a.metrics, "metrics", "", "write the result to this file for the textfile collector of node_exporter")

@@ -36,7 +36,7 @@ func auditText(t *tableSet, res *audit.Result, shown map[audit.Kind]int, notes [
 		{res.Resent, "records were recovered, replayed or retried"},
 		{res.Newer, "records are newer than the snapshot"},
 		{res.Counts.Outside, "records have a row outside the range"},
-		{res.Foreign, "records are of another server"},
+		{res.Foreign, "records are of another server or database"},
 	} {
 		if c.n > 0 || c.what == "rows have a record" {
 			say("  %10d %s", c.n, c.what)
@@ -54,7 +54,7 @@ func auditText(t *tableSet, res *audit.Result, shown map[audit.Kind]int, notes [
 		return b.String()
 	}
 	if res.Clean() {
-		say("clean: nothing is missing, unknown, altered or out of order")
+		say("clean: nothing is missing, unknown or out of order")
 		return b.String()
 	}
 	var found []string

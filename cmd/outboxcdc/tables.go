@@ -249,8 +249,8 @@ func (t *tableSet) Read(ctx context.Context) (*replication.Slot, error) {
 	return replication.ReadSlot(ctx, t.control, t.cfg.Postgres.Slot)
 }
 
-// Waiting calls fn with the topic and the id of each event that waits in the slot.
-func (t *tableSet) Waiting(ctx context.Context, upTo pglogrepl.LSN, fn func(topic string, id []byte) error) error {
+// Waiting calls fn with the record of each event that waits in the slot.
+func (t *tableSet) Waiting(ctx context.Context, upTo pglogrepl.LSN, fn func(*router.Record) error) error {
 	if err := t.awaitFlushed(ctx, upTo); err != nil {
 		return err
 	}
@@ -260,10 +260,11 @@ func (t *tableSet) Waiting(ctx context.Context, upTo pglogrepl.LSN, fn func(topi
 	}
 	defer st.Abandon()
 	waiting := t.peek(func(e *peek.Event) error {
+		rec := *e.Record
 		if e.Poison != nil {
-			return fn(e.Poison.Topic, e.Record.ID)
+			rec.Topic = e.Poison.Topic
 		}
-		return fn(e.Record.Topic, e.Record.ID)
+		return fn(&rec)
 	})
 	seen, err := waiting.Run(ctx, st)
 	switch {

@@ -1,14 +1,15 @@
 // Package audit compares outbox tables with Kafka: which events are missing, which records have no row, which are there twice, or in the
 // wrong order.
 //
-// compare.go joins rows and records, which may be more than memory holds: both go to files on disk (spill.go), and one part at a time is
-// read back. judge.go says what became of each. run.go reads the table, the slot and Kafka in the order that makes the answer exact.
+// match.go has the rule that says whether a record is that of a row, deleted.go what Kafka may have deleted. compare.go joins rows and records,
+// which may be more than memory holds: both are sorted in files on disk (sort.go), and read id by id (join.go). judge.go says what became of
+// each. run.go reads the table, the slot and Kafka in the order that makes the answer exact.
 package audit
 
 import (
-	"encoding/binary"
+	"cmp"
 	"errors"
-	"hash/maphash"
+	"slices"
 	"time"
 )
 
@@ -48,11 +49,15 @@ type Counts struct {
 	Waiting      int64 `json:"waiting_in_slot"`
 	DeadLettered int64 `json:"dead_lettered"`
 	Skipped      int64 `json:"skipped_by_policy"`
-	Unjudged     int64 `json:"older_than_retention"`
+	Unjudged     int64 `json:"not_judged"`
+	// Young are those of Unjudged that Kafka should have the records of, by the retention of their topics, or whose age is not known.
+	Young int64 `json:"not_judged_within_retention"`
+	// Undecided says which rows Unjudged are.
+	Undecided []Undecided `json:"not_judged_rows,omitempty"`
 	// Records without a row in the range that are no findings.
 	Newer   int64 `json:"newer_than_the_snapshot"`
 	Outside int64 `json:"outside_the_range"`
-	Foreign int64 `json:"of_other_servers"`
+	Foreign int64 `json:"of_other_servers"` // or databases
 	// Repeated are further records of events that have one, each like the first.
 	Repeated int64          `json:"identical_duplicates"`
 	Resent   int64          `json:"sent_by_a_person"`
@@ -69,12 +74,22 @@ func (c *Counts) add(topic string, missing int64) {
 	c.ByTopic[topic] = TopicCounts{n.Judged + 1, n.Missing + missing}
 }
 
+// Undecided are rows of a table and a topic that are not judged, for one reason.
+type Undecided struct {
+	Table string     `json:"table"`
+	Topic string     `json:"topic"`
+	Why   string     `json:"why"`
+	Rows  int64      `json:"rows"`
+	First *time.Time `json:"first_created_at,omitempty"`
+	Last  *time.Time `json:"last_created_at,omitempty"`
+}
+
 // Blind reports whether there are rows, and none could be judged.
 func (c *Counts) Blind() bool { return c.Unjudged > 0 && c.Unjudged == c.Rows }
 
-// Clean reports whether nothing was found, and something could be.
+// Clean reports whether nothing was found, and everything could be that Kafka should have.
 func (c *Counts) Clean() bool {
-	if c.Blind() {
+	if c.Blind() || c.Young > 0 {
 		return false
 	}
 	for _, n := range c.Findings {
@@ -87,40 +102,48 @@ func (c *Counts) Clean() bool {
 
 // Comparison joins rows with records. Its methods are for one goroutine.
 type Comparison struct {
-	limit  int64 // of a bucket, in bytes
-	seed   maphash.Seed
-	byID   *spill
-	byKey  *spill // records of the stream, for their order
-	later  *later // nil: keys with later events are not looked for
+	dir    string
+	share  int64   // memory of a sorter
+	byID   *sorter // everything
+	byLine *sorter // the first record of each event of the stream, for their order
+	byKey  *sorter // rows of which compaction may have deleted the records, and the records that may be the reason
+	later  *later  // nil: keys with later events are not looked for
 	topics []string
 	index  map[string]uint64
 	buf    []byte
-	counts Counts
+	// lineBuf is for noteOrder, because buf is in use.
+	lineBuf []byte
+	counts  Counts
 
-	suspects []*group // records without a row
+	undecidedRows map[undecidedKey]*Undecided
+	suspects      []suspect // records without a row
+	suspectBytes  int64
 }
 
-// memoryFactor is how many bytes of memory one byte of a bucket takes while it is joined.
-const memoryFactor = 6
+type undecidedKey struct {
+	table      int
+	topic, why string
+}
 
-// New creates a comparison, which keeps what it is given in files in dir ("": the system's temporary directory). memory bounds what a
-// part of them may take while it is joined.
-func New(dir string, memory int64) (*Comparison, error) {
-	c := &Comparison{limit: memory / memoryFactor, seed: maphash.MakeSeed(), index: map[string]uint64{}}
+// shares is in how many parts the memory is divided: four sorters, the readers of the one that is merged, and as much again until the
+// garbage collector runs.
+const shares = 16
+
+// New creates a comparison, which keeps what it is given in files in dir ("": the system's temporary directory). memory bounds what it takes.
+func New(dir string, memory int64) (_ *Comparison, err error) {
+	c := &Comparison{dir: dir, share: memory / shares, index: map[string]uint64{}, undecidedRows: map[undecidedKey]*Undecided{}}
 	c.counts.Findings, c.counts.ByTopic = map[Kind]int64{}, map[string]TopicCounts{}
-	var err error
-	if c.byID, err = newSpill(dir); err != nil {
-		return nil, err
-	}
-	if c.byKey, err = newSpill(dir); err != nil {
-		return nil, errors.Join(err, c.byID.close())
+	for _, s := range []**sorter{&c.byID, &c.byLine, &c.byKey} {
+		if *s, err = newSorter(dir, c.share); err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
 	}
 	return c, nil
 }
 
 // FindLater has Run also find the keys of missing rows for which Kafka has later events. It is called first.
-func (c *Comparison) FindLater(dir string) error {
-	s, err := newSpill(dir)
+func (c *Comparison) FindLater() error {
+	s, err := newSorter(c.dir, c.share)
 	if err != nil {
 		return err
 	}
@@ -129,10 +152,15 @@ func (c *Comparison) FindLater(dir string) error {
 }
 
 // Close removes the files.
-func (c *Comparison) Close() error {
-	err := errors.Join(c.byID.close(), c.byKey.close())
+func (c *Comparison) Close() (err error) {
+	all := []*sorter{c.byID, c.byLine, c.byKey}
 	if c.later != nil {
-		err = errors.Join(err, c.later.byKey.close())
+		all = append(all, c.later.byKey)
+	}
+	for _, s := range all {
+		if s != nil {
+			err = errors.Join(err, s.remove())
+		}
 	}
 	return err
 }
@@ -147,65 +175,47 @@ func (c *Comparison) topic(name string) uint64 {
 	return n
 }
 
-// Hash is the hash of an id. Two ids may have the same.
-func (c *Comparison) Hash(id []byte) uint64 { return maphash.Bytes(c.seed, id) }
-
 // AddRow adds an event of a table.
 func (c *Comparison) AddRow(r *Row) error {
 	if !r.Outside {
 		c.counts.Rows++
 	}
 	c.buf = c.encodeRow(c.buf[:0], r)
-	return c.byID.add(c.Hash(r.ID), c.buf)
+	return c.byID.add(c.buf)
 }
 
-// AddWaiting adds the topic and the id of an event that waits in the slot.
-func (c *Comparison) AddWaiting(topic string, id []byte) error {
-	c.buf = binary.AppendUvarint(appendBytes(append(c.buf[:0], entryWaiting), id), c.topic(topic))
-	return c.byID.add(c.Hash(id), c.buf)
+// AddWaiting adds an event that waits in the slot.
+func (c *Comparison) AddWaiting(r *Record) error {
+	c.buf = c.encodeRecord(c.buf[:0], entryWaiting, r)
+	return c.byID.add(c.buf)
 }
 
-// AddRecord adds a record. Those of one partition come in the order of their offsets.
+// AddRecord adds a record.
 func (c *Comparison) AddRecord(r *Record) error {
 	c.counts.Records++
-	c.buf = c.encodeRecord(c.buf[:0], r)
-	if err := c.byID.add(c.Hash(r.ID), c.buf); err != nil {
-		return err
+	kind := byte(entryRecord)
+	if r.Dead != "" {
+		kind = entryDead
 	}
-	if r.Dead != "" || r.Resent || r.Position.IsZero() {
-		return nil // no order is promised
-	}
-	return c.byKey.add(c.keyHash(r.Topic, r.Key), c.buf)
-}
-
-func (c *Comparison) keyHash(topic string, key []byte) uint64 {
-	var h maphash.Hash
-	h.SetSeed(c.seed)
-	h.WriteString(topic) //nolint:errcheck // never fails
-	h.WriteByte(0)       //nolint:errcheck // never fails
-	h.Write(key)         //nolint:errcheck // never fails
-	return h.Sum64()
+	c.buf = c.encodeRecord(c.buf[:0], kind, r)
+	return c.byID.add(c.buf)
 }
 
 // Run joins what was added and reports what is wrong. It is called once.
 func (c *Comparison) Run(j *Judge) (Counts, error) {
-	for b := range buckets {
-		if err := c.joinIDs(b, j); err != nil {
+	for _, step := range []func(*Judge) error{c.join, c.judgeSuspects, c.judgeHidden, c.checkOrder} {
+		if err := step(j); err != nil {
 			return c.counts, err
 		}
 	}
-	if err := c.judgeSuspects(j); err != nil {
-		return c.counts, err
+	for _, u := range c.undecidedRows {
+		c.counts.Undecided = append(c.counts.Undecided, *u)
 	}
-	for b := range buckets {
-		if err := c.checkOrder(b, j); err != nil {
-			return c.counts, err
-		}
-	}
+	slices.SortFunc(c.counts.Undecided, func(a, b Undecided) int {
+		return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Why, b.Why))
+	})
 	if c.later != nil {
-		if err := c.later.run(c.limit, c.topics, j.Later); err != nil {
-			return c.counts, err
-		}
+		return c.counts, c.later.run(c.topics, j.Later)
 	}
 	return c.counts, nil
 }
@@ -215,5 +225,5 @@ func (c *Comparison) noteLater(what byte, topic string, key []byte, at time.Time
 	if c.later == nil || at.IsZero() {
 		return nil
 	}
-	return c.later.add(c.keyHash(topic, key), what, c.topic(topic), key, at)
+	return c.later.add(what, c.topic(topic), key, at)
 }

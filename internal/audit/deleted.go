@@ -1,7 +1,6 @@
 package audit
 
 import (
-	"bytes"
 	"slices"
 	"time"
 
@@ -105,6 +104,16 @@ func (r *run) mayBeDeleted(row *Row) bool {
 	})
 }
 
+// deleted says why Kafka may have deleted the record of a row.
+func (r *run) deleted(row *Row) string {
+	if row.Poison == "" && r.mayBeDeleted(row) {
+		return "Kafka may have deleted its record (retention or compaction)"
+	}
+	return ""
+}
+
+func (r *run) young(*Row) bool { return false }
+
 // isOlder reports whether the record of a row may be older than the oldest record of a partition. The clock of Postgres may be ahead of the
 // clock that the record has its time from.
 func (r *run) isOlder(row *Row, oldest time.Time) bool {
@@ -113,7 +122,7 @@ func (r *run) isOlder(row *Row, oldest time.Time) bool {
 
 // checkPartitions finds the topics in which a record is where its row cannot have been sent to. The rows of these topics are judged by all
 // partitions. It reads the whole comparison, and only if Kafka has deleted something.
-func (r *run) checkPartitions() error {
+func (r *run) checkPartitions(j *Judge) error {
 	deleted := false
 	for _, t := range r.logs {
 		deleted = deleted || slices.ContainsFunc(t.oldest, func(at time.Time) bool { return !at.IsZero() })
@@ -121,12 +130,11 @@ func (r *run) checkPartitions() error {
 	if !deleted {
 		return nil
 	}
-	return r.c.eachPair(func(row *Row, rec *Record) {
+	return r.c.eachPair(j, func(row *Row, rec *Record) {
 		if row.Poison != "" || rec.Resent || rec.Topic != row.Topic {
 			return
 		}
-		foreign := !rec.Position.IsZero() && rec.Position.SystemID != r.Lineage.SystemID && !bytes.Equal(rec.Key, row.Key)
-		if t := r.topicLog(row.Topic); !foreign && !t.moved && !slices.Contains(r.partitions(row), rec.Partition) {
+		if t := r.topicLog(row.Topic); !t.moved && !slices.Contains(r.partitions(row), rec.Partition) {
 			t.moved = true
 		}
 	})

@@ -108,7 +108,7 @@ func TestDeletedOfMovedRows(t *testing.T) {
 				}
 			}
 		}
-		if err := r.checkPartitions(); err != nil {
+		if err := r.checkPartitions(&Judge{Origin: originOf}); err != nil {
 			t.Fatal(err)
 		}
 		unjudged := 0

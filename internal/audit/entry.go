@@ -17,7 +17,8 @@ type Row struct {
 	Topic   string
 	Key     []byte
 	Created time.Time // zero: the table has no such column
-	Content uint64    // hash of topic, key, value and headers, see [Content]
+	Content uint64    // hash of topic, key, value and headers
+	Value   uint64    // hash of the value
 	Poison  string    // the cause, if no record can be made of the row
 	Skipped bool      // the policy for that cause is to skip the event
 	Outside bool      // the row is outside the range: it is not judged, and explains its record
@@ -28,7 +29,7 @@ type Row struct {
 	OwnPartition bool
 }
 
-// Record is a record of Kafka.
+// Record is a record of Kafka, or an event that waits in the slot.
 type Record struct {
 	ID        []byte
 	Topic     string
@@ -36,18 +37,23 @@ type Record struct {
 	Offset    int64
 	Key       []byte
 	Position  checkpoint.Position // zero: the record has none
+	Origin    checkpoint.Origin   // of the position; zero: it is not known
 	Content   uint64
+	Value     uint64
 	Dead      string // of a dead letter: the cause
+	Cut       bool   // a dead letter that was shortened
 	// Resent is a record that a person has sent: recovered, replayed, or retried. It is outside the order of the stream.
 	Resent bool
 	Time   time.Time
 }
 
-// The kinds of entries that are joined by id.
+// The kinds of entries that are joined by id, in the order in which a group is read: first the rows.
 const (
-	entryRow     = 'r'
-	entryRecord  = 'k'
-	entryWaiting = 'w'
+	entryRow = iota + 1
+	entryOutside
+	entryWaiting
+	entryDead
+	entryRecord
 )
 
 func appendBytes(b, data []byte) []byte {
@@ -62,8 +68,11 @@ func appendBool(b []byte, is bool) []byte {
 }
 
 func (c *Comparison) encodeRow(b []byte, r *Row) []byte {
-	b = append(b, entryRow)
 	b = appendBytes(b, r.ID)
+	if r.Outside {
+		return append(b, entryOutside)
+	}
+	b = append(b, entryRow)
 	b = binary.AppendUvarint(b, uint64(r.Table))
 	b = binary.AppendUvarint(b, c.topic(r.Topic))
 	b = appendBytes(b, r.Key)
@@ -73,29 +82,40 @@ func (c *Comparison) encodeRow(b []byte, r *Row) []byte {
 	}
 	b = binary.AppendVarint(b, created)
 	b = binary.BigEndian.AppendUint64(b, r.Content)
+	b = binary.BigEndian.AppendUint64(b, r.Value)
 	b = appendBytes(b, []byte(r.Poison))
-	b = appendBool(appendBool(appendBool(b, r.Skipped), r.Outside), r.ByID)
+	b = appendBool(appendBool(b, r.Skipped), r.ByID)
 	return binary.AppendUvarint(appendBool(b, r.OwnPartition), uint64(r.Partition))
 }
 
-func (c *Comparison) encodeRecord(b []byte, r *Record) []byte {
-	b = append(b, entryRecord)
-	b = appendBytes(b, r.ID)
-	b = binary.AppendUvarint(b, c.topic(r.Topic))
-	b = binary.AppendUvarint(b, uint64(r.Partition))
-	b = binary.AppendUvarint(b, uint64(r.Offset))
-	b = appendBytes(b, r.Key)
-	b = appendPosition(b, r.Position)
+// encodeRecord encodes a record so that those of one id are sorted by their lines, and those of one line by their offsets.
+func (c *Comparison) encodeRecord(b []byte, kind byte, r *Record) []byte {
+	b = append(appendBytes(b, r.ID), kind)
+	b = c.appendLine(b, r)
+	b = binary.BigEndian.AppendUint64(b, uint64(r.Offset))
+	b = appendPosition(b, r)
 	b = binary.BigEndian.AppendUint64(b, r.Content)
+	b = binary.BigEndian.AppendUint64(b, r.Value)
 	b = appendBytes(b, []byte(r.Dead))
-	return binary.AppendVarint(appendBool(b, r.Resent), r.Time.UnixMilli())
+	b = appendBool(appendBool(b, r.Cut), r.Resent)
+	return binary.AppendVarint(b, r.Time.UnixMilli())
 }
 
-func appendPosition(b []byte, p checkpoint.Position) []byte {
-	b = binary.AppendUvarint(b, p.SystemID)
-	b = binary.AppendUvarint(b, uint64(p.Timeline))
-	b = binary.AppendUvarint(b, uint64(p.CommitLSN))
-	return binary.AppendUvarint(b, uint64(p.Ordinal))
+// appendLine appends what has an order: the records of one key in one partition, from one slot.
+func (c *Comparison) appendLine(b []byte, r *Record) []byte {
+	b = binary.AppendUvarint(b, c.topic(r.Topic))
+	b = binary.BigEndian.AppendUint32(b, uint32(r.Partition))
+	b = appendBytes(b, r.Key)
+	b = binary.AppendUvarint(b, r.Position.SystemID)
+	return appendBytes(binary.AppendUvarint(b, uint64(r.Origin.Database)), []byte(r.Origin.Slot))
+}
+
+// appendPosition appends the rest of a position.
+func appendPosition(b []byte, r *Record) []byte {
+	b = binary.AppendUvarint(b, uint64(r.Origin.Epoch))
+	b = binary.AppendUvarint(b, uint64(r.Position.Timeline))
+	b = binary.AppendUvarint(b, uint64(r.Position.CommitLSN))
+	return binary.AppendUvarint(b, uint64(r.Position.Ordinal))
 }
 
 // reader decodes an entry.
@@ -157,10 +177,25 @@ func (r *reader) bool() bool {
 	return v
 }
 
-func (r *reader) position() checkpoint.Position {
-	return checkpoint.Position{
-		SystemID: r.uint(), Timeline: int32(r.uint()), CommitLSN: pglogrepl.LSN(r.uint()), Ordinal: uint32(r.uint()),
+func (r *reader) fixed32() uint32 {
+	if len(r.b) < 4 {
+		r.b, r.bad = nil, true
+		return 0
 	}
+	v := binary.BigEndian.Uint32(r.b)
+	r.b = r.b[4:]
+	return v
+}
+
+func (c *Comparison) line(r *reader, rec *Record) {
+	rec.Topic, rec.Partition, rec.Key = c.topicName(r), int32(r.fixed32()), r.bytes()
+	rec.Position.SystemID, rec.Origin.Database, rec.Origin.Slot = r.uint(), uint32(r.uint()), string(r.bytes())
+}
+
+func (r *reader) position(rec *Record) {
+	rec.Origin.Epoch = uint32(r.uint())
+	p := &rec.Position
+	p.Timeline, p.CommitLSN, p.Ordinal = int32(r.uint()), pglogrepl.LSN(r.uint()), uint32(r.uint())
 }
 
 func (c *Comparison) topicName(r *reader) string {
@@ -177,15 +212,17 @@ func (c *Comparison) decodeRow(r *reader, id []byte) Row {
 	if created := r.int(); created != 0 {
 		row.Created = time.UnixMicro(created).UTC()
 	}
-	row.Content, row.Poison, row.Skipped, row.Outside = r.fixed(), string(r.bytes()), r.bool(), r.bool()
+	row.Content, row.Value, row.Poison, row.Skipped = r.fixed(), r.fixed(), string(r.bytes()), r.bool()
 	row.ByID, row.OwnPartition, row.Partition = r.bool(), r.bool(), int32(r.uint())
 	return row
 }
 
 func (c *Comparison) decodeRecord(r *reader, id []byte) Record {
-	return Record{
-		ID: id, Topic: c.topicName(r), Partition: int32(r.uint()), Offset: int64(r.uint()), Key: r.bytes(),
-		Position: r.position(), Content: r.fixed(), Dead: string(r.bytes()), Resent: r.bool(),
-		Time: time.UnixMilli(r.int()).UTC(),
-	}
+	rec := Record{ID: id}
+	c.line(r, &rec)
+	rec.Offset = int64(r.fixed())
+	r.position(&rec)
+	rec.Content, rec.Value, rec.Dead = r.fixed(), r.fixed(), string(r.bytes())
+	rec.Cut, rec.Resent, rec.Time = r.bool(), r.bool(), time.UnixMilli(r.int()).UTC()
+	return rec
 }

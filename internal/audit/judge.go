@@ -18,84 +18,156 @@ type Judge struct {
 	OnlyMissing bool
 	// Since is the beginning of the range; zero: there is none.
 	Since time.Time
+	// Origin says where a record comes from.
+	Origin func(*Record) origin
 	// Newer reports whether a record with that position may be younger than the rows.
 	Newer func(checkpoint.Position) bool
 	// Abandoned says why the server does not have the transaction of a position any more; "": it may have it.
 	Abandoned func(checkpoint.Position) string
-	// Ours reports whether a position is of the server that the rows were read from.
-	Ours func(checkpoint.Position) bool
-	// Deleted reports whether Kafka may have deleted the record of a row, because of the topic's retention.
-	Deleted func(*Row) bool
+	// Deleted says why Kafka may have deleted the record of a row; "": it has not, except that compaction may have.
+	Deleted func(*Row) string
+	// Hides reports whether compaction may have deleted the record of a row, if a later record had its key. nil: it has deleted nothing.
+	Hides func(*Row) bool
+	// Hidden says why compaction may have deleted the record of a row. newest is the time of the newest record with its key in the topic;
+	// zero: there is none. young is as for Young.
+	Hidden func(row *Row, newest time.Time) (why string, young bool)
+	// Young reports whether Kafka should have the record of a row by the retention of its topic, or whether that is not known.
+	Young func(*Row) bool
 	// Exist returns those of the ids that rows outside the range have.
 	Exist func(ids []string) (map[string]bool, error)
 	// ExistNow returns those of the ids that rows have that became visible after the snapshot.
 	ExistNow func(ids []string) (map[string]bool, error)
-	// Lost is called for each row that is missing; nil: it is not.
-	Lost func(*Row) error
+	// Lost is called for each row that is missing, Undecided for each that is not judged, with the reason; nil: it is not. The row is valid
+	// until the function returns.
+	Lost      func(*Row) error
+	Undecided func(row *Row, why string) error
+	// TakeUnjudged is whether rows that are not judged count as missing.
+	TakeUnjudged bool
 	// Later is called for each key that FindLater is about.
 	Later func(topic, key string) error
 	// Report is called for each finding.
 	Report func(Finding) error
 }
 
-// judge says what became of an event that has a row.
+// foreign reports whether a record is of another server or database, also of one that ours has replaced.
+func (j *Judge) foreign(r *Record) bool {
+	from := j.Origin(r)
+	return from == elsewhere || from == former
+}
+
+// judge says what became of the events with one id.
 func (c *Comparison) judge(g *group, j *Judge) error {
-	row := &g.rows[0]
-	if len(g.rows) > 1 {
-		if err := c.report(j, c.finding(Duplicate, row, g.records, j, "%d rows have this id, so that consumers take them for one event", len(g.rows))); err != nil {
+	if err := c.reportSharedID(g, j); err != nil {
+		return err
+	}
+	for i := range g.rows {
+		if err := c.judgeRow(g, &g.rows[i], j); err != nil {
 			return err
 		}
 	}
-	foreign := g.withoutForeign(j)
-	foreign = g.withoutOtherTables(j) || foreign
-	if len(g.records) == 0 {
-		return c.judgeMissing(g, row, foreign, j)
+	if len(g.rows) == 0 && g.first != nil {
+		if err := c.noteLater(laterDelivered, g.first.Topic, g.first.Key, g.first.Time); err != nil {
+			return err
+		}
 	}
-	c.counts.Delivered++
-	c.counts.add(row.Topic, 0)
-	if err := c.noteLater(laterDelivered, row.Topic, row.Key, row.Created); err != nil {
-		return err
-	}
-	if err := c.judgeCopies(g, row, j); err != nil {
-		return err
-	}
-	if !j.Deep || row.Poison != "" {
+	if g.stray == nil {
 		return nil
 	}
-	for i := range g.records {
-		if r := &g.records[i]; r.Content != row.Content && !r.Resent {
-			why := "key, value or headers are not what the row is routed to now"
-			if r.Topic != row.Topic {
-				why = fmt.Sprintf("the record is in topic %s, and the row is routed to %s now", r.Topic, row.Topic)
-			}
-			return c.report(j, c.finding(Differs, row, g.records[i:i+1], j, "%s", why))
+	return c.judgeStray(g, j)
+}
+
+// reportSharedID reports rows of one topic that have the same id.
+func (c *Comparison) reportSharedID(g *group, j *Judge) error {
+	n := map[string]int{}
+	if len(g.rows) > 1 {
+		for i := range g.rows {
+			n[g.rows[i].row.Topic]++
 		}
+	}
+	for i := range g.rows {
+		row := &g.rows[i].row
+		if n[row.Topic] < 2 {
+			continue
+		}
+		if err := c.report(j, c.finding(Duplicate, row, g.places, j, "%d rows have this id, so that consumers take them for one event", n[row.Topic])); err != nil {
+			return err
+		}
+		n[row.Topic] = 0
 	}
 	return nil
 }
 
-// judgeMissing explains why an event has no record, or reports it.
-func (c *Comparison) judgeMissing(g *group, row *Row, foreign bool, j *Judge) error {
-	why := "no record has this id"
-	if foreign {
-		why = "only records of another server or table have this id, with another key"
+// judgeRow says what became of the event of a row.
+func (c *Comparison) judgeRow(g *group, x *candidate, j *Judge) error {
+	row := &x.row
+	if x.is != same {
+		return c.judgeMissing(g, x, j)
 	}
+	c.counts.Delivered++
+	c.counts.Resent += x.resent
+	c.counts.Repeated += x.repeated
+	c.counts.add(row.Topic, 0)
+	if err := c.noteLater(laterDelivered, row.Topic, row.Key, row.Created); err != nil {
+		return err
+	}
+	if x.differing {
+		if err := c.report(j, c.finding(Duplicate, row, g.places, j, "its records differ in topic, key, value or headers")); err != nil {
+			return err
+		}
+	}
+	return c.reportDiffering(x, j)
+}
+
+// reportDiffering reports a record that is not what its row is routed to now.
+func (c *Comparison) reportDiffering(x *candidate, j *Judge) error {
+	row, r := &x.row, x.differs
+	if !j.Deep || r == nil || row.Poison != "" {
+		return nil
+	}
+	why := "key, value or headers are not what the row is routed to now"
+	if r.Topic != row.Topic {
+		why = fmt.Sprintf("the record is in topic %s, and the row is routed to %s now", r.Topic, row.Topic)
+	}
+	return c.report(j, c.finding(Differs, row, places(r), j, "%s", why))
+}
+
+// judgeMissing explains why an event has no record, or reports it.
+func (c *Comparison) judgeMissing(g *group, x *candidate, j *Judge) error {
+	row := &x.row
 	switch {
-	case len(g.waiting) > 0:
+	case x.waits:
 		c.counts.Waiting++
 		return nil
-	case len(g.dead) > 0:
+	case x.dead:
 		c.counts.DeadLettered++
 		return nil
 	case row.Skipped:
 		c.counts.Skipped++
 		return nil
-	case row.Poison == "" && j.Deleted(row):
-		c.counts.Unjudged++
-		return nil
+	case x.is == unsure:
+		if err := c.reportDiffering(x, j); err != nil {
+			return err
+		}
+		return c.undecided(row, j, x.why, j.Young(row))
+	}
+	if why := j.Deleted(row); why != "" {
+		return c.undecided(row, j, why, j.Young(row))
+	}
+	if row.Poison == "" && j.Hides != nil && j.Hides(row) {
+		return c.noteHidden(row)
+	}
+	why := "no record has this id"
+	switch {
 	case row.Poison != "":
 		why = "poison, " + row.Poison + ", and no dead letter has this id"
+	case g.first != nil:
+		why = "the records with this id are of other events: their key and value differ, or the server has lost their transactions"
 	}
+	return c.missing(row, j, why)
+}
+
+// missing reports a row that is missing.
+func (c *Comparison) missing(row *Row, j *Judge, why string) error {
 	c.counts.add(row.Topic, 1)
 	if j.Lost != nil {
 		if err := j.Lost(row); err != nil {
@@ -108,49 +180,76 @@ func (c *Comparison) judgeMissing(g *group, row *Row, foreign bool, j *Judge) er
 	return c.report(j, c.finding(Missing, row, nil, j, "%s", why))
 }
 
-// judgeCopies counts further records of an event.
-func (c *Comparison) judgeCopies(g *group, row *Row, j *Judge) error {
-	var first *Record
-	for i := range g.records {
-		r := &g.records[i]
-		switch {
-		case r.Resent:
-			c.counts.Resent++
-		case first == nil:
-			first = r
-		case r.Content == first.Content:
-			c.counts.Repeated++
-		default:
-			c.counts.Findings[Duplicate]++
-			return j.Report(c.finding(Duplicate, row, g.records, j, "its records differ in topic, key, value or headers"))
+// undecided counts a row that is not judged.
+func (c *Comparison) undecided(row *Row, j *Judge, why string, young bool) error {
+	if j.TakeUnjudged {
+		return c.missing(row, j, why)
+	}
+	c.counts.Unjudged++
+	if young {
+		c.counts.Young++
+	}
+	k := undecidedKey{row.Table, row.Topic, why}
+	u := c.undecidedRows[k]
+	if u == nil {
+		u = &Undecided{Table: j.Tables[row.Table], Topic: row.Topic, Why: why}
+		c.undecidedRows[k] = u
+	}
+	u.Rows++
+	if at := row.Created; !at.IsZero() {
+		if u.First == nil || at.Before(*u.First) {
+			u.First = &at
+		}
+		if u.Last == nil || at.After(*u.Last) {
+			u.Last = &at
+		}
+	}
+	if j.Undecided == nil {
+		return nil
+	}
+	return j.Undecided(row, why)
+}
+
+// suspect is a record without a row.
+type suspect struct {
+	record *Record
+	places []string
+}
+
+// judgeStray sorts out a record that is of no row of the range. The rest are suspects.
+func (c *Comparison) judgeStray(g *group, j *Judge) error {
+	r := g.stray
+	known := !r.Position.IsZero()
+	switch {
+	case g.outside && len(g.rows) == 0 && j.Origin(r) != lost:
+		c.counts.Outside++
+	case j.OnlyMissing:
+	case j.foreign(r):
+		c.counts.Foreign++
+	case r.Time.Before(j.Since): // its row is older than the range, and may have been deleted
+		c.counts.Outside++
+	case j.Origin(r) == lost:
+		return c.phantom(&suspect{r, g.places}, j, j.Abandoned(r.Position))
+	case known && j.Newer(r.Position):
+		c.counts.Newer++
+	case len(g.rows) > 0 && len(j.Tables) > 1: // a row of another table may have the id
+		c.counts.Outside++
+	case len(g.rows) > 0:
+		return c.phantom(&suspect{r, g.places}, j, "the row with this id has another key and value: the row of this record was deleted, and its id was used again")
+	default:
+		c.suspects = append(c.suspects, suspect{r, g.places})
+		c.suspectBytes += int64(len(r.ID) + len(r.Key) + 500)
+		if len(c.suspects) >= maxSuspects || c.suspectBytes > c.share {
+			return c.judgeSuspects(j)
 		}
 	}
 	return nil
 }
 
-// judgeOrphans sorts out records whose events have no row in the range. The rest are suspects.
-func (c *Comparison) judgeOrphans(orphans []*group, j *Judge) error {
-	if j.OnlyMissing {
-		return nil
-	}
-	for _, g := range orphans {
-		r := &g.records[0]
-		known := !r.Position.IsZero()
-		switch {
-		case known && !j.Ours(r.Position):
-			c.counts.Foreign++
-		case r.Time.Before(j.Since): // its row is older than the range, and may have been deleted
-			c.counts.Outside++
-		case known && j.Abandoned(r.Position) == "" && j.Newer(r.Position):
-			c.counts.Newer++
-		default:
-			c.suspects = append(c.suspects, g)
-		}
-	}
-	if len(c.suspects) < maxSuspects {
-		return nil
-	}
-	return c.judgeSuspects(j)
+// phantom reports a record without a row.
+func (c *Comparison) phantom(s *suspect, j *Judge, why string) error {
+	r := s.record
+	return c.report(j, c.finding(Phantom, &Row{ID: r.ID, Topic: r.Topic, Key: r.Key, Table: -1}, s.places, j, "%s", why))
 }
 
 // maxSuspects bounds the memory for records without a row.
@@ -159,7 +258,7 @@ const maxSuspects = 100_000
 // judgeSuspects reports records whose events have no row.
 func (c *Comparison) judgeSuspects(j *Judge) error {
 	all := c.suspects
-	c.suspects = nil
+	c.suspects, c.suspectBytes = nil, 0
 	suspects, err := c.drop(all, j.Exist, &c.counts.Outside)
 	if err != nil {
 		return err
@@ -167,13 +266,8 @@ func (c *Comparison) judgeSuspects(j *Judge) error {
 	if suspects, err = c.drop(suspects, j.ExistNow, &c.counts.Newer); err != nil {
 		return err
 	}
-	for _, g := range suspects {
-		r := &g.records[0]
-		why := "the table has no row with this id: it was deleted, or never committed"
-		if lost := j.Abandoned(r.Position); !r.Position.IsZero() && lost != "" {
-			why = lost
-		}
-		if err := c.report(j, c.finding(Phantom, &Row{ID: r.ID, Topic: r.Topic, Key: r.Key, Table: -1}, g.records, j, "%s", why)); err != nil {
+	for i := range suspects {
+		if err := c.phantom(&suspects[i], j, "the table has no row with this id: it was deleted, or never committed"); err != nil {
 			return err
 		}
 	}
@@ -181,18 +275,18 @@ func (c *Comparison) judgeSuspects(j *Judge) error {
 }
 
 // drop counts, and removes, the suspects whose id exists somewhere.
-func (c *Comparison) drop(suspects []*group, exist func([]string) (map[string]bool, error), count *int64) (left []*group, err error) {
+func (c *Comparison) drop(suspects []suspect, exist func([]string) (map[string]bool, error), count *int64) (left []suspect, err error) {
 	for part := range slices.Chunk(suspects, 10_000) {
 		ids := make([]string, len(part))
 		for i, g := range part {
-			ids[i] = string(g.records[0].ID)
+			ids[i] = string(g.record.ID)
 		}
 		found, err := exist(ids)
 		if err != nil {
 			return nil, err
 		}
 		for _, g := range part {
-			if found[string(g.records[0].ID)] {
+			if found[string(g.record.ID)] {
 				*count++
 			} else {
 				left = append(left, g)
@@ -207,17 +301,22 @@ func (c *Comparison) report(j *Judge, f Finding) error {
 	return j.Report(f)
 }
 
-func (c *Comparison) finding(kind Kind, row *Row, records []Record, j *Judge, why string, args ...any) Finding {
-	f := Finding{Kind: kind, ID: string(row.ID), Topic: row.Topic, Key: string(row.Key), Why: fmt.Sprintf(why, args...)}
+func (c *Comparison) finding(kind Kind, row *Row, places []string, j *Judge, why string, args ...any) Finding {
+	f := Finding{Kind: kind, ID: string(row.ID), Topic: row.Topic, Key: string(row.Key), Why: fmt.Sprintf(why, args...), Places: places}
 	if row.Table >= 0 {
 		f.Table = j.Tables[row.Table]
 	}
 	if !row.Created.IsZero() {
 		f.Created = &row.Created
 	}
-	for i := range records {
-		r := &records[i]
-		f.Places = append(f.Places, fmt.Sprintf("%s/%d/%d", r.Topic, r.Partition, r.Offset))
-	}
 	return f
+}
+
+// places names records.
+func places(records ...*Record) []string {
+	var all []string
+	for _, r := range records {
+		all = append(all, fmt.Sprintf("%s/%d/%d", r.Topic, r.Partition, r.Offset))
+	}
+	return all
 }

@@ -133,13 +133,15 @@ func (r *run) addRecord(s *kafka.Span, rec *kafka.Record, dead bool) error {
 				out.ID = h.Value
 			}
 		case router.HeaderPosition:
-			if p, err := checkpoint.ParsePosition(string(h.Value)); err == nil {
-				out.Position = p
+			if p, from, err := checkpoint.ParseHeader(string(h.Value)); err == nil {
+				out.Position, out.Origin = p, from
 			}
 		case relay.HeaderError:
 			if dead {
 				out.Dead = string(h.Value)
 			}
+		case relay.HeaderTruncated:
+			out.Cut = dead
 		case relay.HeaderSlot:
 			if dead && string(h.Value) != r.Slot {
 				return nil // another daemon shares the topic
@@ -155,6 +157,7 @@ func (r *run) addRecord(s *kafka.Span, rec *kafka.Record, dead bool) error {
 		r.res.Ordinals = max(r.res.Ordinals, p.Ordinal+1)
 	}
 	r.noteUse(out)
+	out.Value = r.hash(rec.Value)
 	out.Content = r.content(s.Topic, rec.Key, rec.Value, func(yield func(string, []byte) bool) {
 		for i := range rec.Headers {
 			if h := &rec.Headers[i]; !yield(h.Name, h.Value) {

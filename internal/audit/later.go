@@ -1,12 +1,13 @@
 package audit
 
 import (
+	"bytes"
 	"encoding/binary"
 	"time"
 )
 
 // later finds the keys of missing rows for which Kafka has later events, so that the order of the key cannot be restored.
-type later struct{ byKey *spill }
+type later struct{ byKey *sorter }
 
 const (
 	laterMissing   = 'm'
@@ -14,49 +15,48 @@ const (
 )
 
 // add notes an event of a key, with the time of its row, or of its record if it has no row.
-func (l *later) add(hash uint64, what byte, topic uint64, key []byte, at time.Time) error {
-	b := appendBytes(binary.AppendUvarint([]byte{what}, topic), key)
-	return l.byKey.add(hash, binary.AppendVarint(b, at.UnixMicro()))
+func (l *later) add(what byte, topic uint64, key []byte, at time.Time) error {
+	b := append(appendBytes(binary.AppendUvarint(nil, topic), key), what)
+	return l.byKey.add(binary.AppendVarint(b, at.UnixMicro()))
 }
 
 // run calls fn with the topic and the key of each.
-func (l *later) run(limit int64, topics []string, fn func(topic, key string) error) error {
-	type place struct {
-		topic uint64
-		key   string
+func (l *later) run(topics []string, fn func(topic, key string) error) error {
+	var place []byte
+	var missing, delivered int64 // the first one missing, the last one delivered
+	end := func() error {
+		if delivered <= missing {
+			return nil
+		}
+		r := &reader{b: place}
+		return fn(topics[r.uint()], string(r.bytes()))
 	}
-	type times struct{ missing, delivered int64 } // the first one missing, the last one delivered
-	for b := range buckets {
-		entries, err := l.byKey.read(b, limit)
-		if err != nil {
-			return err
+	err := l.byKey.each(func(entry []byte) error {
+		r := &reader{b: entry}
+		topic := r.uint()
+		r.bytes()
+		own := entry[:len(entry)-len(r.b)]
+		if r.bad || topic >= uint64(len(topics)) || len(r.b) == 0 {
+			return errDamaged
 		}
-		found := map[place]*times{}
-		for _, e := range entries {
-			r := &reader{b: e[1:]}
-			p := place{r.uint(), string(r.bytes())}
-			at := r.int()
-			if r.bad || p.topic >= uint64(len(topics)) {
-				return errDamaged
+		if !bytes.Equal(place, own) {
+			if err := end(); err != nil {
+				return err
 			}
-			t := found[p]
-			if t == nil {
-				t = &times{missing: 1<<63 - 1, delivered: -1 << 63}
-				found[p] = t
-			}
-			if e[0] == laterMissing {
-				t.missing = min(t.missing, at)
-			} else {
-				t.delivered = max(t.delivered, at)
-			}
+			place = append(place[:0], own...)
+			missing, delivered = 1<<63-1, -1<<63
 		}
-		for p, t := range found {
-			if t.delivered > t.missing {
-				if err := fn(topics[p.topic], p.key); err != nil {
-					return err
-				}
-			}
+		what := r.b[0]
+		r.b = r.b[1:]
+		if at := r.int(); what == laterMissing {
+			missing = min(missing, at)
+		} else {
+			delivered = max(delivered, at)
 		}
+		return nil
+	})
+	if err == nil {
+		err = end()
 	}
-	return nil
+	return err
 }

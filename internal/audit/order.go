@@ -1,61 +1,49 @@
 package audit
 
 import (
-	"cmp"
+	"bytes"
+	"encoding/binary"
 	"slices"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// line is what has an order: the records of one key in one partition, from one server.
-type line struct {
-	topic     string
-	partition int32
-	key       string
-	system    uint64
+// noteOrder notes the first record of an event in its line, for checkOrder. Further ones are duplicates: consumers know them by their position.
+func (c *Comparison) noteOrder(r *Record) error {
+	b := binary.BigEndian.AppendUint64(c.appendLine(c.lineBuf[:0], r), uint64(r.Offset))
+	c.lineBuf = append(appendPosition(b, r), r.ID...)
+	return c.byLine.add(c.lineBuf)
 }
 
 // checkOrder looks for records whose first delivery comes after that of a later event of the same key.
-func (c *Comparison) checkOrder(b int, j *Judge) error {
-	entries, err := c.byKey.read(b, c.limit)
-	if err != nil {
-		return err
-	}
-	lines := map[line][]Record{}
-	for _, e := range entries {
-		r := &reader{b: e[1:]}
-		rec := c.decodeRecord(r, r.bytes())
+func (c *Comparison) checkOrder(j *Judge) error {
+	var newest Record
+	var line []byte
+	return c.byLine.each(func(entry []byte) error {
+		r := &reader{b: entry}
+		var rec Record
+		c.line(r, &rec)
+		own := entry[:len(entry)-len(r.b)]
+		rec.Offset = int64(r.fixed())
+		r.position(&rec)
+		rec.ID = r.b
 		if r.bad {
 			return errDamaged
 		}
-		l := line{rec.Topic, rec.Partition, string(rec.Key), rec.Position.SystemID}
-		lines[l] = append(lines[l], rec)
-	}
-	for _, records := range lines {
-		slices.SortFunc(records, func(a, b Record) int { return cmp.Compare(a.Offset, b.Offset) })
-		seen := map[string]bool{}
-		newest := &records[0]
-		for i := range records {
-			r := &records[i]
-			if seen[string(r.ID)] {
-				continue // a duplicate: consumers know it by its position
-			}
-			seen[string(r.ID)] = true
-			if comparePositions(r.Position, newest.Position) >= 0 {
-				newest = r
-				continue
-			}
-			row := &Row{ID: r.ID, Topic: r.Topic, Key: r.Key, Table: -1}
-			if err := c.report(j, c.finding(Inversion, row, []Record{*newest, *r}, j,
-				"its position %s is before %s, that of an earlier record of the key", r.Position, newest.Position)); err != nil {
-				return err
-			}
+		if bytes.Equal(line, own) && isBefore(&rec, &newest) {
+			row := &Row{ID: rec.ID, Topic: rec.Topic, Key: rec.Key, Table: -1}
+			return c.report(j, c.finding(Inversion, row, places(&newest, &rec), j,
+				"its position %s is before %s, that of an earlier record of the key", rec.Position, newest.Position))
 		}
-	}
-	return nil
+		line = append(line[:0], own...)
+		rec.Key, rec.ID = slices.Clone(rec.Key), nil
+		newest = rec
+		return nil
+	})
 }
 
-// comparePositions orders positions as consumers do: a failover goes back in LSNs, so the timeline comes first (docs/delivery.md).
-func comparePositions(a, b checkpoint.Position) int {
-	return cmp.Or(cmp.Compare(a.Timeline, b.Timeline), cmp.Compare(a.CommitLSN, b.CommitLSN), cmp.Compare(a.Ordinal, b.Ordinal))
+// isBefore orders two records of one line as consumers do.
+func isBefore(a, b *Record) bool {
+	order, ok := checkpoint.Order(a.Position, a.Origin, b.Position, b.Origin)
+	return ok && order < 0
 }

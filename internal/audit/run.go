@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"slices"
 	"sync"
 	"time"
 
@@ -36,9 +37,13 @@ type Audit struct {
 	Poison  *relay.PoisonPolicies
 	Tables  []Table
 	Lineage replication.Identity // of the server
-	Range   outboxtable.Range
-	Deep    bool
-	Memory  int64 // in bytes, of the comparison
+	// Database is the OID of the database; 0: it is not known.
+	Database uint32
+	// Predecessors are the systems that this server has replaced, as by pg_upgrade.
+	Predecessors []uint64
+	Range        outboxtable.Range
+	Deep         bool
+	Memory       int64 // in bytes, of the comparison
 	// PartitionCount is the smallest number of partitions that a setting has the daemon use; 0: none does.
 	PartitionCount int32
 	// Topics are read besides those that rows lead to.
@@ -52,7 +57,7 @@ type Audit struct {
 
 	// Count is a commit LSN whose records are counted, see Result.Ordinals.
 	Count pglogrepl.LSN
-	// TakeUnjudged is whether rows of which Kafka may have deleted the records count as missing.
+	// TakeUnjudged is whether rows that are not judged count as missing.
 	TakeUnjudged bool
 	// Messages is whether logical messages are events as well. They have no row, so that records without one are not judged.
 	Messages bool
@@ -70,9 +75,10 @@ type Audit struct {
 	// OnlyMissing leaves records without a row unjudged.
 	OnlyMissing bool
 
-	// Lost and Later are for commands that send missing rows, see [Judge]; nil: not wanted.
-	Lost  func(*Row) error
-	Later func(topic, key string) error
+	// Lost, Undecided and Later are for commands that send missing rows, see [Judge]; nil: not wanted.
+	Lost      func(*Row) error
+	Undecided func(row *Row, why string) error
+	Later     func(topic, key string) error
 	// Report is called for each finding.
 	Report func(Finding) error
 	// Note is called with a sentence about what limits the answer.
@@ -103,8 +109,9 @@ type Snapshot interface {
 type Slot interface {
 	// Read returns the slot; nil: there is none.
 	Read(ctx context.Context) (*replication.Slot, error)
-	// Waiting calls fn with the topic and the id of each event that waits in the slot and was committed before upTo.
-	Waiting(ctx context.Context, upTo pglogrepl.LSN, fn func(topic string, id []byte) error) error
+	// Waiting calls fn with the record of each event that waits in the slot and was committed before upTo. Of a poison event it has what could
+	// be made.
+	Waiting(ctx context.Context, upTo pglogrepl.LSN, fn func(*router.Record) error) error
 }
 
 // Log is what an audit reads of Kafka. [kafka.Client] is the real one.
@@ -151,7 +158,7 @@ func (a *Audit) Run(ctx context.Context, snapshot Snapshot, slot Slot, log Log, 
 	}
 	defer func() { err = errors.Join(err, c.Close()) }()
 	if a.Later != nil {
-		if err := c.FindLater(dir); err != nil {
+		if err := c.FindLater(); err != nil {
 			return nil, err
 		}
 	}
@@ -240,6 +247,7 @@ func (r *run) addRow(table int, row *outboxtable.Row, rec *router.Record) error 
 	}
 	out.ID, out.Key = rec.ID, rec.Key
 	out.ByID, out.Partition, out.OwnPartition = rec.Key == nil, rec.Partition, rec.OwnPartition
+	out.Value = r.hash(rec.Value)
 	out.Content = r.content(rec.Topic, rec.Key, rec.Value, func(yield func(name string, value []byte) bool) {
 		for i := range rec.Headers {
 			if h := &rec.Headers[i]; !yield(h.Name, h.Value) {
@@ -254,28 +262,37 @@ func (r *run) addRow(table int, row *outboxtable.Row, rec *router.Record) error 
 func (r *run) content(topic string, key, value []byte, headers func(func(string, []byte) bool)) uint64 {
 	var h maphash.Hash
 	h.SetSeed(r.seed)
-	part := func(b []byte, null bool) {
-		var size [9]byte
-		n := len(b)
-		for i := range 8 {
-			size[i] = byte(n >> (8 * i))
-		}
-		if null {
-			size[8] = 1
-		}
-		h.Write(size[:]) //nolint:errcheck // never fails
-		h.Write(b)       //nolint:errcheck // never fails
-	}
-	part([]byte(topic), false)
-	part(key, key == nil)
-	part(value, value == nil)
+	hashPart(&h, []byte(topic))
+	hashPart(&h, key)
+	hashPart(&h, value)
 	for name, b := range headers {
 		if name != router.HeaderPosition {
-			part([]byte(name), false)
-			part(b, b == nil)
+			hashPart(&h, []byte(name))
+			hashPart(&h, b)
 		}
 	}
 	return h.Sum64()
+}
+
+// hash hashes a value. A tombstone and an empty value differ.
+func (r *run) hash(value []byte) uint64 {
+	var h maphash.Hash
+	h.SetSeed(r.seed)
+	hashPart(&h, value)
+	return h.Sum64()
+}
+
+func hashPart(h *maphash.Hash, b []byte) {
+	var size [9]byte
+	n := len(b)
+	for i := range 8 {
+		size[i] = byte(n >> (8 * i))
+	}
+	if b == nil {
+		size[8] = 1
+	}
+	h.Write(size[:]) //nolint:errcheck // never fails
+	h.Write(b)       //nolint:errcheck // never fails
 }
 
 // readSlot waits until the slot has confirmed every row of the snapshot. If that takes too long, or nothing reads the slot, it adds what
@@ -308,11 +325,11 @@ func (r *run) readSlot(ctx context.Context) error {
 		}
 	}
 	n := int64(0)
-	return r.slot.Waiting(ctx, r.res.SnapshotAt, func(topic string, id []byte) error {
+	return r.slot.Waiting(ctx, r.res.SnapshotAt, func(rec *router.Record) error {
 		if n++; n%progressEvery == 0 {
 			r.Progress("waiting events", n, 0)
 		}
-		return r.c.AddWaiting(topic, id)
+		return r.c.AddWaiting(&Record{ID: rec.ID, Topic: rec.Topic, Key: rec.Key, Value: r.hash(rec.Value)})
 	})
 }
 
@@ -323,32 +340,57 @@ func (r *run) compare(ctx context.Context) error {
 		names[i] = r.Tables[i].Name
 	}
 	r.Progress("comparison", 0, 0)
-	if err := r.checkPartitions(); err != nil {
-		return err
-	}
 	end, err := r.WALEnd(ctx) // Kafka was read before, so a record with a later position is of a transaction that the server lost
 	if err != nil {
 		return err
 	}
-	r.res.Counts, err = r.c.Run(&Judge{
-		Tables: names, Deep: r.Deep, Since: r.Range.Since, OnlyMissing: r.OnlyMissing, Lost: r.Lost, Later: r.Later, Report: r.Report,
-		Newer: func(p checkpoint.Position) bool { return p.CommitLSN >= r.res.SnapshotAt },
-		Ours:  func(p checkpoint.Position) bool { return p.SystemID == r.Lineage.SystemID },
-		Abandoned: func(p checkpoint.Position) string {
-			switch {
-			case !checkpoint.Holds(&r.Lineage, p):
-				return fmt.Sprintf("its transaction is not on the server's timeline %d: a failover lost it after it was delivered", r.Lineage.Timeline)
-			case p.CommitLSN >= end:
-				return fmt.Sprintf("its transaction is after the end of the server's WAL, %s: a restore from an older copy lost it after it was delivered", end)
-			}
-			return ""
-		},
-		Deleted:  func(row *Row) bool { return !r.TakeUnjudged && r.mayBeDeleted(row) },
-		Exist:    func(ids []string) (map[string]bool, error) { return r.exist(ctx, ids) },
-		ExistNow: func(ids []string) (map[string]bool, error) { return r.existNow(ctx, ids) },
-	})
+	j := &Judge{
+		Tables: names, Deep: r.Deep, Since: r.Range.Since, OnlyMissing: r.OnlyMissing, TakeUnjudged: r.TakeUnjudged,
+		Lost: r.Lost, Undecided: r.Undecided, Later: r.Later, Report: r.Report,
+		Newer:     func(p checkpoint.Position) bool { return p.CommitLSN >= r.res.SnapshotAt },
+		Abandoned: func(p checkpoint.Position) string { return r.abandoned(p, end) },
+		Deleted:   r.deleted,
+		Young:     r.young,
+		Exist:     func(ids []string) (map[string]bool, error) { return r.exist(ctx, ids) },
+		ExistNow:  func(ids []string) (map[string]bool, error) { return r.existNow(ctx, ids) },
+	}
+	j.Origin = func(rec *Record) origin { return r.origin(rec, j.Abandoned) }
+	if err := r.checkPartitions(j); err != nil {
+		return err
+	}
+	r.res.Counts, err = r.c.Run(j)
 	if r.res.Findings[Phantom] > r.res.Rows {
 		r.Note("more records have no row than rows were compared: if the application deletes rows soon, only those that are left can be audited")
 	}
 	return err
+}
+
+// abandoned says why the server, whose WAL ends at end, does not have the transaction of a position; "": it may have it.
+func (r *run) abandoned(p checkpoint.Position, end pglogrepl.LSN) string {
+	switch {
+	case !checkpoint.Holds(&r.Lineage, p):
+		return fmt.Sprintf("its transaction is not on the server's timeline %d: a failover lost it after it was delivered", r.Lineage.Timeline)
+	case p.CommitLSN >= end:
+		return fmt.Sprintf("its transaction is after the end of the server's WAL, %s: a restore from an older copy lost it after it was delivered", end)
+	}
+	return ""
+}
+
+// origin says where a record comes from. What a person has sent has the position of that command, not that of the row's transaction: the
+// server may have lost the former and not the latter.
+func (r *run) origin(rec *Record, abandoned func(checkpoint.Position) string) origin {
+	p := rec.Position
+	switch {
+	case p.IsZero():
+		return unknown
+	case slices.Contains(r.Predecessors, p.SystemID):
+		return former
+	case p.SystemID != r.Lineage.SystemID, !rec.Origin.IsZero() && r.Database != 0 && rec.Origin.Database != r.Database:
+		return elsewhere
+	case !rec.Resent && abandoned(p) != "":
+		return lost
+	case rec.Origin.IsZero() || r.Database == 0:
+		return unknown
+	}
+	return here
 }

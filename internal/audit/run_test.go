@@ -12,6 +12,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/router"
 )
 
 // order notes whether the snapshot is in use while the slot and Kafka are read. It is a Snapshot, a Slot and a Log without content.
@@ -48,7 +49,7 @@ func (o *order) Read(context.Context) (*replication.Slot, error) {
 	return &replication.Slot{ConfirmedFlush: 100}, nil
 }
 
-func (o *order) Waiting(context.Context, pglogrepl.LSN, func(string, []byte) error) error {
+func (o *order) Waiting(context.Context, pglogrepl.LSN, func(*router.Record) error) error {
 	return errors.New("nothing waits")
 }
 

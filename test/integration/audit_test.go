@@ -33,7 +33,7 @@ type auditLine struct {
 		Outside                  int64 `json:"outside_the_range"`
 		Resent                   int64 `json:"sent_by_a_person"`
 		Repeated                 int64 `json:"identical_duplicates"`
-		Unjudged                 int64 `json:"older_than_retention"`
+		Unjudged                 int64 `json:"not_judged"`
 		Findings                 map[string]int64
 		Clean                    bool
 		Confirmed                bool `json:"slot_has_confirmed_snapshot"`

@@ -4,6 +4,8 @@ var (
 	compares   = suite{"./internal/audit", "^(TestComparison|TestLater)$"}
 	simAudit   = suite{"./relay", "^TestSimAudit$"}
 	simRecover = suite{"./relay", "^TestSimRecover$"}
+	events     = suite{"./internal/audit", "^(TestCompareEvents|TestOrigin|TestAnIDIsNotAnEvent|TestInversionByEpoch)$"}
+	sorts      = suite{"./internal/audit", "^(TestSorter|TestMemory)$"}
 	sameIDs    = suite{"./internal/audit", "^TestSameID"}
 	deleted    = suite{"./internal/audit", "^(TestDeletedByPartition|TestDeletedOfMovedRows)$"}
 	recovers   = suite{"./internal/recovery", "^(TestRun|TestPoison|TestFailure|TestSet|TestWithoutPosition)$"}
@@ -20,7 +22,7 @@ var auditMutants = []mutant{
 	{
 		name:  "audit-forgets-the-slot",
 		rule:  "An event that waits in the slot is missing.",
-		edits: []edit{{"internal/audit/judge.go", "	case len(g.waiting) > 0:\n		c.counts.Waiting++\n", "	case false:\n		c.counts.Waiting++\n"}},
+		edits: []edit{{"internal/audit/judge.go", "	case x.waits:\n		c.counts.Waiting++\n", "	case false:\n		c.counts.Waiting++\n"}},
 		tests: []suite{compares, simAudit},
 	},
 	{
@@ -53,7 +55,7 @@ var auditMutants = []mutant{
 	{
 		name:  "audit-judges-the-newer",
 		rule:  "A record that was committed after the snapshot needs a row that is visible soon.",
-		edits: []edit{{"internal/audit/judge.go", "j.Newer(r.Position):", "false:"}},
+		edits: []edit{{"internal/audit/judge.go", "j.Newer(r.Position):", "false && j.Newer(r.Position):"}},
 		tests: []suite{simAudit},
 	},
 	{
@@ -71,38 +73,110 @@ var auditMutants = []mutant{
 	{
 		name:  "audit-takes-a-dead-letter-for-the-event",
 		rule:  "A dead letter is a record of the event.",
-		edits: []edit{{"internal/audit/group.go", "			if rec.Dead != \"\" {\n", "			if false {\n"}},
+		edits: []edit{{"internal/audit/compare.go", "	if r.Dead != \"\" {\n", "	if false {\n"}},
 		tests: []suite{compares},
 	},
 	{
 		name:  "audit-trusts-any-record",
 		rule:  "Records of one event need not be alike.",
-		edits: []edit{{"internal/audit/judge.go", "		case r.Content == first.Content:\n", "		case true:\n"}},
+		edits: []edit{{"internal/audit/join.go", "	case r.Content == x.content:\n", "	case true:\n"}},
 		tests: []suite{compares},
 	},
 	{
 		name:  "audit-ignores-the-order",
 		rule:  "The first deliveries of a key may come in any order.",
-		edits: []edit{{"internal/audit/order.go", "comparePositions(r.Position, newest.Position) >= 0", "true"}},
+		edits: []edit{{"internal/audit/order.go", "isBefore(&rec, &newest)", "false"}},
 		tests: []suite{compares},
 	},
 	{
 		name:  "audit-takes-a-repeat-for-an-inversion",
 		rule:  "A duplicate after later events of its key is in the wrong order.",
-		edits: []edit{{"internal/audit/order.go", "			if seen[string(r.ID)] {\n", "			if false {\n"}},
+		edits: []edit{{"internal/audit/join.go", "				if !bytes.Equal(line, previous) {\n", "				if true {\n"}},
 		tests: []suite{compares},
 	},
 	{
 		name:  "audit-shares-ids-between-tables",
 		rule:  "Rows of several tables with one id are one event.",
-		edits: []edit{{"internal/audit/group.go", "	if len(g.rows) < 2 {\n", "	if true {\n"}},
+		edits: []edit{{"internal/audit/join.go", "return x.row.Topic == topic })", "return false })"}},
 		tests: []suite{sameIDs},
 	},
 	{
 		name:  "audit-takes-the-record-of-another-table",
 		rule:  "Any record with the id of a row is the row's, whatever its topic and key.",
-		edits: []edit{{"internal/audit/group.go", "if len(j.Tables) < 2 || len(g.rows) > 1 {", "if true {"}},
+		edits: []edit{{"internal/audit/join.go", "!has && len(j.Tables) > 1", "false"}},
 		tests: []suite{sameIDs},
+	},
+	{
+		name:  "audit-takes-any-value",
+		rule:  "A record with the id and the key of a row is the row's, whatever its value.",
+		edits: []edit{{"internal/audit/match.go", "	case key:\n		return unsure\n", "	case key:\n		return same\n"}},
+		tests: []suite{events},
+	},
+	{
+		name:  "audit-forgets-changed-keys",
+		rule:  "A record with the id and the value of a row, and another key, says nothing about the row.",
+		edits: []edit{{"internal/audit/match.go", "	case value && from == here:\n", "	case false:\n"}},
+		tests: []suite{events},
+	},
+	{
+		name:  "audit-trusts-a-lost-transaction",
+		rule:  "A record of a transaction that the server has lost may be that of a row with its id.",
+		edits: []edit{{"internal/audit/match.go", "	case lost: // no row of now has that transaction\n		return apart\n", "	case lost:\n"}},
+		tests: []suite{events},
+	},
+	{
+		name:  "audit-trusts-another-database",
+		rule:  "All databases of a server are one.",
+		edits: []edit{{"internal/audit/run.go", ", !rec.Origin.IsZero() && r.Database != 0 && rec.Origin.Database != r.Database:", ":"}},
+		tests: []suite{events},
+	},
+	{
+		name:  "audit-drops-what-it-cannot-tell-apart",
+		rule:  "A record of another database with the id, the key and the value of a row is another event.",
+		edits: []edit{{"internal/audit/match.go", "		if key && value {\n			return unsure\n		}\n		return apart\n", "		return apart\n"}},
+		tests: []suite{events},
+	},
+	{
+		name:  "audit-takes-any-waiting-event",
+		rule:  "An event in the slot that has the id of a row is the row's.",
+		edits: []edit{{"internal/audit/join.go", "compareEvents(here, key, r.Value == x.row.Value)", "compareEvents(here, true, true)"}},
+		tests: []suite{events},
+	},
+	{
+		name:  "audit-takes-any-dead-letter",
+		rule:  "A dead letter that has the id of a row is the row's.",
+		edits: []edit{{"internal/audit/join.go", "if bytes.Equal(r.Key, row.Key) || alike && len(j.Tables) < 2 {", "if alike || true {"}},
+		tests: []suite{events},
+	},
+	{
+		name:  "audit-judges-one-row-of-an-id",
+		rule:  "Rows with one id are one event.",
+		edits: []edit{{"internal/audit/judge.go", "	for i := range g.rows {\n		if err := c.judgeRow", "	for i := range g.rows[:min(1, len(g.rows))] {\n		if err := c.judgeRow"}},
+		tests: []suite{events},
+	},
+	{
+		name:  "audit-takes-a-command-for-the-transaction",
+		rule:  "A record that a person has sent is lost with the transaction whose position it has.",
+		edits: []edit{{"internal/audit/run.go", "case !rec.Resent && abandoned(p) != \"\":", "case abandoned(p) != \"\":"}},
+		tests: []suite{events},
+	},
+	{
+		name:  "audit-knows-no-epochs",
+		rule:  "Positions are in the order of their timelines.",
+		edits: []edit{{"internal/audit/order.go", "checkpoint.Order(a.Position, a.Origin, b.Position, b.Origin)", "checkpoint.Order(a.Position, checkpoint.Origin{}, b.Position, checkpoint.Origin{})"}},
+		tests: []suite{events},
+	},
+	{
+		name:  "audit-sorts-in-memory",
+		rule:  "What is compared fits into memory.",
+		edits: []edit{{"internal/audit/sort.go", "> s.limit {\n		if err", "> 1<<40 {\n		if err"}},
+		tests: []suite{sorts},
+	},
+	{
+		name:  "audit-merges-in-any-order",
+		rule:  "Sorted runs may be read one after another.",
+		edits: []edit{{"internal/audit/sort.go", "bytes.Compare(h[child].entry, h[least].entry) < 0", "false"}},
+		tests: []suite{sorts},
 	},
 	{
 		name:  "recover-reads-kafka-at-once",
