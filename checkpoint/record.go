@@ -361,6 +361,34 @@ func (s *PositionRecord) Upgraded(from uint64, l Lineage, start pglogrepl.LSN) e
 	return nil
 }
 
+// OtherServer returns why the record may be of another server than the one of l, or of a later state of it, which can be in use elsewhere; "":
+// it is of this server. After a failover that has lost transactions, it is of such a server.
+func (s *PositionRecord) OtherServer(l Lineage) string {
+	if what := s.foreign(l); what != "" {
+		return what
+	}
+	if !s.Acked.IsZero() && !Holds(l, s.Acked) {
+		return fmt.Sprintf("Kafka has the transaction committed at %s on timeline %d, which is not in the history of this server's timeline %d",
+			s.Acked.CommitLSN, s.Acked.Timeline, l.Current())
+	}
+	return ""
+}
+
+// foreign returns why no daemon continues on this server: the record is of another system, another history, or a later state; "": it can.
+func (s *PositionRecord) foreign(l Lineage) string {
+	switch {
+	case s.UpgradedFrom != 0 && s.UpgradedFrom == l.System():
+		return fmt.Sprintf("this server is system %d, which pg_upgrade has upgraded to system %d, for which the position record was written", l.System(), s.SystemID)
+	case s.SystemID != l.System():
+		return fmt.Sprintf("it was written for system %d, this server is system %d", s.SystemID, l.System())
+	case !descends(l, s.Timeline):
+		return fmt.Sprintf("it was written on timeline %d, and the server's timeline %d does not descend from it", s.Timeline, l.Current())
+	case !s.Acked.IsZero() && Holds(l, s.Acked) && s.Acked.CommitLSN >= l.End():
+		return fmt.Sprintf("Kafka has the transaction committed at %s, but the server's WAL ends at %s: it is an older copy", s.Acked.CommitLSN, l.End())
+	}
+	return ""
+}
+
 // Contradiction returns an error if the position record forbids a session that starts at start on this server. The server must have the
 // history of the record, and no other client may have moved the slot. The publication must be unchanged: events that were committed while
 // it sent less are not in the stream. altered describes how the publication was changed; "": it was not. The error is a [HistoryError].
@@ -368,19 +396,14 @@ func (s *PositionRecord) Contradiction(l Lineage, start pglogrepl.LSN, altered s
 	allowed := s.ConfirmedOn(l)
 	remedy := "run `outboxcdc recover`: it delivers what Kafka lacks, and the daemon continues from the slot's current position " +
 		"(`outboxcdc slot adopt` continues there without looking for missing events)"
-	var what string
+	what := s.foreign(l)
 	switch {
-	case s.UpgradedFrom != 0 && s.UpgradedFrom == l.System():
-		what = fmt.Sprintf("this server is system %d, which pg_upgrade has upgraded to system %d, for which the position record was written", l.System(), s.SystemID)
+	case what != "" && s.UpgradedFrom != 0 && s.UpgradedFrom == l.System():
 		remedy = "let postgres.url name the new server; if the upgrade was undone, " + remedy
 	case s.SystemID != l.System():
-		what = fmt.Sprintf("it was written for system %d, this server is system %d", s.SystemID, l.System())
 		remedy = "if both servers are in use, give each a topic of its own in delivery.position_topic (slot adopt would stop the other server's daemon); " +
 			s.upgradeRemedy() + "if this server replaces the other in another way, " + remedy
-	case !descends(l, s.Timeline):
-		what = fmt.Sprintf("it was written on timeline %d, and the server's timeline %d does not descend from it", s.Timeline, l.Current())
-	case !s.Acked.IsZero() && Holds(l, s.Acked) && s.Acked.CommitLSN >= l.End():
-		what = fmt.Sprintf("Kafka has the transaction committed at %s, but the server's WAL ends at %s: it is an older copy", s.Acked.CommitLSN, l.End())
+	case what != "":
 	case start > allowed:
 		what = fmt.Sprintf("the slot is at %s, but outboxcdc confirmed %s at most: it was recreated, advanced, or read by another client, "+
 			"and events committed in between may be missing in Kafka", start, allowed)

@@ -2,7 +2,8 @@ package relay_test
 
 import (
 	"context"
-	"time"
+
+	"github.com/jackc/pglogrepl"
 
 	"github.com/outboxcdc/outboxcdc/internal/audit"
 	"github.com/outboxcdc/outboxcdc/internal/recovery"
@@ -38,43 +39,45 @@ func simAudit(ctx context.Context, a *relay.SimAudit) error {
 	return nil
 }
 
-// simRecover does what `recover` does once the slot is there: it compares, sends what is missing, and compares again.
+// simRecover runs `recover` in the simulator.
 func simRecover(ctx context.Context, r *relay.SimRecover) error {
-	next, sent := r.At, false
-	for {
-		snapshot, err := r.TakeSnapshot(ctx)
-		if err != nil {
-			return err
-		}
-		missing := recovery.NewSet()
-		compare := audit.Audit{
-			Router: r.Router, Poison: &r.Poison, Tables: simTables, Lineage: r.Lineage, Memory: 64 << 20, Topics: relay.SimTopics(), WALEnd: r.WALEnd, Release: snapshot.Release,
-			Wait: 10 * time.Second, NotBefore: r.NotBefore, Count: next.CommitLSN, OnlyMissing: true,
-			Lost: func(row *audit.Row) error {
-				missing.Add(row.Topic, row.ID)
-				return nil
-			},
-			Report: func(audit.Finding) error { return nil }, Note: func(string) {}, Progress: func(string, int64, int64) {},
-		}
-		res, err := compare.Run(ctx, snapshot, r, r, "")
-		if err != nil {
-			return err
-		}
-		if r.Left = missing.Len(); sent || r.Left == 0 {
-			return nil
-		}
-		if snapshot, err = r.TakeSnapshot(ctx); err != nil {
-			return err
-		}
-		next.Ordinal = res.Ordinals
-		job := recovery.Job{
-			Router: r.Router, Poison: &r.Poison, Tables: []recovery.Table{{}}, Wants: missing.Has, Position: next,
-			Mark: router.Header{Name: audit.HeaderRecovered, Value: []byte("run")}, Progress: func(string, int64, int64) {},
-			Poisoned: func(p *router.Poison) error { return p },
-		}
-		if _, err := job.Run(ctx, snapshot, r); err != nil {
-			return err
-		}
-		sent = true
+	run := recovery.Recovery{
+		Server: simServer{r}, Kafka: r, Operator: &simOperator{r}, Router: r.Router, Poison: &r.Poison, Tables: 1, Slot: "slot", Sources: "s",
+		PositionHeader: true, FenceWait: relay.SimFence, ThisServer: true, Run: "run",
+		Audit: func() *audit.Audit {
+			return &audit.Audit{Router: r.Router, Poison: &r.Poison, Tables: simTables, Memory: 64 << 20, Topics: relay.SimTopics(), Slot: "slot"}
+		},
+		Open: func() recovery.Sender { return r },
 	}
+	if r.Deduplicated {
+		run.Positions = r
+	}
+	r.Left = -1
+	_, err := run.Deliver(ctx)
+	return err
 }
+
+// simServer is the simulated server of a recovery.
+type simServer struct{ *relay.SimRecover }
+
+func (s simServer) Snapshot(ctx context.Context) (recovery.Snapshot, func(), error) {
+	snapshot, err := s.TakeSnapshot(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	return snapshot, snapshot.Release, nil
+}
+
+func (s simServer) Waiting(ctx context.Context, recovery bool, upTo pglogrepl.LSN, fn func(*router.Record) error) error {
+	return s.WaitingIn(ctx, recovery, upTo, fn)
+}
+
+// simOperator says yes.
+type simOperator struct{ r *relay.SimRecover }
+
+func (*simOperator) Ask(context.Context, string) (bool, error)    { return true, nil }
+func (*simOperator) Decide(context.Context, string) (bool, error) { return false, nil }
+func (*simOperator) Say(string, ...any)                           {}
+func (o *simOperator) Compared(f *recovery.Found)                 { o.r.Left = f.Missing.Rows }
+func (*simOperator) Poisoned(p *router.Poison) error              { return p }
+func (*simOperator) Progress(string, int64, int64)                {}

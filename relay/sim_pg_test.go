@@ -41,6 +41,7 @@ type simPG struct {
 	holder    *simStream                 // the stream that has the slot
 	heldUntil time.Time                  // by a dead connection that the server has not noticed yet
 	held      bool                       // by another client
+	recovery  pglogrepl.LSN              // the position of the recovery slot; 0: there is none
 	idle      time.Duration
 
 	async     bool // commits are flushed later

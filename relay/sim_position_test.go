@@ -397,6 +397,7 @@ func (s *simSink) repeats(f *flight) string {
 				continue
 			}
 			switch {
+			case l.at.Before(w.adopted): // an adoption skips nothing
 			case l.late && l.at.After(s.since):
 				w.reached[lateRepeat] = true
 			case s.q == nil:

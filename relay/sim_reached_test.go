@@ -97,6 +97,7 @@ const (
 	recoverKilled
 	recoverLate
 	recoverUnseen
+	recoverActive
 	failedOver // from here on only in runs of failovers
 	deliveredIsLost
 	newerCopy
@@ -140,7 +141,8 @@ var markNames = [marks]string{
 	auditNeverSent: "an audit finds a row that no stream had", auditPhantom: "an audit finds a record of a lost history",
 	auditForked: "likewise, on a new timeline", firstRecovered: "recover has sent something, and the daemon goes on", recoverKilled: "recover is killed with some records in Kafka",
 	recoverLate: "records of a killed recover land late", recoverUnseen: "recover runs before a commit that no slot has is visible",
-	failedOver: "a standby promoted", deliveredIsLost: "a standby promoted that lacks a delivered transaction",
+	recoverActive: "recover meets a daemon that was started before it held the slot",
+	failedOver:    "a standby promoted", deliveredIsLost: "a standby promoted that lacks a delivered transaction",
 	newerCopy: "a standby promoted whose copy of the slot is newer than the slot", olderCopy: "likewise, older",
 }
 

@@ -15,33 +15,36 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// Runs in which the slot is lost, dropped, recreated or advanced after a history, and `recover` follows. It compares and sends with the
-// product's own code (internal/audit, internal/recovery), in the steps of cmd/outboxcdc/recover.go. It is killed at random times, the server
-// crashes, applications write meanwhile, and requests of killed processes arrive late. Then the daemon goes on. Checks:
+// Runs in which the slot is lost, dropped, recreated or advanced after a history, and `recover` follows. It is the product's own
+// (internal/recovery); only the servers are simulated. It is killed at random times, the server crashes, applications write and daemons are
+// started meanwhile, and requests of killed processes arrive late. Then the daemon goes on. Checks:
 //
 //   - recover sends no event that Kafka has, or that the slot has, or that a crash could still undo, and uses no position twice
+//   - no daemon delivers from the first record of recover until a run has found nothing missing
 //   - once a run has found nothing missing any more, nothing is: the daemon delivers the rest
 //   - the daemon sends no event that recover has sent
 
-// RunSimRecover is the product's comparison and sending. sim_audit_external_test.go sets it.
+// RunSimRecover is the product's recovery. sim_audit_external_test.go sets it.
 var RunSimRecover func(context.Context, *SimRecover) error
 
-// SimRecover is a run of `recover`. It is a recovery.Sender.
+// SimRecover is a run of `recover`: the servers as the product's steps use them.
 type SimRecover struct {
 	simReader
-	Router    *router.Router
-	Poison    PoisonPolicies
-	Lineage   replication.Identity
-	NotBefore time.Time // Kafka is not read before
-	At        checkpoint.Position
-	Left      int // rows that are missing still, set by RunSimRecover
+	Router       *router.Router
+	Poison       PoisonPolicies
+	Deduplicated bool
+	Left         int // rows that are missing still, set by RunSimRecover
 
 	cancel context.CancelFunc
 	over   chan struct{}
 	err    error
 	flying []*recovered
 	acked  int64
+	beside bool // a daemon was started meanwhile
 }
+
+// SimFence is how long records of a killed process may arrive late.
+const SimFence = simFence
 
 // recovered is a record of recover.
 type recovered struct {
@@ -54,7 +57,7 @@ func (w *world) beginRecover() *SimRecover {
 	w.mu.Lock()
 	r := &SimRecover{
 		simReader: simReader{p: &process{w: w, n: 700 + w.recovers, dead: make(chan struct{})}, restarts: -1},
-		Router:    simRouter(nil), Poison: w.cfg.Poison, NotBefore: time.Now().Add(simFence), over: make(chan struct{}),
+		Router:    simRouter(w.kafka.now.routes), Poison: w.cfg.Poison, Deduplicated: w.deduplicates(), over: make(chan struct{}),
 	}
 	w.recovers++
 	w.see(r.p, "recovers", 0, 0)
@@ -63,9 +66,7 @@ func (w *world) beginRecover() *SimRecover {
 	ctx, r.cancel = context.WithCancel(context.Background())
 	go func() {
 		defer close(r.over)
-		if r.err = r.prepareSlot(ctx); r.err == nil {
-			r.err = RunSimRecover(ctx, r)
-		}
+		r.err = RunSimRecover(ctx, r)
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.see(r.p, "has recovered", uint64(r.acked), uint64(r.Left))
@@ -84,59 +85,102 @@ func (r *SimRecover) ended() bool {
 	}
 }
 
-// prepareSlot creates the slot if there is none that could be read.
-func (r *SimRecover) prepareSlot(ctx context.Context) error {
-	slot, err := r.Read(ctx)
-	if err != nil {
-		return err
-	}
-	w := r.p.w
-	if slot == nil || slot.Lost() {
-		if err := r.createSlot(ctx); err != nil {
-			return err
-		}
-	}
-	if err := r.awaitVisible(ctx); err != nil {
-		return err
-	}
-	if err := r.ask(ctx); err != nil {
-		return err
-	}
-	defer w.mu.Unlock()
-	r.Lineage = w.pg.id
-	r.Lineage.WALEnd = w.pg.flushedEnd
-	r.At = checkpoint.Position{SystemID: w.pg.id.SystemID, Timeline: w.pg.id.Timeline, CommitLSN: w.pg.confirmed - 1}
-	return nil
-}
-
-// createSlot creates the slot, which has what is committed from then on.
-func (r *SimRecover) createSlot(ctx context.Context) error {
-	if err := r.ask(ctx); err != nil {
-		return err
-	}
-	pg := r.p.w.pg
-	defer pg.w.mu.Unlock()
-	pg.flush()
-	pg.openErr = nil
-	pg.place(pg.end)
-	pg.w.see(r.p, "creates the slot", uint64(pg.end), 0)
-	return nil
-}
-
 // place sets the slot's position, for good. w.mu is held.
 func (pg *simPG) place(at pglogrepl.LSN) {
 	pg.confirmed, pg.saved, pg.highest, pg.placed = at, at, max(pg.highest, at), true
 }
 
-// awaitVisible waits until each transaction that is committed now is visible.
-func (r *SimRecover) awaitVisible(ctx context.Context) error {
+// Slots returns both slots.
+func (r *SimRecover) Slots(ctx context.Context) (daemon, recovery *replication.Slot, err error) {
+	if daemon, err = r.Read(ctx); err != nil {
+		return nil, nil, err
+	}
+	if err := r.ask(ctx); err != nil {
+		return nil, nil, err
+	}
+	pg := r.p.w.pg
+	defer pg.w.mu.Unlock()
+	if pg.recovery != 0 {
+		recovery = &replication.Slot{Plugin: "pgoutput", WALStatus: "reserved", ConfirmedFlush: pg.recovery}
+	}
+	return daemon, recovery, nil
+}
+
+// CreateRecoverySlot creates the recovery slot.
+func (r *SimRecover) CreateRecoverySlot(ctx context.Context, copied bool) error {
+	return r.change(ctx, "creates the recovery slot", func(pg *simPG) error {
+		switch {
+		case pg.recovery != 0:
+			return errors.New("the recovery slot exists")
+		case copied && !pg.hasSlot():
+			return errors.New("there is no slot to copy")
+		case copied:
+			pg.recovery = pg.confirmed
+		default:
+			pg.flush()
+			pg.recovery = pg.end
+		}
+		return nil
+	})
+}
+
+// RestoreSlot creates the daemon's slot.
+func (r *SimRecover) RestoreSlot(ctx context.Context, lost bool) error {
+	if lost {
+		err := r.change(ctx, "drops the slot", func(pg *simPG) error {
+			pg.openErr = &replication.Error{Kind: replication.SlotMissing, Op: "look", Err: errGone}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return r.change(ctx, "creates the slot", func(pg *simPG) error {
+		if pg.hasSlot() || pg.recovery == 0 {
+			return errors.New("the slot exists, or there is none to copy")
+		}
+		pg.openErr = nil
+		pg.place(pg.recovery)
+		return nil
+	})
+}
+
+// DropRecoverySlot drops the recovery slot.
+func (r *SimRecover) DropRecoverySlot(ctx context.Context) error {
+	return r.change(ctx, "drops the recovery slot", func(pg *simPG) error {
+		if pg.recovery == 0 {
+			return errors.New("there is no recovery slot")
+		}
+		pg.recovery, pg.w.recovering = 0, false
+		return nil
+	})
+}
+
+// change changes a slot. A client that is killed after its question does not know whether it took effect.
+func (r *SimRecover) change(ctx context.Context, what string, do func(*simPG) error) error {
+	if err := r.ask(ctx); err != nil {
+		return err
+	}
+	pg := r.p.w.pg
+	err := do(pg)
+	pg.w.see(r.p, what, uint64(pg.recovery), uint64(pg.confirmed))
+	pg.w.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	r.p.spend(ctx, readTable, 3*time.Millisecond)
+	return ctx.Err()
+}
+
+// AwaitVisible waits until each transaction that is committed now is visible.
+func (r *SimRecover) AwaitVisible(ctx context.Context) error {
 	if err := r.ask(ctx); err != nil {
 		return err
 	}
 	pg := r.p.w.pg
 	committed := slices.Clone(pg.wal)
 	pg.w.reached[recoverUnseen] = pg.w.reached[recoverUnseen] || slices.ContainsFunc(committed, func(tx *simTx) bool {
-		return len(tx.rows) > 0 && tx.commit < pg.confirmed && time.Now().Before(tx.from)
+		return len(tx.rows) > 0 && tx.commit < max(pg.confirmed, pg.recovery) && time.Now().Before(tx.from)
 	})
 	for slices.ContainsFunc(committed, func(tx *simTx) bool { return tx.from.IsZero() || time.Now().Before(tx.from) }) {
 		pg.w.mu.Unlock()
@@ -147,6 +191,58 @@ func (r *SimRecover) awaitVisible(ctx context.Context) error {
 	}
 	pg.w.mu.Unlock()
 	return nil
+}
+
+// Identity returns the server's identity.
+func (r *SimRecover) Identity(ctx context.Context) (replication.Identity, error) {
+	if err := r.ask(ctx); err != nil {
+		return replication.Identity{}, err
+	}
+	defer r.p.w.mu.Unlock()
+	id := r.p.w.pg.id
+	id.WALEnd = r.p.w.pg.flushedEnd
+	return id, nil
+}
+
+// Published returns what the publication sends, which these runs do not change.
+func (r *SimRecover) Published(context.Context, string) (published, altered string, err error) {
+	return "published", "", nil
+}
+
+// OtherHistory compares the history of the slot with the position record.
+func (r *SimRecover) OtherHistory(context.Context, checkpoint.Position, checkpoint.TxID, pglogrepl.LSN) (*checkpoint.HistoryError, error) {
+	return nil, nil
+}
+
+// Database is the OID of the database.
+func (r *SimRecover) Database() uint32 { return 5 }
+
+// Load returns the position record.
+func (r *SimRecover) Load(ctx context.Context) (*checkpoint.PositionRecord, error) {
+	r.p.spend(ctx, readRecords, 3*time.Millisecond)
+	w := r.p.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := errors.Join(ctx.Err(), w.kafka.openErr); err != nil {
+		return nil, err
+	}
+	return checkpoint.Merge(w.kafka.saved), nil
+}
+
+// Save stores a position record. A client that is killed does not know whether Kafka has it.
+func (r *SimRecover) Save(ctx context.Context, rec checkpoint.PositionRecord) error {
+	r.p.spend(ctx, readRecords, 3*time.Millisecond)
+	w := r.p.w
+	w.mu.Lock()
+	if err := errors.Join(ctx.Err(), w.kafka.openErr); err != nil {
+		w.mu.Unlock()
+		return err
+	}
+	w.see(r.p, "position", uint64(rec.Confirm), rec.Generation)
+	w.kafka.saved, w.adopted = append(w.kafka.saved, rec), time.Now()
+	w.mu.Unlock()
+	r.p.spend(ctx, readRecords, 3*time.Millisecond)
+	return ctx.Err()
 }
 
 // TakeSnapshot takes a snapshot.
@@ -173,11 +269,12 @@ func (r *SimRecover) Send(ctx context.Context, rec *router.Record) error {
 		w.fail("%s sends event %d, whose transaction can be lost", r.p, id)
 	case w.pg.slotHas(e):
 		w.fail("%s sends event %d, which the slot has", r.p, id)
-	case rec.Topic != e.topic():
+	case rec.Topic != w.kafka.now.topicName(e.lane):
 		w.fail("%s sends event %d to topic %q", r.p, id, rec.Topic)
 	}
 	w.judgeRecovered(r, rec)
-	r.flying = append(r.flying, &recovered{simPartition{e.lane / 2, w.kafka.now.partition[e.lane] % w.kafka.now.counts[e.lane/2]}, w.copied(e, rec)})
+	w.recovering = true
+	r.flying = append(r.flying, &recovered{w.kafka.now.of(e.lane), w.copied(e, rec)})
 	full := len(r.flying) >= 4
 	w.mu.Unlock()
 	if full {
@@ -215,6 +312,9 @@ func (r *SimRecover) Wait(ctx context.Context) error {
 	return nil
 }
 
+// Close ends the sending.
+func (r *SimRecover) Close() {}
+
 // Acked returns how many records are in Kafka for certain.
 func (r *SimRecover) Acked() int64 {
 	r.p.w.mu.Lock()
@@ -238,11 +338,12 @@ func (f *recovered) land(p *process) {
 	w.kafka.put(f.at, f.record)
 }
 
-// kill is kill -9. What is in flight arrives within fence_wait, up to any record. w.mu is held.
+// kill is kill -9, or SIGINT. What is in flight arrives within fence_wait, up to any record. w.mu is held.
 func (r *SimRecover) kill() {
 	w := r.p.w
 	w.see(r.p, "is killed", uint64(len(r.flying)), 0)
 	w.reached[recoverKilled] = w.reached[recoverKilled] || r.acked > 0
+	r.p.isDead = w.IntN(3) > 0 // otherwise it is SIGINT, after which it cleans up
 	r.cancel()
 	flying := r.flying[:w.IntN(len(r.flying)+1)]
 	r.flying = nil

@@ -39,6 +39,8 @@ func (s *simSource) Open(ctx context.Context) (Stream, error) {
 		return nil, unavailable("connect to Postgres", errors.New("connection refused"))
 	case pg.openErr != nil:
 		return nil, pg.openErr
+	case pg.recovery != 0:
+		return nil, &replication.Error{Kind: replication.RecoveryUnfinished, Op: "look", Err: errors.New("a recovery has not finished")}
 	case pg.filter:
 		return nil, &replication.Error{Kind: replication.PublicationChanged, Op: "look", Err: errors.New("it has a row filter")}
 	case p.opened > 0 && p.altered != pg.altered:

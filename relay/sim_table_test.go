@@ -85,9 +85,13 @@ func (e *event) isVisible() bool {
 	return e.isRow() && !e.tx.from.IsZero() && !time.Now().Before(e.tx.from)
 }
 
-// slotHas reports whether the slot will stream the event. w.mu is held.
+// slotHas reports whether the slot will stream the event, or the recovery slot if there is no other. w.mu is held.
 func (pg *simPG) slotHas(e *event) bool {
-	return pg.hasSlot() && e.isRow() && !e.tx.hidden && e.tx.commit >= pg.confirmed
+	from := pg.confirmed
+	if !pg.hasSlot() {
+		from = pg.recovery
+	}
+	return from != 0 && e.isRow() && !e.tx.hidden && e.tx.commit >= from
 }
 
 func (pg *simPG) hasSlot() bool {
@@ -121,7 +125,7 @@ func (r *simReader) ask(ctx context.Context) error {
 	if r.restarts < 0 {
 		r.restarts = w.pg.restarts
 	}
-	if ctx.Err() != nil || w.pg.down || r.restarts != w.pg.restarts {
+	if ctx.Err() != nil || r.p.isDead || w.pg.down || r.restarts != w.pg.restarts {
 		w.mu.Unlock()
 		return errors.Join(errGone, ctx.Err())
 	}
@@ -270,6 +274,11 @@ func (r *simReader) Read(ctx context.Context) (*replication.Slot, error) {
 
 // Waiting reads a copy of the slot, when the WAL is flushed up to a position.
 func (r *simReader) Waiting(ctx context.Context, upTo pglogrepl.LSN, fn func(*router.Record) error) error {
+	return r.WaitingIn(ctx, false, upTo, fn)
+}
+
+// WaitingIn is Waiting of the slot, or of the recovery slot.
+func (r *simReader) WaitingIn(ctx context.Context, recovery bool, upTo pglogrepl.LSN, fn func(*router.Record) error) error {
 	pg := r.p.w.pg
 	for {
 		if err := r.ask(ctx); err != nil {
@@ -283,11 +292,16 @@ func (r *simReader) Waiting(ctx context.Context, upTo pglogrepl.LSN, fn func(*ro
 	}
 	r.answer(false)
 	var waiting []*event
-	err := pg.openErr
+	from, err := pg.confirmed, pg.openErr
+	if recovery {
+		if from, err = pg.recovery, nil; from == 0 {
+			err = errGone
+		}
+	}
 	if pg.filter {
 		err = errors.Join(err, errGone)
 	}
-	for _, tx := range pg.wal[min(pg.firstAfter(pg.confirmed), pg.flushed):pg.flushed] {
+	for _, tx := range pg.wal[min(pg.firstAfter(from), pg.flushed):pg.flushed] {
 		for _, row := range tx.rows {
 			if row.ev != nil && !tx.hidden {
 				waiting = append(waiting, row.ev)
@@ -339,6 +353,9 @@ func (w *world) copied(e *event, rec *router.Record) *simRecord {
 // keep stores a record in the log that audits read, also one of a lost history. w.mu is held.
 func (f *flight) keep() {
 	if f.record != nil && !f.record.kept {
+		if f.by.k.w.recovering {
+			f.by.k.w.fail("%s delivers event %d, and a recovery has not finished", f.by.p, f.e.id)
+		}
 		if f.e.recovered {
 			f.by.k.w.fail("%s sends event %d, which recover has sent", f.by.p, f.e.id)
 		}

@@ -49,13 +49,15 @@ type world struct {
 	failovers bool // standbys are promoted
 	audits    []*SimAudit
 	// of runs of recover
-	recovers  int
-	positions map[string]string // ids, by the position of their recovered records
-	back      bool              // the server was taken back to an older state
-	excused   map[Class]string  // classes with which a process may end now, and why
-	sick      []condition       // that are active
-	over      bool              // the run ends
-	lastOp    string
+	recovers   int
+	recovering bool              // recover has sent something, and has not finished
+	adopted    time.Time         // when recover last wrote a position record
+	positions  map[string]string // ids, by the position of their recovered records
+	back       bool              // the server was taken back to an older state
+	excused    map[Class]string  // classes with which a process may end now, and why
+	sick       []condition       // that are active
+	over       bool              // the run ends
+	lastOp     string
 }
 
 func newWorld(o simOptions) *world {

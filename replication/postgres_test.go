@@ -487,7 +487,7 @@ func TestUnfinishedRecovery(t *testing.T) {
 	st.abandon()
 	b.openFails(RecoveryUnfinished)
 	b.openCopy().Abandon()
-	if slot, _, err := b.source.SlotStatus(t.Context()); err != nil || !slot.Unfinished {
+	if slot, err := b.source.Look(t.Context()); err != nil || !slot.Unfinished {
 		t.Errorf("%+v %v", slot, err)
 	}
 	if err := b.source.WaitFree(t.Context(), func(*Slot) {}); err != nil {

@@ -146,13 +146,6 @@ func (s *Source) inspect(ctx context.Context, st *Stream) error {
 
 // checkServer checks server, slot and publication, and reads the catalogs.
 func (st *Stream) checkServer(ctx context.Context) (*Slot, error) {
-	var err error
-	if st.server, err = ReadServer(ctx, st.control); err != nil {
-		return nil, err
-	}
-	if st.server.Major() < minMajor {
-		return nil, fail(Unsuitable, "read the server's version", "use PostgreSQL 14 to 18", "PostgreSQL %s is not supported", st.server.VersionText)
-	}
 	slot, err := st.cfg.readSlot(ctx, st.control)
 	if err != nil {
 		return nil, err
@@ -160,8 +153,19 @@ func (st *Stream) checkServer(ctx context.Context) (*Slot, error) {
 	if err := st.cfg.checkSlot(slot, st.control.Config().Database); err != nil {
 		return nil, err
 	}
+	return slot, st.readCatalog(ctx)
+}
+
+// readCatalog checks server and publication, and reads the catalogs.
+func (st *Stream) readCatalog(ctx context.Context) (err error) {
+	if st.server, err = ReadServer(ctx, st.control); err != nil {
+		return err
+	}
+	if st.server.Major() < minMajor {
+		return fail(Unsuitable, "read the server's version", "use PostgreSQL 14 to 18", "PostgreSQL %s is not supported", st.server.VersionText)
+	}
 	st.cat, err = st.cfg.readCatalog(ctx, st.control, st.server.Major(), st.members)
-	return slot, err
+	return err
 }
 
 // explainOtherCluster replaces err if the cluster is not that of the first session: then err, about what is missing or altered

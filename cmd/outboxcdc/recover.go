@@ -3,16 +3,13 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
-	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/internal/audit"
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
@@ -21,21 +18,20 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/progress"
 	"github.com/outboxcdc/outboxcdc/internal/recovery"
 	"github.com/outboxcdc/outboxcdc/kafka/sender"
-	"github.com/outboxcdc/outboxcdc/replication"
-	"github.com/outboxcdc/outboxcdc/router"
 )
 
 func newRecoverCommand(load func() (*config.Config, error)) *cobra.Command {
-	r := &recoverer{verb: "recover"}
+	r := &recoverer{}
 	var since, until string
 	cmd := &cobra.Command{
 		Use:   "recover",
 		Short: "Deliver rows that Kafka does not have, after the slot was lost, recreated or advanced",
 		Long: "Deliver the rows of the outbox tables that neither Kafka has nor the slot still holds, in the order of outbox.order, with the\n" +
-			"header outboxcdc-recovered. A slot that is missing or lost is created again first. What is sent is the difference that audit finds,\n" +
-			"so that the command can be interrupted, killed and run again. Afterwards it audits once more, and writes a position record if the\n" +
-			"daemon needs one: then the daemon simply starts. It refuses while the slot is active, unless --beside is given. Exit code: 0\n" +
-			"nothing is missing; 1 something still is; 69 Postgres or Kafka is unavailable, or another recover runs (docs/recovery.md).",
+			"header outboxcdc-recovered. What is sent is the difference that audit finds, so that the command can be interrupted, killed and run\n" +
+			"again. While it runs, and until a run has found nothing missing, no daemon starts: slot NAME_recovery keeps it away. Then the command\n" +
+			"creates the slot, if it was missing or lost, and writes a position record if the daemon needs one: the daemon simply starts. It\n" +
+			"refuses while the slot is active, unless --beside is given. Exit code: 0 nothing is missing; 1 something still is, or is not known\n" +
+			"not to be; 69 Postgres or Kafka is unavailable, or another recover runs (docs/recovery.md).",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			times, err := timeRange(since, until, time.Now())
@@ -54,14 +50,14 @@ func newRecoverCommand(load func() (*config.Config, error)) *cobra.Command {
 }
 
 func newBackfillCommand(load func() (*config.Config, error)) *cobra.Command {
-	r := &recoverer{verb: "backfill"}
+	r := &recoverer{backfill: true}
 	cmd := &cobra.Command{
 		Use:   "backfill",
 		Short: "Create the slot and deliver the rows that are older than it",
-		Long: "Create the slot, and deliver the rows that were committed before it: all of them, or those of --where. Rows whose id Kafka has\n" +
+		Long: "Deliver the rows that were committed before the slot: all of them, or those of --where, and create the slot. Rows that Kafka has\n" +
 			"already are not sent. The daemon, started afterwards, continues with the first row after them: no event is missing or sent\n" +
-			"twice. This is how a polling outbox moves to outboxcdc. It refuses if the slot exists: an interrupted backfill is\n" +
-			"continued by recover with the same --where.",
+			"twice. This is how a polling outbox moves to outboxcdc. The slot is created at the end, so that no daemon starts before. An\n" +
+			"interrupted backfill continues when it is run again with the same --where. It refuses if the slot exists.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return r.start(cmd, load) },
 	}
@@ -71,28 +67,15 @@ func newBackfillCommand(load func() (*config.Config, error)) *cobra.Command {
 
 // recoverer is one run of `recover` or `backfill`.
 type recoverer struct {
-	verb        string
-	rows        outboxtable.Range
-	order       []string
-	rate        int
-	dryRun, yes bool
-	beside      bool
-	unjudged    bool
-	also        []string
-	in          io.Reader
-	out         io.Writer
-
-	began   time.Time
-	cfg     *config.Config
-	t       *tableSet
-	meter   *progress.Meter
-	slot    *replication.Slot
-	created bool // this run has created the slot
-	missing *recovery.Set
-	topics  map[string]*gap
-	later   *laterKeys
-	next    checkpoint.Position
-	sent    recovery.Sent
+	operator
+	backfill          bool
+	rows              outboxtable.Range
+	order, also       []string
+	rate              int
+	dryRun            bool
+	beside, compacted bool
+	thisServer        bool
+	unjudged, keys    string
 }
 
 func (r *recoverer) addFlags(cmd *cobra.Command) {
@@ -100,15 +83,23 @@ func (r *recoverer) addFlags(cmd *cobra.Command) {
 	f.StringVar(&r.rows.Where, "where", "", "an SQL condition on the rows, e.g. \"published_at IS NULL\"")
 	f.IntVar(&r.rate, "rate", 0, "maximum number of records per second, 0: no limit")
 	f.BoolVar(&r.dryRun, "dry-run", false, "print what would be sent, and change nothing")
-	f.BoolVarP(&r.yes, "yes", "y", false, "do not ask")
-	f.BoolVar(&r.unjudged, "unjudged", false, "also send rows without a record of which Kafka may have deleted the record (retention, compaction)")
+	f.BoolVarP(&r.yes, "yes", "y", false, "answer yes to what the command is for: create the slot again, send the missing rows")
+	f.StringVar(&r.unjudged, "unjudged", "", "rows of which it is not known whether Kafka has had the record: send, or leave because they are delivered or not needed")
+	f.Lookup("unjudged").NoOptDefVal = "send"
+	f.BoolVar(&r.compacted, "compacted", false, "send such rows to compacted topics as well, where an older event becomes the state of its key")
+	f.BoolVar(&r.thisServer, "this-server", false, "this server replaces the one of the position record (a restore, a promoted standby, an upgrade), and is not a copy of one that is in use")
+	f.StringVar(&r.keys, "later-keys", "", "write the keys for which Kafka has later events to this file")
 	addAlsoFlag(f, &r.also)
 	f.StringSliceVar(&r.order, "order", nil, "columns that order the rows, instead of outbox.order")
 }
 
 func (r *recoverer) start(cmd *cobra.Command, load func() (*config.Config, error)) error {
-	if r.rate < 0 {
+	unjudged, known := map[string]recovery.Unjudged{"": recovery.AskUnjudged, "send": recovery.SendUnjudged, "leave": recovery.LeaveUnjudged}[r.unjudged]
+	switch {
+	case r.rate < 0:
 		return usageError(fmt.Errorf("--rate %d: write the records per second, or 0 for no limit", r.rate))
+	case !known:
+		return usageError(fmt.Errorf("--unjudged=%s: write send or leave", r.unjudged))
 	}
 	cfg, err := load()
 	if err != nil {
@@ -120,16 +111,12 @@ func (r *recoverer) start(cmd *cobra.Command, load func() (*config.Config, error
 			cfg.Outboxes[i].Order = r.order
 		}
 	}
-	r.cfg, r.in, r.out, r.meter = cfg, bufio.NewReader(cmd.InOrStdin()), cmd.OutOrStdout(), progress.New(os.Stderr)
+	r.in, r.out, r.meter = bufio.NewReader(cmd.InOrStdin()), cmd.OutOrStdout(), progress.New(os.Stderr)
 	defer r.meter.Clear()
-	err = r.run(cmd.Context())
+	sent, err := r.deliver(cmd.Context(), cfg, unjudged)
 	r.meter.Clear()
-	if err != nil && r.sent.Records > 0 {
-		again := "run the command again"
-		if r.verb == "backfill" {
-			again = "run outboxcdc recover with the same --where and --order"
-		}
-		r.say("%s sent before this error; %s: it continues where this one ended", human.Count(int(r.sent.Records), "record was", "records were"), again)
+	if err != nil && sent.Records > 0 {
+		r.Say("%s sent before this error; run the command again with the same flags: it continues where this one ended", human.Count(int(sent.Records), "record was", "records were"))
 	}
 	if err != nil && cmd.Context().Err() != nil {
 		return exit.With(exit.Fault, fmt.Errorf("interrupted: %w", err))
@@ -137,149 +124,36 @@ func (r *recoverer) start(cmd *cobra.Command, load func() (*config.Config, error
 	return withExitCode(err)
 }
 
-func (r *recoverer) say(format string, args ...any) {
-	r.meter.Clear()
-	fmt.Fprintf(r.out, format+"\n", args...) //nolint:errcheck // who reads it may be gone
-}
-
-// run recovers. Everything that it decides rests on one comparison: the rows of a snapshot, minus what the slot still holds, minus what
-// Kafka has. A crash at any point leaves a state in which another run finds what is missing then.
-func (r *recoverer) run(ctx context.Context) error {
-	t, err := connectTables(ctx, r.cfg)
+func (r *recoverer) deliver(ctx context.Context, cfg *config.Config, unjudged recovery.Unjudged) (recovery.Sent, error) {
+	t, err := connectTables(ctx, cfg)
 	if err != nil {
-		return err
+		return recovery.Sent{}, err
 	}
 	defer t.close()
-	r.t, t.also = t, r.also
-	r.began = time.Now()
-	if err := r.lock(ctx); err != nil {
-		return err
+	t.also = r.also
+	if err := t.lock(ctx); err != nil {
+		return recovery.Sent{}, err
 	}
 	if err := t.checkRange(ctx, r.rows); err != nil {
-		return err
+		return recovery.Sent{}, err
 	}
-	if err := r.prepareSlot(ctx); err != nil {
-		return errors.Join(err, r.undo(ctx))
+	limitMemory(recoverMemory)
+	r.ordered, r.keysFile = t.ordered(), r.keys
+	run := recovery.Recovery{
+		Server: &recoveryServer{tableSet: t, say: r.Say}, Positions: t.positions(), Kafka: t.client, Operator: r,
+		Audit: func() *audit.Audit {
+			a := t.audit(r.rows, false)
+			a.Memory = recoverMemory
+			return a
+		},
+		Open:   func() recovery.Sender { return sender.New(t.cluster, t.senderOptions(r.rate)) },
+		Router: t.route, Poison: &t.poison, Tables: len(t.list), Slot: cfg.Postgres.Slot, Sources: cfg.EventSources(),
+		PositionHeader: cfg.Route.PositionHeader, FenceWait: cfg.Tuning.FenceWait,
+		Backfill: r.backfill, Beside: r.beside, DryRun: r.dryRun, ThisServer: r.thisServer, Rows: r.rows, Unjudged: unjudged,
+		Compacted: r.compacted, Run: uuid.NewString(),
 	}
-	if err := r.compare(ctx); err != nil {
-		return errors.Join(err, r.undo(ctx))
-	}
-	if r.dryRun {
-		r.say("nothing was changed")
-		return r.left(int64(r.missing.Len()))
-	}
-	if r.missing.Len() > 0 {
-		ok, err := r.ask(ctx, "send %s?", human.Count(r.missing.Len(), "row", "rows"))
-		if err != nil || !ok {
-			return errors.Join(err, r.undo(ctx), r.left(int64(r.missing.Len())))
-		}
-		if err := r.send(ctx); err != nil {
-			return err
-		}
-		if err := r.again(ctx); err != nil {
-			return err
-		}
-	}
-	return r.adopt(ctx)
+	return run.Deliver(ctx)
 }
 
-// ask asks on a terminal; --yes answers.
-func (r *recoverer) ask(ctx context.Context, format string, args ...any) (bool, error) {
-	if r.yes {
-		return true, nil
-	}
-	r.meter.Clear()
-	fmt.Fprintf(r.out, format+" [y/N] ", args...) //nolint:errcheck // then there is no answer
-	yes, none, err := readAnswer(ctx, r.in)
-	if err == nil && none {
-		fmt.Fprintln(r.out) //nolint:errcheck // as above
-		err = exit.With(exit.Fault, errors.New("there is no answer, so nothing was sent: --yes answers for you"))
-	}
-	return yes, err
-}
-
-// send sends the missing rows.
-func (r *recoverer) send(ctx context.Context) error {
-	out := sender.New(r.t.cluster, r.t.senderOptions(r.rate))
-	defer out.Close()
-	run := uuid.NewString()
-	job := &recovery.Job{
-		Router: r.t.route, Poison: &r.t.poison, Wants: r.missing.Has, Mark: router.Header{Name: audit.HeaderRecovered, Value: []byte(run)},
-		Position: r.next, Total: int64(r.missing.Len()), Progress: r.meter.Show, Poisoned: r.poisoned,
-	}
-	if !r.cfg.Route.PositionHeader {
-		job.Position = checkpoint.Position{}
-	}
-	for i := range r.t.list {
-		job.Tables = append(job.Tables, recovery.Table{Number: i, Range: r.rows})
-	}
-	// That of the comparison has ended. Of the rows that are missing, those that were deleted since are not sent.
-	err := r.t.takeSnapshot(ctx)
-	if err != nil {
-		return err
-	}
-	defer r.t.closeSnapshot()
-	r.sent, err = job.Run(ctx, r.t.snapshot, out)
-	if err != nil {
-		out.Close()
-		r.sent.Records = out.Acked() // final after Close
-		return err
-	}
-	r.say("%s sent, run %s%s", human.Count(int(r.sent.Records), "record", "records"), run, r.sentBesides())
-	return nil
-}
-
-func (r *recoverer) poisoned(p *router.Poison) error {
-	r.meter.Clear()
-	return written(r.out.Write(poisonLine(p)))
-}
-
-// again compares once more: what was sent must be found.
-func (r *recoverer) again(ctx context.Context) error {
-	sent := r.sent
-	if err := r.compare(ctx); err != nil {
-		return fmt.Errorf("%s sent; compare once more: %w", human.Count(int(sent.Records), "record was", "records were"), err)
-	}
-	return r.left(int64(r.missing.Len()))
-}
-
-// left is the error if rows are still missing.
-func (r *recoverer) left(n int64) error {
-	if n == 0 {
-		return nil
-	}
-	return exit.Logged(exit.Fault, fmt.Errorf("%d rows are missing in Kafka", n))
-}
-
-// adopt writes a position record if the daemon would not start with the one there is.
-func (r *recoverer) adopt(ctx context.Context) error {
-	if r.beside || r.dryRun || !r.cfg.Deduplicated() {
-		return nil
-	}
-	part := r.rows != outboxtable.Range{}
-	a := &adopter{onlyIfWrong: true, dryRun: part}
-	err := a.run(ctx, r.cfg)
-	if err == nil && a.old != nil && a.wrong == nil && a.broken == nil {
-		var other *checkpoint.HistoryError
-		if other, err = r.t.otherHistory(ctx, a.old); err == nil && other != nil {
-			a = &adopter{onlyIfWrong: true, dryRun: part, other: other}
-			err = a.run(ctx, r.cfg)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("write the position record: %w", err)
-	}
-	if part && (a.wrong != nil || a.broken != nil) {
-		r.say("the daemon will not start yet: only rows of --since, --until or --where were compared, and others may be missing as well.\n" +
-			"Run recover for all rows, or accept the position of the slot with \"outboxcdc slot adopt\"")
-		return nil
-	}
-	if a.written {
-		r.say("position record written: the daemon continues at %s", a.new.Confirm)
-		if a.reused {
-			r.say("%s", positionsReused)
-		}
-	}
-	r.say("start the daemon: outboxcdc run")
-	return nil
-}
+// recoverMemory is the memory for the comparison, as of `audit` without --memory.
+const recoverMemory = 256 << 20

@@ -3,107 +3,136 @@ package main
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/internal/audit"
+	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/human"
+	"github.com/outboxcdc/outboxcdc/internal/progress"
 	"github.com/outboxcdc/outboxcdc/internal/recovery"
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// gap is what is missing of a topic.
-type gap struct {
-	rows        int
-	first, last *audit.Row
+// operator asks and prints, on a terminal. It is a [recovery.Operator].
+type operator struct {
+	in       io.Reader
+	out      io.Writer
+	meter    *progress.Meter
+	yes      bool   // to each Ask
+	ordered  bool   // all tables have columns that order their rows
+	keysFile string // for the keys with later events; "": they are only counted
 }
 
-// compare finds the rows that are missing, and prints what they are.
-func (r *recoverer) compare(ctx context.Context) error {
-	if err := r.t.takeSnapshot(ctx); err != nil {
-		return err
-	}
-	r.missing, r.topics = recovery.NewSet(), map[string]*gap{}
-	r.later = &laterKeys{}
-	defer r.later.close()
-	if r.slot != nil && r.slot.ConfirmedFlush > 0 {
-		r.next = checkpoint.Position{SystemID: r.t.identity.SystemID, CommitLSN: r.slot.ConfirmedFlush - 1}
-		r.next.Timeline = r.t.identity.TimelineOf(r.next.CommitLSN)
-	}
-	job := r.t.audit(r.rows, false)
-	job.Count, job.TakeUnjudged = r.next.CommitLSN, r.unjudged
-	limitMemory(recoverMemory)
-	job.Memory, job.Progress, job.Note = recoverMemory, r.meter.Show, func(s string) { r.say("note: %s", s) }
-	job.Wait = recoverWait
-	// A daemon, or another run of this command, may have been killed just before: what it has sent may still arrive.
-	job.NotBefore = r.began.Add(r.cfg.Tuning.FenceWait)
-	job.Report = func(audit.Finding) error { return nil }
-	job.Later, job.OnlyMissing = r.later.add, true
-	job.Lost = func(row *audit.Row) error {
-		r.missing.Add(row.Topic, row.ID)
-		g := r.topics[row.Topic]
-		if g == nil {
-			g = &gap{}
-			r.topics[row.Topic] = g
-		}
-		g.rows++
-		kept := *row
-		kept.ID = slices.Clone(row.ID)
-		if g.first == nil || row.Created.Before(g.first.Created) {
-			g.first = &kept
-		}
-		if g.last == nil || !row.Created.Before(g.last.Created) {
-			g.last = &kept
-		}
-		return nil
-	}
-	res, err := job.Run(ctx, r.t.snapshot, r.t, r.t.client, "")
-	if err != nil {
-		return err
-	}
-	r.next.Ordinal = res.Ordinals
-	r.report(res)
-	return nil
+// Say prints a line.
+func (o *operator) Say(format string, args ...any) {
+	o.meter.Clear()
+	fmt.Fprintf(o.out, format+"\n", args...) //nolint:errcheck // who reads it may be gone
 }
 
-// recoverMemory is the memory for the comparison, as of `audit` without --memory.
-const recoverMemory = 256 << 20
+// Progress shows a stage.
+func (o *operator) Progress(stage string, done, of int64) { o.meter.Show(stage, done, of) }
 
-// recoverWait is how long to wait for a daemon that runs beside before what its slot holds is read.
-const recoverWait = 10 * time.Second
-
-// report prints what is missing.
-func (r *recoverer) report(res *audit.Result) {
-	r.say("%s compared with %s: %s missing", human.Count(int(res.Rows), "row", "rows"), human.Count(int(res.Records), "record", "records"),
-		human.Count(r.missing.Len(), "row is", "rows are"))
-	names := make([]string, 0, len(r.topics))
-	for topic := range r.topics {
-		names = append(names, topic)
+// Ask asks; --yes answers.
+func (o *operator) Ask(ctx context.Context, question string) (bool, error) {
+	if o.yes {
+		return true, nil
 	}
-	slices.Sort(names)
-	for _, topic := range names {
-		g := r.topics[topic]
+	yes, none, err := o.ask(ctx, question)
+	if err == nil && none {
+		err = exit.With(exit.Fault, errors.New("there is no answer, so nothing was sent: --yes answers for you"))
+	}
+	return yes, err
+}
+
+// Decide asks a person. With --yes nobody is asked.
+func (o *operator) Decide(ctx context.Context, question string) (bool, error) {
+	if o.yes {
+		return false, nil
+	}
+	yes, _, err := o.ask(ctx, question)
+	return yes, err
+}
+
+func (o *operator) ask(ctx context.Context, question string) (yes, none bool, err error) {
+	o.meter.Clear()
+	fmt.Fprint(o.out, question+" [y/N] ") //nolint:errcheck // then there is no answer
+	if yes, none, err = readAnswer(ctx, o.in); err == nil && none {
+		fmt.Fprintln(o.out) //nolint:errcheck // as above
+	}
+	return yes, none, err
+}
+
+// Poisoned prints a row that was not sent, and why.
+func (o *operator) Poisoned(p *router.Poison) error {
+	o.meter.Clear()
+	return written(o.out.Write(poisonLine(p)))
+}
+
+// Compared prints what is missing, and what is not known.
+func (o *operator) Compared(f *recovery.Found) {
+	o.Say("%s compared with %s: %s missing", human.Count(int(f.Rows), "row", "rows"), human.Count(int(f.Records), "record", "records"),
+		human.Count(f.Missing.Rows, "row is", "rows are"))
+	o.topics(&f.Missing)
+	if f.Missing.Rows > 0 {
+		allMissing(f.Result, func(s string) { o.Say("  %s", s) })
+		if !o.ordered {
+			o.Say("  outbox.order is not set, so they are sent in the order of created_at, or of the table if it has no such column: " +
+				"transactions of one key that overlapped may be sent in another order than they committed in")
+		}
+	}
+	if f.Unjudged.Rows > 0 {
+		o.Say("%s not judged: nobody knows whether Kafka has, or had, the record", human.Count(f.Unjudged.Rows, "row is", "rows are"))
+		o.topics(&f.Unjudged)
+	}
+	o.later(f.Later)
+}
+
+func (o *operator) topics(s *recovery.Rowset) {
+	for _, topic := range slices.Sorted(maps.Keys(s.Topics)) {
+		g := s.Topics[topic]
 		if topic == "" {
 			topic = "(no topic: poison)"
 		}
-		r.say("  %s: %s, first %s, last %s", topic, human.Count(g.rows, "row", "rows"), rowText(g.first), rowText(g.last))
+		why := ""
+		if g.Why != "" {
+			why = ": " + g.Why
+		}
+		o.Say("  %s: %s, first %s, last %s%s", topic, human.Count(g.Rows, "row", "rows"), rowText(&g.First), rowText(&g.Last), why)
 	}
-	if r.missing.Len() > 0 {
-		allMissing(res, func(s string) { r.say("  %s", s) })
+}
+
+// shownKeys is how many keys are printed.
+const shownKeys = 20
+
+// later prints keys for which Kafka has later events than the missing ones, and writes all of them to a file if that is wanted.
+func (o *operator) later(keys []recovery.Key) {
+	if len(keys) == 0 {
+		return
 	}
-	if r.missing.Len() > 0 && !r.t.ordered() {
-		r.say("  outbox.order is not set, so they are sent in the order of created_at, or of the table if it has no such column: " +
-			"transactions of one key that overlapped may be sent in another order than they committed in")
+	o.Say("  %s later events in Kafka already, and the missing ones will come after them:", human.Count(len(keys), "key has", "keys have"))
+	for i, k := range keys {
+		if i == shownKeys {
+			o.Say("    … and %d more: --later-keys FILE writes all", len(keys)-i)
+			break
+		}
+		o.Say("    %s %s", k.Topic, quoted([]byte(k.Key), true))
 	}
-	if res.Unjudged > 0 {
-		r.say("  %s not among them, because Kafka may have deleted their records: --unjudged sends them as well", human.Count(int(res.Unjudged), "older row is", "older rows are"))
+	if o.keysFile == "" {
+		return
 	}
-	if r.later.n > 0 {
-		r.say("  %s later events in Kafka already, and the missing ones will come after them: see %s",
-			human.Count(r.later.n, "key has", "keys have"), r.later.name)
+	var b strings.Builder
+	for _, k := range keys {
+		fmt.Fprintf(&b, "%s\t%s\n", k.Topic, quoted([]byte(k.Key), true))
+	}
+	if err := os.WriteFile(o.keysFile, []byte(b.String()), 0o600); err != nil {
+		o.Say("  the keys were not written: %v", err)
 	}
 }
 
@@ -113,17 +142,6 @@ func rowText(r *audit.Row) string {
 		return quoted(r.ID, false)
 	}
 	return quoted(r.ID, false) + " of " + r.Created.Format(time.RFC3339)
-}
-
-func (r *recoverer) sentBesides() string {
-	var s string
-	if n := r.sent.DeadLettered; n > 0 {
-		s += fmt.Sprintf(", %d of them to %s", n, r.t.poison.Topic)
-	}
-	if n := r.sent.Skipped; n > 0 {
-		s += fmt.Sprintf("; %s skipped by policy", human.Count(int(n), "row was", "rows were"))
-	}
-	return s
 }
 
 // poisonLine says which row was not sent, and why.
@@ -137,29 +155,26 @@ func poisonLine(p *router.Poison) []byte {
 	return l.end()
 }
 
-// laterKeys collects keys in a file, which may be more than a terminal shows.
-type laterKeys struct {
-	n    int
-	name string
-	f    *os.File
-	w    *bufio.Writer
-}
-
-func (l *laterKeys) add(topic, key string) (err error) {
-	if l.f == nil {
-		if l.f, err = os.CreateTemp("", "outboxcdc-keys-*.txt"); err != nil {
-			return err
-		}
-		l.name, l.w = l.f.Name(), bufio.NewWriter(l.f)
+// readAnswer reads y or n. It returns when ctx ends, although the reading cannot be ended.
+func readAnswer(ctx context.Context, in io.Reader) (yes, none bool, err error) {
+	type line struct {
+		text string
+		err  error
 	}
-	l.n++
-	_, err = fmt.Fprintf(l.w, "%s\t%s\n", topic, quoted([]byte(key), true))
-	return err
-}
-
-func (l *laterKeys) close() {
-	if l.f != nil {
-		_ = l.w.Flush() // a list for people: the count is printed in any case
-		_ = l.f.Close()
+	read := make(chan line, 1)
+	go func() {
+		text, err := bufio.NewReader(in).ReadString('\n')
+		read <- line{text, err}
+	}()
+	var l line
+	select {
+	case l = <-read:
+	case <-ctx.Done():
+		return false, false, context.Cause(ctx)
 	}
+	if l.err != nil && !errors.Is(l.err, io.EOF) {
+		return false, false, l.err
+	}
+	text := strings.ToLower(strings.TrimSpace(l.text))
+	return slices.Contains([]string{"y", "yes"}, text), text == "" && errors.Is(l.err, io.EOF), nil
 }

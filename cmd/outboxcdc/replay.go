@@ -1,13 +1,10 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -15,7 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
-	"github.com/outboxcdc/outboxcdc/internal/audit"
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/human"
@@ -68,6 +64,7 @@ func newReplayCommand(load func() (*config.Config, error)) *cobra.Command {
 	f.StringArrayVar(&r.types, "type", nil, "the events of this event type; may be repeated")
 	addRangeFlags(f, &since, &until)
 	f.StringVar(&r.topic, "topic", "", "send to this topic instead of the events' own")
+	f.BoolVar(&r.compacted, "compacted", false, "send to compacted topics as well, where an older event becomes the state of its key, and Kafka deletes the later one")
 	f.IntVar(&r.rate, "rate", 0, "maximum number of records per second, 0: no limit")
 	f.BoolVar(&r.dryRun, "dry-run", false, "print what would be sent, and send nothing")
 	f.BoolVarP(&r.yes, "yes", "y", false, fmt.Sprintf("send more than %d events", replayAsks))
@@ -76,13 +73,12 @@ func newReplayCommand(load func() (*config.Config, error)) *cobra.Command {
 
 // replayer is one run of `replay`.
 type replayer struct {
-	rows             outboxtable.Range
-	ids, keys, types []string
-	topic            string
-	rate             int
-	dryRun, yes      bool
-	out              io.Writer
-	meter            *progress.Meter
+	operator
+	rows              outboxtable.Range
+	ids, keys, types  []string
+	topic             string
+	rate, shown       int
+	dryRun, compacted bool
 }
 
 func (r *replayer) run(ctx context.Context, cfg *config.Config) error {
@@ -91,7 +87,14 @@ func (r *replayer) run(ctx context.Context, cfg *config.Config) error {
 		return err
 	}
 	defer t.close()
-	var chosen []recovery.Table
+	run := recovery.Replay{
+		Snapshot: t.snapshot, Kafka: t.client, Router: t.route, Poison: &t.poison, Topic: r.topic, Compacted: r.compacted, DryRun: r.dryRun,
+		Run: uuid.NewString(), Operator: r, Selected: r.show,
+		Open: func() recovery.Sender { return sender.New(t.cluster, t.senderOptions(r.rate)) },
+	}
+	if !r.yes {
+		run.AtMost = replayAsks
+	}
 	for i, s := range cfg.Sources() {
 		where, err := r.where(&s.Columns)
 		if err != nil {
@@ -102,74 +105,36 @@ func (r *replayer) run(ctx context.Context, cfg *config.Config) error {
 		if err := t.snapshot.Check(ctx, i, rows); err != nil {
 			return exit.With(exit.Usage, err)
 		}
-		chosen = append(chosen, recovery.Table{Number: i, Range: rows})
+		run.Tables = append(run.Tables, recovery.Table{Number: i, Range: rows})
 	}
-	n, err := r.count(ctx, t, chosen)
-	if err != nil {
-		return err
-	}
-	switch {
-	case r.dryRun:
-		fmt.Fprintf(r.out, "%s would be sent; nothing was sent\n", human.Count(n, "event", "events")) //nolint:errcheck // only said
-		return nil
-	case n == 0:
-		return exit.With(exit.Fault, errors.New("no row is selected: the table has none, or it was deleted"))
-	case n > replayAsks && !r.yes:
-		return exit.With(exit.Usage, fmt.Errorf("%d events are selected: more than %d need --yes", n, replayAsks))
-	}
-	return r.send(ctx, t, chosen, n)
-}
-
-// count counts the selected rows, and with --dry-run prints each.
-func (r *replayer) count(ctx context.Context, t *tableSet, chosen []recovery.Table) (n int, err error) {
-	var rec router.Record
-	for _, c := range chosen {
-		err := t.snapshot.Rows(ctx, c.Number, c.Range, func(row *outboxtable.Row) error {
-			n++
-			if !r.dryRun || n > replayAsks {
-				return nil
-			}
-			err := t.route.Route(&row.Event, noPosition, &rec)
-			poison, isPoison := errors.AsType[*router.Poison](err)
-			if err != nil && !isPoison {
-				return err
-			}
-			var l line
-			l.pair("id", rec.ID)
-			l.pair("topic", []byte(rec.Topic))
-			l.pair("key", rec.Key)
-			l.pair("created_at", []byte(row.CreatedAt.Format(timeLayout)))
-			if isPoison {
-				l.pair("poison", []byte(poison.Cause))
-			}
-			return written(r.out.Write(l.end()))
-		})
-		if err != nil {
-			return n, err
-		}
-	}
-	return n, nil
-}
-
-func (r *replayer) send(ctx context.Context, t *tableSet, chosen []recovery.Table, n int) error {
-	to := sender.New(t.cluster, t.senderOptions(r.rate))
-	defer to.Close()
-	run := uuid.NewString()
-	job := &recovery.Job{
-		Router: t.route, Poison: &t.poison, Tables: chosen, Mark: router.Header{Name: audit.HeaderReplayed, Value: []byte(run)},
-		Topic: r.topic, Total: int64(n), Progress: r.meter.Show,
-		Poisoned: func(p *router.Poison) error {
-			r.meter.Clear()
-			return written(r.out.Write(poisonLine(p)))
-		},
-	}
-	sent, err := job.Run(ctx, t.snapshot, to)
+	n, sent, err := run.Deliver(ctx)
 	r.meter.Clear()
-	fmt.Fprintf(r.out, "%s of %d sent, run %s\n", human.Count(int(sent.Records), "record", "records"), n, run) //nolint:errcheck // only said
+	switch {
+	case r.dryRun && err == nil:
+		r.Say("%s would be sent; nothing was sent", human.Count(n, "event", "events"))
+	case err == nil || sent.Records > 0:
+		r.Say("%s of %d sent, run %s", human.Count(int(sent.Records), "record", "records"), n, run.Run)
+	}
 	if err == nil && sent.Poisoned > 0 {
 		err = exit.With(exit.Fault, fmt.Errorf("%s not sent, for the reasons above", human.Count(int(sent.Poisoned), "event was", "events were")))
 	}
 	return err
+}
+
+// show prints one of the first selected events, in a dry run.
+func (r *replayer) show(rec *router.Record, row *outboxtable.Row, poison *router.Poison) error {
+	if r.shown++; r.shown > replayAsks {
+		return nil
+	}
+	var l line
+	l.pair("id", rec.ID)
+	l.pair("topic", []byte(rec.Topic))
+	l.pair("key", rec.Key)
+	l.pair("created_at", []byte(row.CreatedAt.Format(timeLayout)))
+	if poison != nil {
+		l.pair("poison", []byte(poison.Cause))
+	}
+	return written(r.out.Write(l.end()))
 }
 
 // where is the condition of the flags on the rows of a table.
@@ -210,27 +175,3 @@ func sqlIdentifier(name string) string { return pgx.Identifier{name}.Sanitize() 
 
 // sqlLiteral is a string constant (PostgreSQL, "String Constants").
 func sqlLiteral(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
-
-// readAnswer reads y or n. It returns when ctx ends, although the reading cannot be ended.
-func readAnswer(ctx context.Context, in io.Reader) (yes, none bool, err error) {
-	type line struct {
-		text string
-		err  error
-	}
-	read := make(chan line, 1)
-	go func() {
-		text, err := bufio.NewReader(in).ReadString('\n')
-		read <- line{text, err}
-	}()
-	var l line
-	select {
-	case l = <-read:
-	case <-ctx.Done():
-		return false, false, context.Cause(ctx)
-	}
-	if l.err != nil && !errors.Is(l.err, io.EOF) {
-		return false, false, l.err
-	}
-	text := strings.ToLower(strings.TrimSpace(l.text))
-	return slices.Contains([]string{"y", "yes"}, text), text == "" && errors.Is(l.err, io.EOF), nil
-}

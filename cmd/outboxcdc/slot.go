@@ -6,19 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"strconv"
 	"strings"
 	"time"
 
-	"github.com/jackc/pglogrepl"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
-	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/internal/config"
-	"github.com/outboxcdc/outboxcdc/internal/exit"
-	"github.com/outboxcdc/outboxcdc/kafka"
+	"github.com/outboxcdc/outboxcdc/internal/recovery"
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
@@ -40,7 +35,8 @@ func newSlotAdoptCommand(load func() (*config.Config, error)) *cobra.Command {
 			"position record contradict each other: the slot was recreated or advanced, or this is another server, or an older copy of it.\n" +
 			"Usually run outboxcdc recover instead: it also delivers the events that Kafka lacks. This command only writes a position record\n" +
 			"that agrees with the slot. The slot is not moved. The next start sends everything that the slot has, including events that are\n" +
-			"in Kafka already. It refuses while the slot is active or missing (docs/delivery.md).\n\n" +
+			"in Kafka already. It refuses while the slot is active or missing (docs/delivery.md). It also ends a recovery that has not finished,\n" +
+			"and leaves the rows behind that the recovery has not sent.\n\n" +
 			"After an upgrade with pg_upgrade from PostgreSQL 17 or later, give --upgraded-from with the system identifier of the old server. Then the\n" +
 			"command also refuses if the position record is of another server, if the old server was too old for pg_upgrade to keep the slot, or\n" +
 			"if the slot lies before what was confirmed on the old server (docs/upgrade.md).",
@@ -49,10 +45,6 @@ func newSlotAdoptCommand(load func() (*config.Config, error)) *cobra.Command {
 			cfg, err := load()
 			if err != nil {
 				return err
-			}
-			if !cfg.Deduplicated() {
-				return exit.With(exit.Config, errors.New("delivery.mode is at_least_once, which keeps no position record, so there is nothing to adopt; "+
-					"if the daemon runs with deduplicated, give this command the same settings"))
 			}
 			if cmd.Flags().Changed("upgraded-from") {
 				if a.upgradedFrom, err = strconv.ParseUint(upgraded, 10, 64); err != nil || a.upgradedFrom == 0 {
@@ -71,156 +63,31 @@ func newSlotAdoptCommand(load func() (*config.Config, error)) *cobra.Command {
 	return cmd
 }
 
-// adoptTimeout bounds one run. It leaves time for the election of a leader of the position topic.
-const adoptTimeout = time.Minute
-
 // adopter is one run of `slot adopt`.
 type adopter struct {
 	dryRun       bool
-	upgradedFrom uint64                   // the system from before pg_upgrade; 0: another reason
-	onlyIfWrong  bool                     // write nothing if the daemon would start as it is
-	other        *checkpoint.HistoryError // why the daemon stops when it reads the stream; nil: it does not, or it is not known
-
-	source  *replication.Source
-	slot    string
-	topic   string
-	events  string                     // fingerprint of the settings that number events
-	old     *checkpoint.PositionRecord // nil: there is no readable record
-	broken  error                      // why the newest record cannot be read
-	wrong   error                      // why the daemon stops; nil: the daemon would start
-	new     checkpoint.PositionRecord
-	written bool
-	// detached says which partition's rows may be missing, in a table that is no outbox any more; "": none is known.
-	detached string
-	reused   bool // the server is an older copy, so that LSNs are used again on the same timeline
+	upgradedFrom uint64 // the system from before pg_upgrade; 0: another reason
+	slot, topic  string
+	deduplicated bool
+	*recovery.Adopted
 }
 
 func (a *adopter) run(ctx context.Context, cfg *config.Config) error {
-	ctx, cancel := context.WithTimeout(ctx, adoptTimeout)
-	defer cancel()
-	a.slot, a.topic, a.events = cfg.Postgres.Slot, cfg.Delivery.PositionTopic, cfg.EventSources()
-	quiet := slog.New(slog.DiscardHandler) // the command returns errors instead of logging them
-	var err error
-	if a.source, err = newSource(fixed(cfg), quiet); err != nil {
-		return exit.With(exit.Config, err)
-	}
-	cluster, err := newCluster(fixed(cfg), prometheus.NewRegistry(), quiet)
-	if err != nil {
-		return exit.With(exit.Config, err)
-	}
-	session, err := cluster.Open(ctx, kafka.Callbacks{Acked: func([]uint64) {}, Failed: func(error) {}, Wake: func() {}})
+	a.slot, a.topic, a.deduplicated = cfg.Postgres.Slot, cfg.Delivery.PositionTopic, cfg.Deduplicated()
+	t, err := connectServers(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	defer func() {
-		cancel()
-		_ = session.Close(ctx) // nothing is in flight
-	}()
-	if err := a.read(ctx, session); err != nil {
-		return fmt.Errorf("nothing was changed: %w", err)
-	}
-	if a.dryRun || a.onlyIfWrong && a.wrong == nil && a.broken == nil {
-		return nil
-	}
-	if a.onlyIfWrong && a.detached != "" {
-		return exit.With(exit.Fault, fmt.Errorf("%s; recover does not read that partition: attach it again and run recover, "+
-			"or continue without its rows with outboxcdc slot adopt", a.detached))
-	}
-	a.written = true
-	return a.write(ctx, session)
-}
-
-// read reads the position record and then the slot, which may change at any time.
-func (a *adopter) read(ctx context.Context, session *kafka.Producer) error {
-	var err error
-	a.old, err = session.LoadPosition(ctx)
-	if u, ok := errors.AsType[*checkpoint.Unusable](err); ok && u.Record {
-		a.broken, err = u.Err, nil
-	}
-	if err != nil {
+	defer t.close()
+	if err := t.lock(ctx); err != nil {
 		return err
 	}
-	slot, id, err := a.source.SlotStatus(ctx)
-	if err != nil {
-		return err
+	run := recovery.Adoption{
+		Server: &recoveryServer{tableSet: t}, Positions: t.positions(), Slot: a.slot, Topic: a.topic, Sources: cfg.EventSources(),
+		DryRun: a.dryRun, UpgradedFrom: a.upgradedFrom,
 	}
-	if slot.Active {
-		return exit.With(exit.Fault, activeError(a.slot, slot))
-	}
-	if err := a.checkUpgraded(id, slot.ConfirmedFlush); err != nil {
-		return err
-	}
-	// Rows that are committed while the publication lacks the outbox are not in the stream. An adoption at that time
-	// would hide them.
-	before := ""
-	if a.old != nil && a.broken == nil && a.upgradedFrom == 0 { // pg_upgrade writes the catalogs again
-		before = a.old.PublishedFor(a.events)
-	}
-	published, altered, err := a.source.Published(ctx, before)
-	if err != nil {
-		return err
-	}
-	if altered != replication.PublicationAltered {
-		a.detached = altered
-	}
-	if a.old != nil && a.broken == nil {
-		a.wrong = a.old.Contradiction(id, slot.ConfirmedFlush, altered)
-		if a.wrong == nil && a.other != nil {
-			a.wrong = a.other
-		}
-		a.reused = a.other != nil || checkpoint.Holds(id, a.old.Acked) && a.old.Acked.CommitLSN >= id.WALEnd
-	}
-	a.new = a.old.Adoption(a.slot, id.SystemID, id.Timeline, id.Major, slot.ConfirmedFlush, published, a.events, time.Now())
-	a.new.UpgradedFrom = a.upgradedFrom
-	return nil
-}
-
-// checkUpgraded returns an error if the slot cannot be the one that pg_upgrade has created on this server.
-func (a *adopter) checkUpgraded(id replication.Identity, start pglogrepl.LSN) error {
-	switch {
-	case a.upgradedFrom == 0:
-		return nil
-	case a.broken != nil:
-		return exit.With(exit.Fault, fmt.Errorf("the position record of the old server is needed, and cannot be read: %w; run outboxcdc recover", a.broken))
-	case a.old == nil:
-		return exit.With(exit.Fault, fmt.Errorf("topic %s has no position record of slot %s: nothing says what was delivered on system %d; run outboxcdc recover",
-			a.topic, a.slot, a.upgradedFrom))
-	}
-	if err := a.old.Upgraded(a.upgradedFrom, id, start); err != nil {
-		return exit.With(exit.Fault, err)
-	}
-	return nil
-}
-
-// activeError says which client holds the slot.
-func activeError(name string, slot *replication.Slot) error {
-	return fmt.Errorf("slot %s is active for PID %d (application %q); stop that client first", name, slot.ActivePID, slot.ActiveName)
-}
-
-func (a *adopter) write(ctx context.Context, session *kafka.Producer) error {
-	saved := make(chan error, 1)
-	session.SavePosition(a.new, func(err error) { saved <- err })
-	select {
-	case err := <-saved:
-		if err != nil {
-			return fmt.Errorf("write the position record: %w", err)
-		}
-	case <-ctx.Done():
-		return fmt.Errorf("write the position record to topic %s: no acknowledgement, but Kafka may have stored the record: %w", a.topic, context.Cause(ctx))
-	}
-	// A daemon that was started meanwhile has read the old record.
-	slot, err := a.source.Look(ctx)
-	switch {
-	case err != nil:
-		return fmt.Errorf("the position record is written, but the slot cannot be read: %w", err)
-	case slot.Active:
-		err = activeError(a.slot, slot)
-	case slot.ConfirmedFlush != a.new.Confirm:
-		err = fmt.Errorf("slot %s was moved to %s meanwhile", a.slot, slot.ConfirmedFlush)
-	default:
-		return nil
-	}
-	return exit.With(exit.Fault, fmt.Errorf("the position record is written, but the slot was in use: %w; run this again", err))
+	a.Adopted, err = run.Run(ctx)
+	return err
 }
 
 func (a *adopter) print(w io.Writer, output string) error {
@@ -234,23 +101,26 @@ func (a *adopter) print(w io.Writer, output string) error {
 		Old           json.RawMessage `json:"old"` // null: there is no readable record
 		Unreadable    string          `json:"unreadable,omitempty"`
 		Contradiction string          `json:"contradiction,omitempty"`
-		New           json.RawMessage `json:"new"`
+		Unfinished    bool            `json:"unfinished_recovery,omitempty"`
+		New           json.RawMessage `json:"new"` // null: delivery is at least once
 		Written       bool            `json:"written"`
-	}{Slot: a.slot, PositionTopic: a.topic, Written: !a.dryRun}
+	}{Slot: a.slot, PositionTopic: a.topic, Unfinished: a.Unfinished, Written: !a.dryRun}
 	var err error
-	if a.old != nil {
-		if out.Old, err = a.old.MarshalText(); err != nil {
+	if a.Old != nil {
+		if out.Old, err = a.Old.MarshalText(); err != nil {
 			return err
 		}
 	}
-	if out.New, err = a.new.MarshalText(); err != nil {
-		return err
+	if a.deduplicated {
+		if out.New, err = a.New.MarshalText(); err != nil {
+			return err
+		}
 	}
-	if a.broken != nil {
-		out.Unreadable = a.broken.Error()
+	if a.Broken != nil {
+		out.Unreadable = a.Broken.Error()
 	}
-	if a.wrong != nil {
-		out.Contradiction = withoutRemedy(a.wrong)
+	if a.Wrong != nil {
+		out.Contradiction = withoutRemedy(a.Wrong)
 	}
 	return printAs(w, output, out, "")
 }
@@ -259,11 +129,31 @@ func (a *adopter) print(w io.Writer, output string) error {
 func (a *adopter) text() string {
 	var b strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	say("slot %s is at %s, on system %d, timeline %d; no client reads from it", a.slot, a.new.Confirm, a.new.SystemID, a.new.Timeline)
+	if a.Unfinished {
+		would := "ended"
+		if a.dryRun {
+			would = "would end"
+		}
+		say("%s a recovery that had not finished: rows that it had not sent are left behind", would)
+	}
+	if a.deduplicated {
+		a.recordText(say)
+	} else {
+		say("slot %s is at %s; delivery.mode is at_least_once, which has no position record", a.slot, a.Confirm)
+	}
+	if a.dryRun {
+		say("nothing was changed")
+	}
+	return b.String()
+}
+
+// recordText says what was written and what that means.
+func (a *adopter) recordText(say func(string, ...any)) {
+	say("slot %s is at %s, on system %d, timeline %d; no client reads from it", a.slot, a.New.Confirm, a.New.SystemID, a.New.Timeline)
 	switch {
-	case a.broken != nil:
-		say("its newest position record in %s cannot be read: %v", a.topic, a.broken)
-	case a.old == nil:
+	case a.Broken != nil:
+		say("its newest position record in %s cannot be read: %v", a.topic, a.Broken)
+	case a.Old == nil:
 		say("it has no position record in %s: without this command, too, the next start would continue from the slot", a.topic)
 	default:
 		a.describe(say)
@@ -273,34 +163,24 @@ func (a *adopter) text() string {
 		verb = "would write"
 	}
 	say("%s to %s: continue from %s, on system %d, timeline %d (record %d, adopted)",
-		verb, a.topic, a.new.Confirm, a.new.SystemID, a.new.Timeline, a.new.Generation)
+		verb, a.topic, a.New.Confirm, a.New.SystemID, a.New.Timeline, a.New.Generation)
 	say("what this means:")
 	if a.upgradedFrom != 0 {
 		say("  The next start begins at %s, which is where pg_upgrade has created the slot. pg_upgrade does so only if the slot of system %d\n"+
 			"  had consumed everything. It does not do so for a slot that was dropped before, or created by hand afterwards: then run\n"+
-			"  outboxcdc recover instead.", a.new.Confirm, a.upgradedFrom)
-		if a.dryRun {
-			say("nothing was changed")
-		}
-		return b.String()
+			"  outboxcdc recover instead.", a.New.Confirm, a.upgradedFrom)
+		return
 	}
 	say("  The next start begins at %s. It does not deliver events that were committed before that position:\n"+
-		"  outboxcdc recover delivers those that Kafka lacks.", a.new.Confirm)
+		"  outboxcdc recover delivers those that Kafka lacks.", a.New.Confirm)
 	say("  It skips nothing: events that Kafka already has are sent again, with the same position. Later starts skip what Kafka has.")
-	if a.reused {
-		say("  %s", positionsReused)
+	if a.Reused {
+		say("  %s", recovery.PositionsReused)
 	}
-	if a.dryRun {
-		say("nothing was changed")
-	}
-	return b.String()
 }
 
-// positionsReused is what follows from a restore of an older copy without a new timeline.
-const positionsReused = "New events get positions that were used before. Consumers that compare positions must forget the positions they keep."
-
 func (a *adopter) describe(say func(string, ...any)) {
-	o := a.old
+	o := a.Old
 	end := "has not ended cleanly"
 	switch {
 	case o.Adopted:
@@ -313,13 +193,13 @@ func (a *adopter) describe(say func(string, ...any)) {
 	if !o.Acked.IsZero() {
 		say("  Kafka has everything up to the transaction committed at %s, timeline %d", o.Acked.CommitLSN, o.Acked.Timeline)
 	}
-	if a.wrong == nil {
+	if a.Wrong == nil {
 		say("  the record does not contradict the slot: without this command the next start skips events that Kafka has")
 		return
 	}
-	say("  the daemon does not continue from it: %s", withoutRemedy(a.wrong))
-	if o.SystemID == a.new.SystemID && o.Confirm < a.new.Confirm {
-		say("  events may be missing that were committed from %s to %s (%d bytes of WAL, all tables): run outboxcdc recover", o.Confirm, a.new.Confirm, a.new.Confirm-o.Confirm)
+	say("  the daemon does not continue from it: %s", withoutRemedy(a.Wrong))
+	if o.SystemID == a.New.SystemID && o.Confirm < a.New.Confirm {
+		say("  events may be missing that were committed from %s to %s (%d bytes of WAL, all tables): run outboxcdc recover", o.Confirm, a.New.Confirm, a.New.Confirm-o.Confirm)
 	}
 }
 

@@ -35,6 +35,7 @@ type tableSet struct {
 	route    *router.Router
 	source   *replication.Source
 	identity replication.Identity
+	database uint32      // its OID
 	control  *pgx.Conn // for short questions
 	conn     *pgx.Conn // of the snapshot
 	snapshot *outboxtable.Snapshot
@@ -61,11 +62,16 @@ func openTables(ctx context.Context, cfg *config.Config) (*tableSet, error) {
 	return t, nil
 }
 
-// connectTables connects to Postgres and Kafka.
-func connectTables(ctx context.Context, cfg *config.Config) (_ *tableSet, err error) {
+// connectTables connects to Postgres and Kafka, for a command that reads the tables.
+func connectTables(ctx context.Context, cfg *config.Config) (*tableSet, error) {
 	if len(cfg.Sources()) == 0 {
 		return nil, exit.With(exit.Config, cfg.Problem("outbox.table", "there is no table: logical messages leave no row to compare or to send again"))
 	}
+	return connectServers(ctx, cfg)
+}
+
+// connectServers connects to Postgres and Kafka.
+func connectServers(ctx context.Context, cfg *config.Config) (_ *tableSet, err error) {
 	t := &tableSet{cfg: cfg, poison: poisonConfig(&cfg.Poison)}
 	defer func() {
 		if err != nil {
@@ -92,6 +98,9 @@ func connectTables(ctx context.Context, cfg *config.Config) (_ *tableSet, err er
 	}
 	if t.control, err = t.source.Connect(ctx, commandName, false); err != nil {
 		return nil, err
+	}
+	if err = t.control.QueryRow(ctx, "SELECT oid FROM pg_database WHERE datname = current_database()").Scan(&t.database); err != nil {
+		return nil, fmt.Errorf("read the database: %w", err)
 	}
 	if t.identity, err = t.source.Identify(ctx, commandName); err != nil {
 		return nil, err
@@ -251,12 +260,17 @@ func (t *tableSet) Read(ctx context.Context) (*replication.Slot, error) {
 
 // Waiting calls fn with the record of each event that waits in the slot.
 func (t *tableSet) Waiting(ctx context.Context, upTo pglogrepl.LSN, fn func(*router.Record) error) error {
+	return t.waiting(ctx, t.source, t.cfg.Postgres.Slot, upTo, fn)
+}
+
+// waiting is Waiting of the slot of a source.
+func (t *tableSet) waiting(ctx context.Context, source *replication.Source, slot string, upTo pglogrepl.LSN, fn func(*router.Record) error) error {
 	if err := t.awaitFlushed(ctx, upTo); err != nil {
 		return err
 	}
-	st, err := t.source.OpenCopy(ctx)
+	st, err := source.OpenCopy(ctx)
 	if err != nil {
-		return t.explainOlderSlot(ctx, err)
+		return t.explainOlderSlot(ctx, slot, err)
 	}
 	defer st.Abandon()
 	waiting := t.peek(func(e *peek.Event) error {
@@ -269,9 +283,9 @@ func (t *tableSet) Waiting(ctx context.Context, upTo pglogrepl.LSN, fn func(*rou
 	seen, err := waiting.Run(ctx, st)
 	switch {
 	case err != nil:
-		return t.explainOlderSlot(ctx, fmt.Errorf("read what waits in slot %s: %w", t.cfg.Postgres.Slot, err))
+		return t.explainOlderSlot(ctx, slot, fmt.Errorf("read what waits in slot %s: %w", slot, err))
 	case !seen.Whole:
-		return fmt.Errorf("read what waits in slot %s: %w", t.cfg.Postgres.Slot, context.Cause(ctx))
+		return fmt.Errorf("read what waits in slot %s: %w", slot, context.Cause(ctx))
 	}
 	return nil
 }
@@ -308,7 +322,7 @@ func (t *tableSet) awaitFlushed(ctx context.Context, upTo pglogrepl.LSN) error {
 
 // explainOlderSlot says what to do about a slot that is older than the publication: it decodes with the catalogs of its time, in which
 // there was none.
-func (t *tableSet) explainOlderSlot(ctx context.Context, err error) error {
+func (t *tableSet) explainOlderSlot(ctx context.Context, slot string, err error) error {
 	if replication.KindOf(err) != replication.PublicationMissing {
 		return err
 	}
@@ -316,7 +330,7 @@ func (t *tableSet) explainOlderSlot(ctx context.Context, err error) error {
 		return err
 	}
 	return fmt.Errorf("%w. The publication exists now, but slot %s is older and cannot be read with it: drop the slot "+
-		"(SELECT pg_drop_replication_slot('%[2]s')) and run outboxcdc recover, which creates it and delivers what is missing", err, t.cfg.Postgres.Slot)
+		"(SELECT pg_drop_replication_slot('%[2]s')) and run outboxcdc recover, which creates it and delivers what is missing", err, slot)
 }
 
 func (t *tableSet) closeSnapshot() {

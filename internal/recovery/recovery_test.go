@@ -58,6 +58,7 @@ func (k *kafka) Send(_ context.Context, rec *router.Record) error {
 
 func (k *kafka) Wait(context.Context) error { return nil }
 func (k *kafka) Acked() int64               { return int64(len(k.sent)) }
+func (k *kafka) Close()                     {}
 
 func job(t *testing.T, policy relay.PoisonPolicy) *Job {
 	t.Helper()
@@ -87,10 +88,10 @@ func check(t *testing.T, k *kafka, want ...string) {
 func TestRun(t *testing.T) {
 	j := job(t, relay.StopAtPoison)
 	set := NewSet()
-	set.Add("order", []byte("b"))
-	set.Add("order", []byte("c"))
-	set.Add("other", []byte("d"))
-	set.Add("other", []byte("a")) // the same id elsewhere
+	set.Add("order", []byte("b"), []byte("1"))
+	set.Add("order", []byte("c"), []byte("2"))
+	set.Add("other", []byte("d"), []byte("1"))
+	set.Add("other", []byte("a"), []byte("1")) // the same id elsewhere
 	j.Wants = set.Has
 	j.Position = checkpoint.Position{SystemID: 1, Timeline: 2, CommitLSN: 0x30, Ordinal: 7}
 	k := &kafka{}

@@ -21,7 +21,9 @@ type Rows interface {
 type Sender interface {
 	Send(ctx context.Context, rec *router.Record) error
 	Wait(ctx context.Context) error
+	// Acked returns how many records Kafka has. After Close that is final.
 	Acked() int64
+	Close()
 }
 
 // Job sends rows as the records that the daemon would make of them, each table in its order.
@@ -29,12 +31,14 @@ type Job struct {
 	Router *router.Router
 	Poison *relay.PoisonPolicies
 	Tables []Table
-	// Wants reports whether the event with that topic and id is sent; nil: all are.
-	Wants func(topic string, id []byte) bool
+	// Wants reports whether the event with that topic, id and key is sent; nil: all are.
+	Wants func(topic string, id, key []byte) bool
 	// Mark is a header that says which run has sent the record.
 	Mark router.Header
 	// Position is that of the first record. Its ordinal grows with each record. Zero: records have no position.
 	Position checkpoint.Position
+	// Origin is part of the position.
+	Origin checkpoint.Origin
 	// Topic, if not "", is where all records go.
 	Topic string
 	// Total is how many records are expected, for Progress.
@@ -42,6 +46,8 @@ type Job struct {
 	Progress func(stage string, done, of int64)
 	// Poisoned is called for each row of which no record can be made, or that Kafka does not take, and that no policy sends elsewhere.
 	Poisoned func(*router.Poison) error
+	// SkippedRow is called for each row that the policy skips; nil: it is not.
+	SkippedRow func(topic string, id, key []byte)
 }
 
 // Table is a table, by its number in the router.
@@ -61,6 +67,7 @@ type Sent struct {
 // Run sends the rows, and returns when Kafka has acknowledged all of them. Also after an error, what it returns says how many are in Kafka
 // for certain.
 func (j *Job) Run(ctx context.Context, rows Rows, to Sender) (sent Sent, err error) {
+	j.Router.SetOrigin(j.Origin)
 	r := &sending{Job: j, to: to, sent: &sent, next: j.Position}
 	defer func() { sent.Records = to.Acked() }()
 	for _, t := range j.Tables {
@@ -92,7 +99,7 @@ func (r *sending) row(ctx context.Context, row *outboxtable.Row) error {
 	if isPoison {
 		topic = poison.Topic
 	}
-	if r.Wants != nil && !r.Wants(topic, rec.ID) {
+	if r.Wants != nil && !r.Wants(topic, rec.ID, rec.Key) {
 		return nil
 	}
 	if r.next.IsZero() {
@@ -126,6 +133,9 @@ func (r *sending) poisoned(ctx context.Context, p *router.Poison) error {
 	switch r.Poison.Of(p) {
 	case relay.SkipPoison:
 		r.sent.Skipped++
+		if r.SkippedRow != nil {
+			r.SkippedRow(p.Topic, r.rec.ID, r.rec.Key)
+		}
 		return nil
 	case relay.DeadLetter:
 		r.Poison.DeadLetter(&r.rec, p)

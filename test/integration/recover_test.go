@@ -49,7 +49,7 @@ func TestRecoverLostSlot(t *testing.T) {
 			awaitLost(o)
 			o.start(env...).awaitStop(patience, 79, "invalidated", "outboxcdc recover")
 			out := o.recover(env, 0)
-			for _, want := range []string{"slot " + o.name + " created at ", "rows are missing\n", " sent, run ", ": 0 rows are missing", "position record written", "start the daemon"} {
+			for _, want := range []string{"slot " + o.name + " is lost: creating slot " + o.name + "_recovery", "slot " + o.name + " is at ", "rows are missing\n", " sent, run ", ": 0 rows are missing", "position record written", "start the daemon"} {
 				if !strings.Contains(out, want) {
 					t.Errorf("recover does not print %q:\n%s", want, out)
 				}
@@ -276,12 +276,12 @@ func TestBackfillPollingTable(t *testing.T) {
 	p.finish(env)
 }
 
-// A backfill that was killed is continued by recover with the same condition. Rows with the mark are not sent, although Kafka has no
+// A backfill that was killed is continued by the same command, and no daemon starts before. Rows with the mark are not sent, although Kafka has no
 // record of them: their poller wrote no header id.
 func TestBackfillKilled(t *testing.T) {
 	t.Parallel()
 	p := newPolling(t, `ADD COLUMN processed boolean NOT NULL DEFAULT false`)
-	p.proves("F92", "kill -9 of `backfill` in the middle of %d rows, then `recover` with the same condition", p.pending)
+	p.proves("F92", "kill -9 of `backfill` in the middle of %d rows, then the daemon, and `backfill` again", p.pending)
 	p.exec(`UPDATE outbox SET processed = true WHERE n <= $1`, p.total-p.pending)
 	env := append(p.deduplicating(fence), "OUTBOXCDC_OUTBOX_ORDER=seq")
 	where := []string{"--yes", "--where", "processed IS NOT TRUE"}
@@ -300,9 +300,10 @@ func TestBackfillKilled(t *testing.T) {
 		t.Fatalf("backfill has sent %d records before it was killed", n)
 	}
 	p.awaitNoCommand()
-	out := p.recover(env, 0, where[1:]...)
-	if !strings.Contains(out, ": 0 rows are missing") {
-		t.Errorf("recover prints:\n%s", out)
+	p.start(env...).awaitStop(patience, 79, "a recovery of it has not finished", "_recovery")
+	out, notes, code := p.runBinary(env, slices.Concat([]string{"backfill"}, where)...)
+	if code != 0 || !strings.Contains(out, "continuing the recovery") || !strings.Contains(out, ": 0 rows are missing") {
+		t.Fatalf("backfill, exit code %d:\n%s%s", code, out, notes)
 	}
 	p.awaitRecords(p.pending)
 	p.startStreaming(env...)

@@ -1,0 +1,275 @@
+package recovery
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/internal/audit"
+	"github.com/outboxcdc/outboxcdc/internal/exit"
+	"github.com/outboxcdc/outboxcdc/internal/human"
+	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/router"
+)
+
+// Unjudged is what happens to rows of which it is not known whether Kafka has, or had, their record.
+type Unjudged int
+
+// AskUnjudged asks, and leaves the run unfinished without an answer. SendUnjudged sends the rows. LeaveUnjudged leaves them: the operator has
+// decided that they are delivered, or not needed.
+const (
+	AskUnjudged Unjudged = iota
+	SendUnjudged
+	LeaveUnjudged
+)
+
+// Found is the result of a comparison.
+type Found struct {
+	*audit.Result
+	Missing  Rowset // neither Kafka nor the slot has them
+	Unjudged Rowset // nobody knows
+	// Later are keys of missing rows for which Kafka has later events.
+	Later []Key
+
+	next checkpoint.Position // of the first record that is sent
+}
+
+// Key is a key in a topic.
+type Key struct{ Topic, Key string }
+
+// Rowset is a set of rows.
+type Rowset struct {
+	Rows   int
+	Topics map[string]*Gap // by the topic that the rows are routed to
+	set    *Set
+}
+
+// Gap is the rows of one topic.
+type Gap struct {
+	Rows        int
+	First, Last audit.Row // by the time of their creation
+	Why         string    // of the first one, if its record is not known
+}
+
+func newRowset() Rowset { return Rowset{Topics: map[string]*Gap{}, set: NewSet()} }
+
+func (s *Rowset) add(row *audit.Row, why string) {
+	s.Rows++
+	s.set.Add(row.Topic, row.ID, row.Key)
+	g := s.Topics[row.Topic]
+	kept := *row
+	kept.ID, kept.Key = slices.Clone(row.ID), slices.Clone(row.Key)
+	if g == nil {
+		g = &Gap{First: kept, Last: kept, Why: why}
+		s.Topics[row.Topic] = g
+	}
+	g.Rows++
+	if row.Created.Before(g.First.Created) {
+		g.First = kept
+	}
+	if !row.Created.Before(g.Last.Created) {
+		g.Last = kept
+	}
+}
+
+// waitForDaemon is how long to wait for a daemon that runs beside before what its slot holds is read.
+const waitForDaemon = 10 * time.Second
+
+// compare finds the rows that are missing.
+func (r *Recovery) compare(ctx context.Context) (*Found, error) {
+	f := &Found{Missing: newRowset(), Unjudged: newRowset()}
+	snapshot, done, err := r.Server.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	id := r.state.identity
+	if base := r.state.base(); base != nil && base.ConfirmedFlush > 0 {
+		// Just before the slot's position: after each event that the slot has confirmed, and before each one that the stream will send.
+		f.next = checkpoint.Position{SystemID: id.SystemID, CommitLSN: base.ConfirmedFlush - 1}
+		f.next.Timeline = id.TimelineOf(f.next.CommitLSN)
+	}
+	job := r.Audit()
+	job.Lineage, job.Database, job.Predecessors = id, r.Server.Database(), r.state.predecessors()
+	job.Range, job.Count = r.Rows, f.next.CommitLSN
+	job.Progress, job.Note = r.Operator.Progress, func(s string) { r.Operator.Say("note: %s", s) }
+	job.Release, job.WALEnd = done, r.Server.WALEnd
+	job.Wait = waitForDaemon
+	// A daemon, or another run, may have been killed just before: what it has sent may still arrive.
+	job.NotBefore = r.began.Add(r.FenceWait)
+	job.Report, job.OnlyMissing = func(audit.Finding) error { return nil }, true
+	job.Later = func(topic, key string) error {
+		f.Later = append(f.Later, Key{topic, key})
+		return nil
+	}
+	job.Lost = func(row *audit.Row) error {
+		if !r.decided.Has(row.Topic, row.ID, row.Key) {
+			f.Missing.add(row, "")
+		}
+		return nil
+	}
+	job.Undecided = func(row *audit.Row, why string) error {
+		if !r.decided.Has(row.Topic, row.ID, row.Key) {
+			f.Unjudged.add(row, why)
+		}
+		return nil
+	}
+	if f.Result, err = job.Run(ctx, snapshot, slotReader{r}, r.Kafka, ""); err != nil {
+		return nil, err
+	}
+	f.next.Ordinal = f.Ordinals
+	r.Operator.Compared(f)
+	return f, nil
+}
+
+// slotReader reads the slot that the comparison rests on, as it is now.
+type slotReader struct{ r *Recovery }
+
+func (s slotReader) Read(ctx context.Context) (*replication.Slot, error) {
+	now := state{}
+	var err error
+	if now.daemon, now.recovery, err = s.r.Server.Slots(ctx); err != nil {
+		return nil, err
+	}
+	return now.base(), nil
+}
+
+func (s slotReader) Waiting(ctx context.Context, upTo pglogrepl.LSN, fn func(*router.Record) error) error {
+	return s.r.Server.Waiting(ctx, !s.r.state.usable(), upTo, fn)
+}
+
+// choose returns the rows to send, which may be none. nil: the operator has said no.
+func (r *Recovery) choose(ctx context.Context, f *Found) (Sets, error) {
+	chosen := Sets{}
+	if f.Missing.Rows > 0 {
+		ok, err := r.Operator.Ask(ctx, fmt.Sprintf("send %s?", human.Count(f.Missing.Rows, "row", "rows")))
+		if err != nil || !ok {
+			return nil, err
+		}
+		chosen = append(chosen, f.Missing.set)
+	}
+	if f.Unjudged.Rows == 0 {
+		return chosen, nil
+	}
+	if r.Unjudged == AskUnjudged {
+		if err := r.decideUnjudged(ctx, f); err != nil {
+			return nil, err
+		}
+	}
+	if r.Unjudged == SendUnjudged {
+		if err := r.checkCompacted(ctx, f); err != nil {
+			return nil, err
+		}
+		chosen = append(chosen, f.Unjudged.set)
+	}
+	return chosen, nil
+}
+
+// decideUnjudged asks what happens to the rows that cannot be judged.
+func (r *Recovery) decideUnjudged(ctx context.Context, f *Found) error {
+	rows := human.Count(f.Unjudged.Rows, "row", "rows")
+	ok, err := r.Operator.Decide(ctx, "send the "+rows+" that cannot be judged as well?")
+	if err == nil && ok {
+		r.Unjudged = SendUnjudged
+		return nil
+	}
+	if err == nil {
+		ok, err = r.Operator.Decide(ctx, "leave the "+rows+" for good, because they are delivered or not needed?")
+	}
+	if err == nil && ok {
+		r.Unjudged = LeaveUnjudged
+	}
+	return err
+}
+
+// checkCompacted refuses to send a row that cannot be judged to a compacted topic: if Kafka has a later event of the key, the older one would
+// become the state of the key, and compaction would delete the later one.
+func (r *Recovery) checkCompacted(ctx context.Context, f *Found) error {
+	if r.Compacted {
+		return nil
+	}
+	topics := slices.Sorted(maps.Keys(f.Unjudged.Topics))
+	compacted, err := r.Kafka.Compacted(ctx, topics)
+	if err != nil {
+		return err
+	}
+	return refuseCompacted(topics, compacted)
+}
+
+// refuseCompacted is the error if a topic is compacted, or is not known not to be.
+func refuseCompacted(topics []string, compacted map[string]bool) error {
+	for _, t := range topics {
+		is, known := compacted[t]
+		if known && !is {
+			continue
+		}
+		why := "is compacted"
+		if !known {
+			why = "may be compacted, because its configuration cannot be read (DescribeConfigs is not allowed)"
+		}
+		return exit.With(exit.Fault, fmt.Errorf("topic %s %s: an older event would become the state of its key, and Kafka would delete the later one; "+
+			"if that is wanted, give --compacted", t, why))
+	}
+	return nil
+}
+
+// send sends the chosen rows.
+func (r *Recovery) send(ctx context.Context, chosen Sets, next checkpoint.Position) error {
+	to := r.Open()
+	defer to.Close()
+	if !r.PositionHeader {
+		next = checkpoint.Position{}
+	}
+	job := &Job{
+		Router: r.Router, Poison: r.Poison, Wants: chosen.Has, Mark: router.Header{Name: audit.HeaderRecovered, Value: []byte(r.Run)},
+		Position: next, Origin: r.origin(next), Total: int64(chosen.Len()), Progress: r.Operator.Progress, Poisoned: r.Operator.Poisoned,
+		SkippedRow: r.decided.Add,
+	}
+	for i := range r.Tables {
+		job.Tables = append(job.Tables, Table{Number: i, Range: r.Rows})
+	}
+	// That of the comparison has ended. Of the chosen rows, those that were deleted since are not sent.
+	snapshot, done, err := r.Server.Snapshot(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if r.sent, err = job.Run(ctx, snapshot, to); err != nil {
+		to.Close()
+		r.sent.Records = to.Acked() // final after Close
+		return err
+	}
+	r.Operator.Say("%s sent, run %s%s", human.Count(int(r.sent.Records), "record", "records"), r.Run, r.sent.besides(r.Poison.Topic))
+	return nil
+}
+
+// origin is that of the records: of the next session, if that begins with a record of this run, so that they come after all earlier events.
+func (r *Recovery) origin(next checkpoint.Position) checkpoint.Origin {
+	s := r.state
+	o := checkpoint.Origin{Database: r.Server.Database(), Slot: r.Slot}
+	switch {
+	case r.Positions == nil:
+	case s.adopts() && !r.part() && !r.beside():
+		o.Epoch = s.adoption(r.Slot, 0, r.began).Epoch
+	case s.old != nil:
+		o.Epoch = s.old.EpochOf(next.CommitLSN)
+	}
+	return o
+}
+
+// besides says what became of rows that were not sent as they are.
+func (s Sent) besides(deadTopic string) string {
+	var text string
+	if n := s.DeadLettered; n > 0 {
+		text += fmt.Sprintf(", %d of them to %s", n, deadTopic)
+	}
+	if n := s.Skipped; n > 0 {
+		text += fmt.Sprintf("; %s skipped by policy", human.Count(int(n), "row was", "rows were"))
+	}
+	return text
+}

@@ -1,0 +1,47 @@
+package replication
+
+import "context"
+
+// Published returns the values that [Stream.Published] and [Stream.Altered] of before would have in a session that begins now.
+// before may be "". The slot need not exist.
+func (s *Source) Published(ctx context.Context, before string) (now, altered string, err error) {
+	control, err := s.cfg.dialControl(ctx)
+	if err != nil {
+		return "", "", err
+	}
+	defer closeControl(control)
+	st := Stream{cfg: &s.cfg, control: control, members: &s.members}
+	if err := st.readCatalog(ctx); err != nil {
+		return "", "", err
+	}
+	if before != "" {
+		altered, err = st.Altered(ctx, before)
+	}
+	return st.Published(), altered, err
+}
+
+// CheckSlot returns an error if the slot is not one that the daemon can use, in the database to which the source connects.
+func (s *Source) CheckSlot(slot *Slot, database string) error {
+	if slot.Kind != "logical" {
+		return fail(Unsuitable, "check slot "+s.cfg.Slot, "drop it, or let postgres.slot name another one", "it is a physical slot")
+	}
+	return s.cfg.checkSlot(slot, database)
+}
+
+// FailoverMajor is the first version whose slots standbys can copy.
+const FailoverMajor = 17
+
+// SetFailover has standbys copy the slot, on servers from FailoverMajor on. No client may use the slot. The copy of a slot does not have the
+// property (PostgreSQL, "Replication Management Functions"), and no function sets it, only a command of the replication protocol.
+func (s *Source) SetFailover(ctx context.Context) error {
+	conn, err := s.cfg.dialStream(ctx, 0, nil, &readTap{})
+	if err != nil {
+		return err
+	}
+	defer closeNow(conn)
+	// Names of slots need no quoting: CheckSlotName.
+	if _, err := conn.Exec(ctx, "ALTER_REPLICATION_SLOT "+s.cfg.Slot+" (FAILOVER true)").ReadAll(); err != nil {
+		return classify("have standbys copy slot "+s.cfg.Slot, inspecting, err)
+	}
+	return nil
+}
