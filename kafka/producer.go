@@ -147,16 +147,9 @@ func (p *Producer) Check(rec *router.Record) (alone bool, poison *router.Poison)
 	if t.aloneAbove == 0 || rough <= t.aloneAbove {
 		return false, nil
 	}
-	if rough+reserve(rough) <= t.limit {
+	size, is := tooLarge(rec, t.limit, p.cluster.codec)
+	if !is {
 		return true, nil
-	}
-	size := rough
-	if rough <= hugeLimit {
-		exact, err := exactSize(rec, p.cluster.codec)
-		if err == nil && exact <= t.limit {
-			return true, nil
-		}
-		size = exact
 	}
 	return false, &router.Poison{
 		Cause: router.TooLarge, Topic: t.name,

@@ -44,6 +44,32 @@ func batchLimit(topicLimit, most int) int {
 	return min(most, max(1, topicLimit-reserve(topicLimit)))
 }
 
+// tooLarge reports whether a batch with only rec is larger than limit, the topic's max.message.bytes, and its size: an upper bound if it is
+// not.
+func tooLarge(rec *router.Record, limit int, codec sarama.CompressionCodec) (size int, is bool) {
+	size = roughSize(rec)
+	if size+reserve(size) <= limit {
+		return size, false
+	}
+	if size <= hugeLimit {
+		exact, err := exactSize(rec, codec)
+		if err == nil && exact <= limit {
+			return exact, false
+		}
+		size = exact
+	}
+	return size, true
+}
+
+// TooLarge reports whether the record is larger than limit, a topic's max.message.bytes, as the daemon judges it. 0: the limit is not known.
+func (c *Client) TooLarge(rec *router.Record, limit int) bool {
+	if limit == 0 {
+		limit = unknownLimit
+	}
+	_, is := tooLarge(rec, limit, c.cluster.codec)
+	return is
+}
+
 // exactSize returns the size of a batch with only rec, encoded and compressed as by sarama.
 func exactSize(rec *router.Record, codec sarama.CompressionCodec) (int, error) {
 	packed, err := compress(codec, encodeRecord(rec))

@@ -224,25 +224,8 @@ func (l *spanLookup) offsets(ctx context.Context, addr string, spans []*Span, wh
 	return out, nil
 }
 
-// Compacted reports which topics Kafka compacts: of records with the same key only the last one is sure to be there. A topic is
-// missing in the map if its configuration may not be read.
-func (c *Client) Compacted(ctx context.Context, topics []string) (map[string]bool, error) {
-	ctl := c.takeControl("")
-	defer c.returnControl(ctl)
-	for p := (patience{client: c}); ; {
-		out, err := ctl.compacted(ctx, topics)
-		if err == nil {
-			return out, nil
-		}
-		if err = p.wait(ctx, err); ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-		if err != nil {
-			return nil, &failure{op: "find out whether topics are compacted", permissions: "DescribeConfigs on the topics", err: err}
-		}
-	}
-}
-
+// compacted reports which topics Kafka compacts: of records with the same key only the last one is sure to be there. A topic is missing in
+// the map if its configuration may not be read.
 func (c *control) compacted(ctx context.Context, topics []string) (map[string]bool, error) {
 	settings, err := c.describe(ctx, topics, []string{"cleanup.policy"})
 	if err != nil {

@@ -118,7 +118,7 @@ func (r *realEnds) spans(ctx context.Context, t *testing.T, authority *testcert.
 		if !slices.Equal(got, []int64{19}) {
 			t.Errorf("read %v", got)
 		}
-		if known, err := c.Compacted(ctx, []string{topic, "span-time"}); err != nil || !known[topic] || known["span-time"] || len(known) != 2 {
+		if known, err := c.Retention(ctx, []string{topic, "span-time"}); err != nil || !known[topic].Compact || known["span-time"].Compact || len(known) != 2 {
 			t.Errorf("compacted: %v, %v", known, err)
 		}
 	})
@@ -143,7 +143,7 @@ func (r *realEnds) spans(ctx context.Context, t *testing.T, authority *testcert.
 			if err == nil || !strings.Contains(err.Error(), "remedy: grant the user Read and Describe on topic "+topic) {
 				t.Errorf("read: %v", err)
 			}
-			if known, err := c.Compacted(ctx, []string{topic}); err != nil || len(known) > 0 {
+			if known, err := c.Retention(ctx, []string{topic}); err != nil || len(known) > 0 {
 				t.Errorf("compacted: %v, %v", known, err)
 			}
 		}

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -402,18 +403,25 @@ func TestSpanCompacted(t *testing.T) {
 		t.Errorf("from a gap: %v", again)
 	}
 
-	known, err := c.Compacted(t.Context(), []string{"t", "missing"})
-	if err != nil || len(known) != 1 || !known["t"] {
-		t.Errorf("compacted: %v %v", known, err)
+	known, err := c.Retention(t.Context(), []string{"t", "missing"})
+	if err != nil || len(known) != 1 || !known["t"].Compact || known["t"].Delete || known["t"].Time >= 0 {
+		t.Errorf("settings: %v %v", known, err)
 	}
 	f.createTopic(t, "plain", 1, nil)
-	f.createTopic(t, "both", 1, map[string]string{"cleanup.policy": "delete,compact"})
-	if known, err = c.Compacted(t.Context(), []string{"t", "plain", "both"}); err != nil || len(known) != 3 || known["plain"] || !known["both"] {
-		t.Errorf("compacted: %v %v", known, err)
+	f.createTopic(t, "both", 1, map[string]string{
+		"cleanup.policy": "delete,compact", "retention.ms": "9223372036854775807", "retention.bytes": "7", "delete.retention.ms": "5",
+		"message.timestamp.type": "LogAppendTime", "max.message.bytes": "3000",
+	})
+	want := map[string]Retention{
+		"plain": {Delete: true, Time: 7 * 24 * time.Hour, Bytes: -1, Tombstones: 24 * time.Hour, MaxMessage: 1048588},
+		"both":  {Delete: true, Compact: true, Time: -time.Millisecond, Bytes: 7, Tombstones: 5 * time.Millisecond, Appended: true, MaxMessage: 3000},
+	}
+	if known, err = c.Retention(t.Context(), []string{"plain", "both"}); err != nil || !maps.Equal(known, want) {
+		t.Errorf("settings: %+v %v", known, err)
 	}
 	f.denyConfigs("t")
-	if known, err = c.Compacted(t.Context(), []string{"t", "plain"}); err != nil || len(known) != 1 {
-		t.Errorf("compacted, without permission: %v %v", known, err)
+	if known, err = c.Retention(t.Context(), []string{"t"}); err != nil || len(known) != 0 {
+		t.Errorf("settings, without permission: %v %v", known, err)
 	}
 }
 

@@ -25,7 +25,7 @@ func TestSimFailover(t *testing.T) {
 		return simOptions{seed: seed, failovers: true, dedup: seed%2 == 0, dead: seed%4 < 2, twice: seed%20 == 0}, i < n
 	})
 	if !t.Failed() {
-		res.mustReach(t, markNames[failedOver:marks], 3000)
+		res.mustReach(t, markNames[failedOver:restoredLower], 3000)
 	}
 }
 

@@ -78,6 +78,7 @@ type flight struct {
 	at     time.Time // when it left; zero: it has not
 	again  string    // why it must not leave
 	record *simRecord
+	header simHeader
 }
 
 func newSimKafka(w *world) *simKafka {
@@ -241,7 +242,7 @@ func (s *simSink) Send(rec *router.Record, n uint64) error {
 	}
 	w.reached[refusedAlone] = w.reached[refusedAlone] || e.tx.commit <= p.singlyUntil
 	s.cursor, s.last, s.sent, s.newest = e.order+1, n, true, e.tx.commit
-	f := &flight{n: n, e: e, by: s, dead: rec.Topic == deadTopic, record: w.copied(e, rec)}
+	f := &flight{n: n, e: e, by: s, dead: rec.Topic == deadTopic, record: w.copied(e, rec), header: w.headerOf(e, rec)}
 	f.again = s.repeats(f)
 	was := &e.digest[0]
 	if f.dead {
@@ -277,11 +278,11 @@ func (st *simStream) sees(e *event) bool { return st != nil && st.inTx && st.beg
 
 // wrong compares a record with its row.
 func (e *event) wrong(rec *router.Record, id replication.Identity, at *placement) string {
-	want := checkpoint.Position{SystemID: id.SystemID, Timeline: id.TimelineOf(e.tx.commit), CommitLSN: e.tx.commit, Ordinal: uint32(e.ordinal)}.String()
-	position := ""
+	want := checkpoint.Position{SystemID: id.SystemID, Timeline: id.TimelineOf(e.tx.commit), CommitLSN: e.tx.commit, Ordinal: uint32(e.ordinal)}
+	var position checkpoint.Position
 	for _, h := range rec.Headers {
-		if h.Name == "outboxcdc-position" {
-			position = string(h.Value)
+		if h.Name == router.HeaderPosition {
+			position, _ = checkpoint.ParsePosition(string(h.Value)) // headerOf reports errors
 		}
 	}
 	topic, key := at.topicName(e.lane), e.key
@@ -344,6 +345,7 @@ func (f *flight) store() {
 	case e.storedBy.p != f.by.p:
 		w.reached[repeatAfterKill] = true
 	}
+	f.consume()
 	e.stored++
 	e.storedBy = f.by
 }

@@ -146,7 +146,7 @@ func newSimPG(w *world) *simPG {
 		start = 0xFFFF_F800 + pglogrepl.LSN(w.IntN(0x800))&^7
 	}
 	pg := &simPG{
-		w: w, id: replication.Identity{SystemID: 7, Timeline: 1}, xid: 700, other: &other,
+		w: w, id: replication.Identity{SystemID: 7, Database: simDatabase, Timeline: 1}, xid: 700, other: &other,
 		tables: []*walsendertest.Table{&base, &wider, &leaf}, end: start, flushedEnd: start, confirmed: start, saved: start, highest: start, copies: [simStandbys]pglogrepl.LSN{start, start},
 		async: w.IntN(6) == 0, trickle: w.IntN(2) == 0,
 	}

@@ -102,6 +102,7 @@ const (
 	deliveredIsLost
 	newerCopy
 	olderCopy
+	restoredLower // only in runs of restores
 	marks
 )
 
@@ -144,6 +145,7 @@ var markNames = [marks]string{
 	recoverActive: "recover meets a daemon that was started before it held the slot",
 	failedOver:    "a standby promoted", deliveredIsLost: "a standby promoted that lacks a delivered transaction",
 	newerCopy: "a standby promoted whose copy of the slot is newer than the slot", olderCopy: "likewise, older",
+	restoredLower: "an event on a timeline with a lower number than the one before it",
 }
 
 // spoken sets the marks for a log line of the relay. w.mu is held.

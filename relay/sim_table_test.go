@@ -373,8 +373,8 @@ func (k *simRecords) put(at simPartition, r *simRecord) {
 	k.copies[r.e]++
 }
 
-// Spans returns all partitions, up to their ends of now.
-func (r *simReader) Spans(ctx context.Context, topics []string, _ time.Time) (spans []kafka.Span, missing []string, err error) {
+// Spans returns all partitions, from the first record since a time up to their ends of now.
+func (r *simReader) Spans(ctx context.Context, topics []string, since time.Time) (spans []kafka.Span, missing []string, err error) {
 	w := r.p.w
 	r.p.spend(ctx, readRecords, 3*time.Millisecond)
 	w.mu.Lock()
@@ -393,15 +393,33 @@ func (r *simReader) Spans(ctx context.Context, topics []string, _ time.Time) (sp
 			count = k.now.counts[topic]
 		}
 		for n := range count {
-			spans = append(spans, kafka.Span{Topic: name, Partition: int32(n), End: int64(len(k.records[simPartition{topic, n}]))})
+			log := k.records[simPartition{topic, n}]
+			from := slices.IndexFunc(log, func(r *simRecord) bool { return !r.Time.Before(since) })
+			if from < 0 {
+				from = len(log)
+			}
+			spans = append(spans, kafka.Span{Topic: name, Partition: int32(n), From: int64(from), End: int64(len(log))})
 		}
 	}
 	return spans, nil, nil
 }
 
-// Compacted returns that no topic is.
-func (r *simReader) Compacted(context.Context, []string) (map[string]bool, error) {
-	return map[string]bool{simTopics[0]: false, simTopics[1]: false, simTopics[2]: false}, nil
+// Retention returns the settings of the topics.
+func (r *simReader) Retention(_ context.Context, topics []string) (map[string]kafka.Retention, error) {
+	out := map[string]kafka.Retention{}
+	for _, topic := range topics {
+		out[topic] = kafka.Retention{Delete: true, Time: 7 * 24 * time.Hour, Bytes: -1, Tombstones: 24 * time.Hour, MaxMessage: 1 << 20}
+	}
+	return out, nil
+}
+
+// TooLarge reports whether Kafka refuses the event.
+func (r *simReader) TooLarge(rec *router.Record, _ int) bool {
+	w := r.p.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	i, err := strconv.Atoi(string(rec.ID))
+	return err == nil && i >= 0 && i < len(w.pg.events) && w.pg.events[i].poison == hopeless
 }
 
 // ReadSpan reads a partition. It takes no time, because several are read side by side.
@@ -409,7 +427,7 @@ func (r *simReader) ReadSpan(_ context.Context, s *kafka.Span, fn func(*kafka.Re
 	w := r.p.w
 	w.mu.Lock()
 	var records []kafka.Record
-	for _, rec := range w.kafka.records[simPartition{slices.Index(simTopics[:], s.Topic), int(s.Partition)}][:s.End] {
+	for _, rec := range w.kafka.records[simPartition{slices.Index(simTopics[:], s.Topic), int(s.Partition)}][s.From:s.End] {
 		if !rec.lost {
 			records = append(records, rec.Record)
 		}

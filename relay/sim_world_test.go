@@ -58,6 +58,7 @@ type world struct {
 	sick       []condition       // that are active
 	over       bool              // the run ends
 	lastOp     string
+	headers    simHeaders
 }
 
 func newWorld(o simOptions) *world {
@@ -69,7 +70,8 @@ func newWorld(o simOptions) *world {
 		w.story = &strings.Builder{}
 	}
 	w.cfg.MaxEvents = 1 + w.IntN(30)
-	w.cfg.MessagePrefix = simPrefix
+	w.cfg.MessagePrefix, w.cfg.Slot = simPrefix, "slot"
+	w.headers.owner = map[simHeader]*event{}
 	// No whole seconds: timers that start and end together would make runs differ.
 	w.cfg.ParkAfter = time.Duration(10+w.IntN(30))*time.Second + 1_000_037
 	w.cfg.ShutdownTimeout = time.Duration(1+w.IntN(10))*time.Second + 3_000_011
@@ -421,8 +423,8 @@ func digest(rec *router.Record) uint64 {
 	add(rec.Key)
 	add(rec.Value)
 	for _, x := range rec.Headers {
-		if x.Name == HeaderTopic {
-			continue // the destination is compared with the settings
+		if x.Name == HeaderTopic || x.Name == router.HeaderPosition {
+			continue // the destination is compared with the settings, and the position in wrong and headerOf
 		}
 		add([]byte(x.Name))
 		add(x.Value)

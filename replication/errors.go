@@ -53,6 +53,9 @@ type Error struct {
 
 func (e *Error) Error() string {
 	s := e.Op + ": " + e.Err.Error()
+	if hint := Hint(e.Err); hint != "" {
+		s += "; hint of the server: " + hint
+	}
 	if e.Remedy != "" {
 		s += "; remedy: " + e.Remedy
 	}
@@ -81,6 +84,25 @@ func LacksPrivilege(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pg.Code == insufficientPrivilege
 }
+
+// Hint returns the hint that the server has added to its error, or "".
+func Hint(err error) string {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pg.Hint
+	}
+	return ""
+}
+
+// PluginRefused reports whether the server does not load the output plugin, because output_plugin_libraries does not name it. The minor releases of
+// August 2026 introduced that setting. Its SQLSTATE is that of a missing privilege, and its text is translated.
+func PluginRefused(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == insufficientPrivilege && pg.Routine == "StartupDecodingContext"
+}
+
+// PluginRemedy is the remedy if [PluginRefused].
+const PluginRemedy = "add pgoutput to the server's setting output_plugin_libraries (ALTER SYSTEM SET output_plugin_libraries = pgoutput, <what it names now>), " +
+	"and reload the configuration (SELECT pg_reload_conf())"
 
 // phase is when the server sent an error: the meaning of a SQLSTATE depends on it.
 type phase int
@@ -114,6 +136,10 @@ func classify(op string, ph phase, err error) *Error {
 	case "28P01", "28000": // invalid_password, invalid_authorization_specification
 		out.Kind, out.Remedy = Credentials, "check user, password and pg_hba.conf"
 	case insufficientPrivilege:
+		if PluginRefused(pg) {
+			out.Kind, out.Remedy = PrivilegeMissing, PluginRemedy
+			break
+		}
 		out.Kind, out.Remedy = PrivilegeMissing, "the role needs REPLICATION, CONNECT and SELECT on the outbox: see outboxcdc setup sql"
 	case "55006": // object_in_use
 		out.Kind = SlotActive

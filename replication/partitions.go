@@ -115,10 +115,7 @@ func (u *UnpublishedTable) err(kind Kind) error {
 // FindUnpublished returns a partition or child of the table with rows that the server does not publish as rows of the table, or nil. A
 // child that is one of the outboxes is published. It prepares no statement, because a pooler may be in between.
 func FindUnpublished(ctx context.Context, conn *pgx.Conn, schema, name string, outboxes []Table) (*UnpublishedTable, error) {
-	schemas, names := []string{}, []string{} // never nil, which would be NULL
-	for i := range outboxes {
-		schemas, names = append(schemas, outboxes[i].Schema), append(names, outboxes[i].Name)
-	}
+	schemas, names := namesOf(outboxes)
 	var row []string
 	err := conn.QueryRow(ctx, `
 WITH RECURSIVE tree AS (

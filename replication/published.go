@@ -11,6 +11,9 @@ func (s *Source) Published(ctx context.Context, before string) (now, altered str
 	}
 	defer closeControl(control)
 	st := Stream{cfg: &s.cfg, control: control, members: &s.members}
+	if err := st.readServer(ctx); err != nil {
+		return "", "", err
+	}
 	if err := st.readCatalog(ctx); err != nil {
 		return "", "", err
 	}
@@ -20,12 +23,12 @@ func (s *Source) Published(ctx context.Context, before string) (now, altered str
 	return st.Published(), altered, err
 }
 
-// CheckSlot returns an error if the slot is not one that the daemon can use, in the database to which the source connects.
-func (s *Source) CheckSlot(slot *Slot, database string) error {
+// CheckSlot returns an error if the slot is not one that the daemon can use, in this database of a server of this major version.
+func (s *Source) CheckSlot(slot *Slot, database string, major int) error {
 	if slot.Kind != "logical" {
 		return fail(Unsuitable, "check slot "+s.cfg.Slot, "drop it, or let postgres.slot name another one", "it is a physical slot")
 	}
-	return s.cfg.checkSlot(slot, database)
+	return s.cfg.checkSlot(slot, database, major)
 }
 
 // FailoverMajor is the first version whose slots standbys can copy.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -37,6 +38,7 @@ type Slot struct {
 	InactiveSince    *time.Time // PostgreSQL 17 and later; nil while the slot is active
 	WALStatus        string     // reserved, extended, unreserved, lost
 	Invalidation     string     // reason, PostgreSQL 17 and later; "" when valid
+	TwoPhase         bool       // the server sends prepared transactions before they are committed
 	Failover         bool
 	Synced           bool   // the slot is a standby's copy of a primary's slot
 	SafeWALBytes     *int64 // WAL that may still be written until the slot can be lost; nil: the server sets no limit
@@ -76,7 +78,7 @@ func (s *Slot) Lost() bool { return s.WALStatus == "lost" || s.Invalidation != "
 const slotSQL = `
 SELECT s.slot_name::text, s.slot_type, coalesce(s.plugin::text, ''), coalesce(s.database::text, ''), coalesce(s.datoid, 0), s.temporary, s.active, coalesce(s.active_pid, 0),
        coalesce(a.application_name, ''), coalesce(host(a.client_addr), ''), (to_jsonb(s)->>'inactive_since')::timestamptz,
-       coalesce(s.wal_status, ''), coalesce(to_jsonb(s)->>'invalidation_reason', ''),
+       coalesce(s.wal_status, ''), coalesce(to_jsonb(s)->>'invalidation_reason', ''), s.two_phase,
        coalesce((to_jsonb(s)->>'failover')::bool, false), coalesce((to_jsonb(s)->>'synced')::bool, false), s.safe_wal_size,
        coalesce(s.restart_lsn, '0/0')::text, coalesce(s.confirmed_flush_lsn, '0/0')::text,
        (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END)::text
@@ -122,7 +124,7 @@ func scanSlot(row pgx.Row) (name string, _ *Slot, err error) {
 	var restart, confirmed, server string
 	if err := row.Scan(&name, &s.Kind, &s.Plugin, &s.Database, &s.DatabaseOID, &s.Temporary, &s.Active, &s.ActivePID,
 		&s.ActiveName, &s.ActiveAddress, &s.InactiveSince, &s.WALStatus, &s.Invalidation,
-		&s.Failover, &s.Synced, &s.SafeWALBytes, &restart, &confirmed, &server); err != nil {
+		&s.TwoPhase, &s.Failover, &s.Synced, &s.SafeWALBytes, &restart, &confirmed, &server); err != nil {
 		return "", nil, err
 	}
 	for _, f := range []struct {
@@ -170,7 +172,7 @@ func (c *Config) refuseUnfinished(s *Slot) error {
 }
 
 // checkSlot returns an error if we cannot use the slot.
-func (c *Config) checkSlot(s *Slot, database string) error {
+func (c *Config) checkSlot(s *Slot, database string, major int) error {
 	op := "check slot " + c.Slot
 	if s.Plugin != "pgoutput" {
 		return fail(Unsuitable, op, "create one with plugin pgoutput", "its output plugin is %s", s.Plugin)
@@ -178,8 +180,22 @@ func (c *Config) checkSlot(s *Slot, database string) error {
 	if s.Database != database {
 		return fail(Unsuitable, op, "point postgres.url at the slot's database", "it belongs to database %s, we are in %s", s.Database, database)
 	}
+	if s.TwoPhase {
+		return fail(Unsuitable, op, TwoPhaseRemedy(c.Slot, major), TwoPhaseReason)
+	}
 	if s.ConfirmedFlush == 0 {
 		return fail(Unavailable, op, "", "it has no confirmed_flush_lsn, because it is still being created")
 	}
 	return nil
+}
+
+// TwoPhaseReason is why the daemon reads no slot with two_phase.
+const TwoPhaseReason = "it has two_phase: the server sends a prepared transaction before it is committed, which cannot be taken back from Kafka if it is rolled back"
+
+// TwoPhaseRemedy returns how to get a slot without two_phase. Since PostgreSQL 18 a slot can lose it.
+func TwoPhaseRemedy(slot string, major int) string {
+	if major < 18 {
+		return fmt.Sprintf("SELECT pg_drop_replication_slot('%s'), then run outboxcdc recover, which creates the slot again and delivers the events that no stream has", slot)
+	}
+	return fmt.Sprintf("while no client uses the slot, over a replication connection (psql \"replication=database …\"): ALTER_REPLICATION_SLOT %s ( TWO_PHASE false )", slot)
 }

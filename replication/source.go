@@ -146,24 +146,32 @@ func (s *Source) inspect(ctx context.Context, st *Stream) error {
 
 // checkServer checks server, slot and publication, and reads the catalogs.
 func (st *Stream) checkServer(ctx context.Context) (*Slot, error) {
+	if err := st.readServer(ctx); err != nil {
+		return nil, err
+	}
 	slot, err := st.cfg.readSlot(ctx, st.control)
 	if err != nil {
 		return nil, err
 	}
-	if err := st.cfg.checkSlot(slot, st.control.Config().Database); err != nil {
+	if err := st.cfg.checkSlot(slot, st.control.Config().Database, st.server.Major()); err != nil {
 		return nil, err
 	}
 	return slot, st.readCatalog(ctx)
 }
 
-// readCatalog checks server and publication, and reads the catalogs.
-func (st *Stream) readCatalog(ctx context.Context) (err error) {
+// readServer reads the server's version, which must be supported.
+func (st *Stream) readServer(ctx context.Context) (err error) {
 	if st.server, err = ReadServer(ctx, st.control); err != nil {
 		return err
 	}
 	if st.server.Major() < minMajor {
 		return fail(Unsuitable, "read the server's version", "use PostgreSQL 14 to 18", "PostgreSQL %s is not supported", st.server.VersionText)
 	}
+	return nil
+}
+
+// readCatalog checks the publication, and reads the catalogs.
+func (st *Stream) readCatalog(ctx context.Context) (err error) {
 	st.cat, err = st.cfg.readCatalog(ctx, st.control, st.server.Major(), st.members)
 	return err
 }

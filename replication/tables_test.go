@@ -282,6 +282,40 @@ func TestInherited(t *testing.T) {
 	}
 }
 
+// TestSimilar: a name is similar if it differs in case, signs, a plural ending or the schema.
+func TestSimilar(t *testing.T) {
+	b := newBench(t, "18")
+	for _, schema := range []string{"sales", `"Sales"`, "pg_catalog"} {
+		if schema != "pg_catalog" {
+			b.exec(`CREATE SCHEMA ` + schema)
+		}
+	}
+	for _, table := range []string{`"Outbox"`, `"OUT_BOX"`, "outboxes", "sales.outbox", `"Sales"."Outboxes"`, "mailbox", "outbox_event", `"OutboxEvents"`, "outbox_entry", `"OutboxEntries"`, `"o'""utbox"`} {
+		b.exec(`CREATE TABLE ` + table + ` ()`)
+	}
+	b.exec(`CREATE VIEW "outbox s" AS SELECT 1`)
+	b.exec(`CREATE TABLE parted (id int) PARTITION BY RANGE (id)`)
+	b.exec(`CREATE TABLE "out-box" PARTITION OF parted DEFAULT`)
+	for name, want := range map[string][]string{
+		"outbox":         {`public."OUT_BOX"`, `public."Outbox"`, `public."o'""utbox"`, "public.outboxes", `"Sales"."Outboxes"`, "sales.outbox"},
+		"outbox_events":  {`public."OutboxEvents"`, "public.outbox_event"},
+		"outboxentries":  {`public."OutboxEntries"`, "public.outbox_entry"},
+		"MAILBOX":        {"public.mailbox"},
+		"outbox_message": nil,
+	} {
+		got, err := FindSimilar(t.Context(), b.sql, "public", name, nil)
+		slices.Sort(got)
+		slices.Sort(want)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("similar to %s are %v (%v), want %v", name, got, err, want)
+		}
+	}
+	got, err := FindSimilar(t.Context(), b.sql, "public", "outbox_events", []Table{{Schema: "public", Name: "OutboxEvents"}})
+	if err != nil || !slices.Equal(got, []string{"public.outbox_event"}) {
+		t.Errorf("without an outbox: %v, %v", got, err)
+	}
+}
+
 // TestLockedPartition: a lock on an old partition (VACUUM FULL, long DDL) delays neither Open nor Resolve of other partitions.
 func TestLockedPartition(t *testing.T) {
 	for _, major := range []string{"14", "18"} {

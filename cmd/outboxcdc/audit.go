@@ -27,7 +27,7 @@ func newAuditCommand(load func() (*config.Config, error)) *cobra.Command {
 		Long: "Compare the rows of the outbox tables with the records in Kafka. The comparison is exact while applications write and the\n" +
 			"daemon runs: it takes a snapshot of the tables, waits until the slot has confirmed all of it, and then reads Kafka to its end. It\n" +
 			"only reads. It needs SELECT on the tables and Read on the topics. Rows that were deleted cannot be compared: choose a time in which\n" +
-			"rows are kept (--since). Exit code: 0 nothing was found; 1 findings, or no row could be judged; 69 Postgres or Kafka is unavailable (docs/audit.md).",
+			"rows are kept (--since). Exit code: 0 nothing was found; 1 findings, or rows that Kafka should have could not be judged; 69 Postgres or Kafka is unavailable (docs/audit.md).",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, err := load()
@@ -113,6 +113,9 @@ func (a *auditor) run(ctx context.Context, cfg *config.Config) error {
 	}
 	if res.Blind() {
 		return exit.Logged(exit.Fault, errors.New("none of the rows could be judged"))
+	}
+	if len(res.Findings) == 0 && res.Young > 0 {
+		return exit.Logged(exit.Fault, errors.New("rows could not be judged of which Kafka should have the records"))
 	}
 	if !res.Clean() {
 		return exit.Logged(exit.Fault, errors.New("there are findings"))

@@ -33,7 +33,7 @@ func newAuditMetrics(reg prometheus.Registerer) *auditMetrics {
 		lastClean: gauge(lastCleanName, "When the last audit ended that judged rows and had no findings, in Unix time; 0: there was none."),
 		duration:  gauge("outboxcdc_audit_duration_seconds", "How long the last audit took."),
 		rows:      gauge("outboxcdc_audit_rows", "Rows that the last audit compared."),
-		unjudged:  gauge("outboxcdc_audit_unjudged", "Rows that the last audit could not judge, because Kafka may have deleted their records."),
+		unjudged:  gauge("outboxcdc_audit_unjudged", "Rows that the last audit could not judge, because Kafka may have deleted their records, or has others with their ids."),
 		records:   gauge("outboxcdc_audit_records", "Records that the last audit read."),
 		findings:  gauge("outboxcdc_audit_findings", "Findings of the last audit.", "kind"),
 	}

@@ -31,7 +31,7 @@ func auditText(t *tableSet, res *audit.Result, shown map[audit.Kind]int, notes [
 		{res.Waiting, "rows wait in the slot"},
 		{res.DeadLettered, "rows are dead letters"},
 		{res.Skipped, "rows are skipped by the poison policy"},
-		{res.Unjudged, "rows are not judged: Kafka may have deleted their records (retention or compaction)"},
+		{res.Unjudged, "rows are not judged"},
 		{res.Repeated, "records are identical duplicates"},
 		{res.Resent, "records were recovered, replayed or retried"},
 		{res.Newer, "records are newer than the snapshot"},
@@ -42,11 +42,18 @@ func auditText(t *tableSet, res *audit.Result, shown map[audit.Kind]int, notes [
 			say("  %10d %s", c.n, c.what)
 		}
 	}
+	for i := range res.Undecided {
+		say("not judged: %s", undecidedText(&res.Undecided[i]))
+	}
 	for _, n := range notes {
 		say("note: %s", n)
 	}
-	if res.Blind() && len(res.Findings) == 0 {
-		say("NOT JUDGED: Kafka may have deleted the records of all rows, so the audit says nothing about them (docs/audit.md)")
+	if len(res.Findings) == 0 && res.Blind() {
+		say("NOT JUDGED: none of the rows could be judged, so the audit says nothing about them (docs/audit.md)")
+		return b.String()
+	}
+	if len(res.Findings) == 0 && res.Young > 0 {
+		say("NOT JUDGED: Kafka should have records of %s that could not be judged (docs/audit.md)", human.Count(int(res.Young), "row", "rows"))
 		return b.String()
 	}
 	if res.Clean() && res.Unjudged > 0 {
@@ -65,6 +72,19 @@ func auditText(t *tableSet, res *audit.Result, shown map[audit.Kind]int, notes [
 	}
 	say("FINDINGS: %s (docs/audit.md says what each means and what to do)", strings.Join(found, ", "))
 	return b.String()
+}
+
+// undecidedText says which rows are not judged, and why.
+func undecidedText(u *audit.Undecided) string {
+	topic := u.Topic
+	if topic == "" {
+		topic = "(no topic: poison)"
+	}
+	times := ""
+	if u.First != nil {
+		times = fmt.Sprintf(", created from %s to %s", u.First.Format(time.RFC3339), u.Last.Format(time.RFC3339))
+	}
+	return fmt.Sprintf("%s of %s, topic %s%s: %s", human.Count(int(u.Rows), "row", "rows"), u.Table, topic, times, u.Why)
 }
 
 func readTopics(res *audit.Result) int {

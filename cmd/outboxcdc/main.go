@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outboxcdc/outboxcdc/internal/exit"
+	"github.com/outboxcdc/outboxcdc/replication"
 )
 
 func main() {
@@ -65,6 +66,9 @@ func execute(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	code := exit.Code(err)
 	if !exit.IsLogged(err) {
 		fmt.Fprintf(stderr, "outboxcdc: %v\n", err)
+		if hint := replication.Hint(err); hint != "" && !strings.Contains(err.Error(), hint) {
+			fmt.Fprintf(stderr, "hint of the server: %s\n", hint)
+		}
 		if code == exit.Usage {
 			fmt.Fprintf(stderr, "Run \"%s --help\" for usage.\n", cmd.CommandPath())
 		}

@@ -36,7 +36,7 @@ func (s *recoveryServer) Slots(ctx context.Context) (daemon, recovery *replicati
 	name, _ := s.names()
 	daemon, recovery, err = replication.ReadSlots(ctx, s.control, name)
 	if err == nil && daemon != nil && !daemon.Lost() {
-		err = s.source.CheckSlot(daemon, s.control.Config().Database)
+		err = s.source.CheckSlot(daemon, s.control.Config().Database, s.identity.Major)
 	}
 	return daemon, recovery, err
 }

@@ -203,6 +203,7 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 	f.DurationVar(&a.Timeout, "timeout", setup.DefaultTimeout, "how long to wait for locks and, for the slot, for open transactions")
 	f.BoolVar(&a.Function, "function", false, "also create the function "+sql.FunctionName+", with which the application writes events")
 	f.StringArrayVar(&a.Owners, "owner", nil, "a `role` that may own an existing table or function, in a schema where every role may create objects (as in public before PostgreSQL 15)")
+	f.BoolVar(&a.Create, "create-table", false, "create a missing table even if a table with a similar name exists")
 	f.BoolVar(&a.NoRole, "no-role", false, "do not create the role or grant privileges")
 	addNoSlotFlag(cmd, &noSlot)
 	f.BoolVar(&noTopic, "no-topic", false, "do not create the position topic, and do not connect to Kafka")

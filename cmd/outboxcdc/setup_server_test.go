@@ -97,6 +97,7 @@ func TestSetupOnServers(t *testing.T) {
 				{"odd", testOddNames},
 				{"partitioned", testPartitioned},
 				{"unfit", testUnfitObjects},
+				{"misspelt", testSimilar},
 				{"badpub", testUnfitPublications},
 				{"badslot", testUnfitSlots},
 				{"waits", testSlotWaits},
@@ -250,6 +251,33 @@ func testUnfitObjects(t *testing.T, d *database, _ string) {
 	wantError(t, err, exit.Fault, `database "unfit"`, `"elsewhere"`)
 }
 
+// testSimilar: a misspelt name is not created beside the table that the application writes to.
+func testSimilar(t *testing.T, d *database, _ string) {
+	d.exec(`CREATE TABLE "Outbox" (id uuid PRIMARY KEY, aggregate_type text, aggregate_id text, event_type text, payload json, headers jsonb)`)
+	for _, args := range [][]string{{"apply"}, {"apply", "--dry-run"}} {
+		_, err := d.setup("", args...)
+		wantError(t, err, exit.Fault, "nothing was changed", `table "public"."outbox" does not exist`, `outbox: {table: 'public."Outbox"'}`, "--create-table")
+	}
+	want(t, d.objects(), "0 0 0 0")
+	want(t, d.mustSetup("apply", "--dry-run", "--create-table"), `would create table "public"."outbox"`)
+	// What it proposes works.
+	yaml := func(table string) string {
+		return strings.Replace(d.yaml(), "\n", "\n"+table+"\n", 1)
+	}
+	out, err := runCommand(t, yaml(`outbox: {table: 'public."Outbox"'}`), "", "setup", "apply", "--url", d.s.SuperURL(d.name))
+	if err != nil || !strings.Contains(out, `table "public"."Outbox" already exists`) {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	// Tables of the same configuration are no neighbours, and an existing table needs no flag.
+	out, err = runCommand(t, yaml(`outboxes: [{table: 'public."Outbox"'}, {table: public.outboxes, route: {topic: other}}]`), "", "setup", "apply", "--dry-run", "--url", d.s.SuperURL(d.name))
+	if err == nil || strings.Contains(err.Error(), "similar") { // the publication has only the first
+		t.Errorf("%v\n%s", err, out)
+	}
+	d.exec(`CREATE SCHEMA "Sales"`)
+	_, err = runCommand(t, yaml(`outbox: {table: sales.outbox}`), "", "setup", "apply", "--url", d.s.SuperURL(d.name))
+	wantError(t, err, exit.Fault, "schema sales does not exist", `'public."Outbox"'`)
+}
+
 func testUnfitPublications(t *testing.T, d *database, major string) {
 	d.mustSetup("apply")
 	d.exec(`CREATE TABLE other (id int)`)
@@ -273,7 +301,7 @@ func testUnfitPublications(t *testing.T, d *database, major string) {
 	wantError(t, err, exit.Fault, "slot badpub exists but publication badpub does not", "setup destroy")
 }
 
-func testUnfitSlots(t *testing.T, d *database, _ string) {
+func testUnfitSlots(t *testing.T, d *database, major string) {
 	d.mustSetup("apply")
 	other := newDatabase(t, d.s, "badslot_other")
 	for _, test := range []struct {
@@ -295,6 +323,10 @@ func testUnfitSlots(t *testing.T, d *database, _ string) {
 		}
 	}
 	other.exec(`SELECT pg_drop_replication_slot('badslot')`)
+	d.exec(`SELECT pg_create_logical_replication_slot('badslot', 'pgoutput', false, true)`)
+	_, err := d.setup("", "apply")
+	wantError(t, err, exit.Fault, "it has two_phase", map[bool]string{true: "TWO_PHASE false", false: "pg_drop_replication_slot('badslot'), then run outboxcdc recover"}[major == "18"])
+	d.mustSetup("destroy", "--yes")
 }
 
 func testSlotWaits(t *testing.T, d *database, _ string) {

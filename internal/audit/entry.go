@@ -17,6 +17,7 @@ type Row struct {
 	Topic   string
 	Key     []byte
 	Created time.Time // zero: the table has no such column
+	Sent    time.Time // the time that its record has, if a column sets it; zero: when it was sent
 	Content uint64    // hash of topic, key, value and headers
 	Value   uint64    // hash of the value
 	Poison  string    // the cause, if no record can be made of the row
@@ -81,6 +82,11 @@ func (c *Comparison) encodeRow(b []byte, r *Row) []byte {
 		created = r.Created.UnixMicro()
 	}
 	b = binary.AppendVarint(b, created)
+	sent := int64(0)
+	if !r.Sent.IsZero() {
+		sent = r.Sent.UnixMilli()
+	}
+	b = binary.AppendVarint(b, sent)
 	b = binary.BigEndian.AppendUint64(b, r.Content)
 	b = binary.BigEndian.AppendUint64(b, r.Value)
 	b = appendBytes(b, []byte(r.Poison))
@@ -211,6 +217,9 @@ func (c *Comparison) decodeRow(r *reader, id []byte) Row {
 	row := Row{ID: id, Table: int(r.uint()), Topic: c.topicName(r), Key: r.bytes()}
 	if created := r.int(); created != 0 {
 		row.Created = time.UnixMicro(created).UTC()
+	}
+	if sent := r.int(); sent != 0 {
+		row.Sent = time.UnixMilli(sent).UTC()
 	}
 	row.Content, row.Value, row.Poison, row.Skipped = r.fixed(), r.fixed(), string(r.bytes()), r.bool()
 	row.ByID, row.OwnPartition, row.Partition = r.bool(), r.bool(), int32(r.uint())

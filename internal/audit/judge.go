@@ -24,6 +24,8 @@ type Judge struct {
 	Newer func(checkpoint.Position) bool
 	// Abandoned says why the server does not have the transaction of a position any more; "": it may have it.
 	Abandoned func(checkpoint.Position) string
+	// Refuse marks a row without a record as poison if Kafka does not take its record; nil: it takes all.
+	Refuse func(*Row)
 	// Deleted says why Kafka may have deleted the record of a row; "": it has not, except that compaction may have.
 	Deleted func(*Row) string
 	// Hides reports whether compaction may have deleted the record of a row, if a later record had its key. nil: it has deleted nothing.
@@ -134,6 +136,9 @@ func (c *Comparison) reportDiffering(x *candidate, j *Judge) error {
 // judgeMissing explains why an event has no record, or reports it.
 func (c *Comparison) judgeMissing(g *group, x *candidate, j *Judge) error {
 	row := &x.row
+	if row.Poison == "" && j.Refuse != nil {
+		j.Refuse(row)
+	}
 	switch {
 	case x.waits:
 		c.counts.Waiting++

@@ -2,7 +2,6 @@ package audit
 
 import (
 	"context"
-	"fmt"
 	"runtime"
 	"slices"
 	"time"
@@ -15,7 +14,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// KafkaMargin is how much earlier than Since Kafka is read: clocks differ, and created_at may be a little later than the record's time.
+// KafkaMargin is how much earlier than the rows Kafka is read: clocks differ, and created_at may be a little later than the record's time.
 const KafkaMargin = 10 * time.Minute
 
 // localMargin is KafkaMargin for a created_at without a time zone: it is taken as UTC, and can be local time.
@@ -35,17 +34,16 @@ func (r *run) readKafka(ctx context.Context) error {
 		names = append(names, t)
 	}
 	slices.Sort(names)
-	since := time.Time{}
-	if !r.Range.Since.IsZero() && !r.WholeLogs {
-		since = r.Range.Since.Add(-r.margin())
-	}
 	select {
 	case <-time.After(time.Until(r.NotBefore)):
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	spans, missing, err := r.log.Spans(ctx, names, since)
+	spans, missing, err := r.log.Spans(ctx, names, r.since())
 	if err != nil {
+		return err
+	}
+	if err := r.readSettings(ctx, names); err != nil {
 		return err
 	}
 	for _, t := range missing {
@@ -56,7 +54,10 @@ func (r *run) readKafka(ctx context.Context) error {
 	r.res.Spans = spans
 	total, done := int64(0), int64(0)
 	for i := range spans {
-		total += spans[i].End - spans[i].From
+		s := &spans[i]
+		total += s.End - s.From
+		// Whether there is a gap before the first record that is read is not known, unless it is the first one of the log.
+		r.topicLog(s.Topic).part(s.Partition).next = s.First
 	}
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.SetLimit(max(2, runtime.GOMAXPROCS(0)))
@@ -77,6 +78,13 @@ func (r *run) readKafka(ctx context.Context) error {
 		return err
 	}
 	r.Progress("records", done, done)
+	for i := range spans {
+		s := &spans[i]
+		p := r.topicLog(s.Topic).part(s.Partition)
+		if p.moving = s.Deleted > 0; p.next < s.End {
+			p.gap = endOfTime
+		}
+	}
 	return r.limits(ctx, names, dead)
 }
 
@@ -93,26 +101,22 @@ func (r *run) margin() time.Duration {
 // limits notes of which rows Kafka may have deleted the records. It is called after Kafka was read, because Kafka can delete records
 // meanwhile.
 func (r *run) limits(ctx context.Context, topics []string, dead string) error {
+	r.readAt = time.Now()
 	spans, _, err := r.log.Spans(ctx, topics, time.Time{})
 	if err != nil {
 		return err
 	}
 	for i := range spans {
-		if s := &spans[i]; r.noteDeleted(s) && s.Topic != dead {
-			r.Note(fmt.Sprintf("Kafka has deleted all records of partition %d of topic %s, so rows without a record that may have been sent there are not judged", s.Partition, s.Topic))
-		}
+		r.noteDeleted(&spans[i])
 	}
-	compacted, err := r.log.Compacted(ctx, topics)
-	if err != nil {
-		return err
-	}
-	for _, t := range topics {
-		if _, known := compacted[t]; !known && t != dead && r.topicExists(t) {
-			r.Note("whether topic " + t + " is compacted is not known (DescribeConfigs is not allowed): if it is, overwritten events count as missing")
-		}
-		if compacted[t] && t != dead {
-			r.Note("topic " + t + " is compacted: Kafka deletes a record when a later one has its key, so its rows without a record are not judged")
-			r.topicLog(t).compacted = true
+	for _, name := range topics {
+		switch t := r.topicLog(name); {
+		case name == dead || !r.topicExists(name):
+		case !t.isKnown:
+			r.Note("the settings of topic " + name + " may not be read (DescribeConfigs is not allowed): rows of which Kafka may have deleted the records, by " +
+				"retention or compaction, are not judged")
+		case t.Compact:
+			r.Note("topic " + name + " is compacted: Kafka deletes a record when a later one has its key, so rows without a record are not judged if there is such a record")
 		}
 	}
 	return nil
@@ -125,6 +129,13 @@ func (r *run) topicExists(topic string) bool {
 
 // addRecord adds a record. Records without the header id are not of an outbox.
 func (r *run) addRecord(s *kafka.Span, rec *kafka.Record, dead bool) error {
+	t := r.topicLog(s.Topic)
+	t.noteOffset(s.Partition, rec.Offset, rec.Time)
+	if t.mayCompact() && rec.Key != nil && !dead {
+		if err := r.c.NoteKey(s.Topic, rec.Key, rec.Time); err != nil {
+			return err
+		}
+	}
 	out := &Record{Topic: s.Topic, Partition: s.Partition, Offset: rec.Offset, Key: rec.Key, Time: rec.Time}
 	for _, h := range rec.Headers {
 		switch h.Name {

@@ -72,7 +72,7 @@ type Audit struct {
 
 	// Slot is the name of the slot: dead letters of others do not count.
 	Slot string
-	// OnlyMissing leaves records without a row unjudged.
+	// OnlyMissing leaves records without a row unjudged. Then Kafka is read from the time of the oldest row only.
 	OnlyMissing bool
 
 	// Lost, Undecided and Later are for commands that send missing rows, see [Judge]; nil: not wanted.
@@ -117,8 +117,10 @@ type Slot interface {
 // Log is what an audit reads of Kafka. [kafka.Client] is the real one.
 type Log interface {
 	Spans(ctx context.Context, topics []string, since time.Time) (spans []kafka.Span, missing []string, err error)
-	Compacted(ctx context.Context, topics []string) (map[string]bool, error)
+	Retention(ctx context.Context, topics []string) (map[string]kafka.Retention, error)
 	ReadSpan(ctx context.Context, s *kafka.Span, fn func(*kafka.Record) error) error
+	// TooLarge reports whether a record is larger than max.message.bytes of its topic; 0: that is not known.
+	TooLarge(rec *router.Record, limit int) bool
 }
 
 // Result is the outcome of an audit.
@@ -142,10 +144,16 @@ type run struct {
 	topics   map[string]bool
 	res      Result
 
-	withoutID int64 // rows whose id is NULL
+	withoutID int64          // rows whose id is NULL
+	most      map[string]int // max.message.bytes, by topic
+
+	oldest   time.Time // of the rows that are compared
+	timeless bool      // a row has no time, or one in the future
 
 	mu   sync.Mutex // guards c, res and logs while partitions are read side by side
 	logs map[string]*topicLog
+
+	readAt time.Time // when Kafka was read
 
 	partitioner kafka.Partitioner
 }
@@ -162,7 +170,7 @@ func (a *Audit) Run(ctx context.Context, snapshot Snapshot, slot Slot, log Log, 
 			return nil, err
 		}
 	}
-	r := &run{Audit: a, snapshot: snapshot, slot: slot, log: log, c: c, seed: maphash.MakeSeed(), topics: map[string]bool{}, logs: map[string]*topicLog{}, partitioner: kafka.NewPartitioner()}
+	r := &run{Audit: a, snapshot: snapshot, slot: slot, log: log, c: c, seed: maphash.MakeSeed(), topics: map[string]bool{}, most: map[string]int{}, logs: map[string]*topicLog{}, partitioner: kafka.NewPartitioner()}
 	r.res.SnapshotAt = snapshot.WALEnd()
 	for _, step := range []func(context.Context) error{r.readRows, r.readSlot, r.readKafka, r.compare} {
 		if err := step(ctx); err != nil {
@@ -191,7 +199,7 @@ func (r *run) readRows(ctx context.Context) error {
 			if n++; n%progressEvery == 0 {
 				r.Progress("rows", n, 0)
 			}
-			return r.addRow(i, row, &rec)
+			return r.addRow(ctx, i, row, &rec)
 		})
 		if err != nil {
 			return err
@@ -224,7 +232,7 @@ func (r *run) noteIndex(ctx context.Context, table int, rows outboxtable.Range) 
 const progressEvery = 1 << 13
 
 // addRow adds a row as the record that it is routed to.
-func (r *run) addRow(table int, row *outboxtable.Row, rec *router.Record) error {
+func (r *run) addRow(ctx context.Context, table int, row *outboxtable.Row, rec *router.Record) error {
 	out := &Row{Table: table, Created: row.CreatedAt}
 	out.Outside = !r.Tables[table].Audited || !r.Range.Since.IsZero() && row.CreatedAt.Before(r.Range.Since) || !r.Range.Until.IsZero() && !row.CreatedAt.Before(r.Range.Until)
 	if err := r.Router.Route(&row.Event, checkpoint.Position{}, rec); err != nil {
@@ -238,6 +246,9 @@ func (r *run) addRow(table int, row *outboxtable.Row, rec *router.Record) error 
 	} else {
 		out.Topic = rec.Topic
 		r.topics[rec.Topic] = true
+		if err := r.noteTooLarge(ctx, out, rec); err != nil {
+			return err
+		}
 	}
 	if rec.ID == nil { // no record can be told to be this event's
 		if !out.Outside {
@@ -246,7 +257,13 @@ func (r *run) addRow(table int, row *outboxtable.Row, rec *router.Record) error 
 		return nil
 	}
 	out.ID, out.Key = rec.ID, rec.Key
+	if rec.Timestamp != 0 {
+		out.Sent = time.UnixMilli(rec.Timestamp).UTC()
+	}
 	out.ByID, out.Partition, out.OwnPartition = rec.Key == nil, rec.Partition, rec.OwnPartition
+	if !out.Outside {
+		r.noteTime(out.Created)
+	}
 	out.Value = r.hash(rec.Value)
 	out.Content = r.content(rec.Topic, rec.Key, rec.Value, func(yield func(name string, value []byte) bool) {
 		for i := range rec.Headers {
@@ -256,6 +273,34 @@ func (r *run) addRow(table int, row *outboxtable.Row, rec *router.Record) error 
 		}
 	})
 	return r.c.AddRow(out)
+}
+
+// noteTime notes the time of a row that is compared.
+func (r *run) noteTime(created time.Time) {
+	switch {
+	case created.IsZero(), created.After(time.Now().Add(r.margin())):
+		r.timeless = true
+	case r.oldest.IsZero() || created.Before(r.oldest):
+		r.oldest = created
+	}
+}
+
+// since is the time from which on Kafka is read; zero: from the beginning. A record is not older than its row, except for the margin. Records
+// without a row are looked for in the whole range.
+func (r *run) since() time.Time {
+	since := r.Range.Since
+	switch {
+	case r.WholeLogs:
+		return time.Time{}
+	case r.OnlyMissing && !r.timeless && r.oldest.IsZero(): // there is no row to compare
+		since = time.Now()
+	case r.OnlyMissing && !r.timeless && r.oldest.After(since):
+		since = r.oldest
+	}
+	if since.IsZero() {
+		return since
+	}
+	return since.Add(-r.margin())
 }
 
 // content hashes what a record consists of, except for the header with its position.
@@ -350,15 +395,17 @@ func (r *run) compare(ctx context.Context) error {
 		Newer:     func(p checkpoint.Position) bool { return p.CommitLSN >= r.res.SnapshotAt },
 		Abandoned: func(p checkpoint.Position) string { return r.abandoned(p, end) },
 		Deleted:   r.deleted,
-		Young:     r.young,
-		Exist:     func(ids []string) (map[string]bool, error) { return r.exist(ctx, ids) },
-		ExistNow:  func(ids []string) (map[string]bool, error) { return r.existNow(ctx, ids) },
+		Hides:     r.hides, Hidden: r.hidden, Refuse: r.refuse,
+		Young:    r.young,
+		Exist:    func(ids []string) (map[string]bool, error) { return r.exist(ctx, ids) },
+		ExistNow: func(ids []string) (map[string]bool, error) { return r.existNow(ctx, ids) },
 	}
 	j.Origin = func(rec *Record) origin { return r.origin(rec, j.Abandoned) }
 	if err := r.checkPartitions(j); err != nil {
 		return err
 	}
 	r.res.Counts, err = r.c.Run(j)
+	r.noteKept()
 	if r.res.Findings[Phantom] > r.res.Rows {
 		r.Note("more records have no row than rows were compared: if the application deletes rows soon, only those that are left can be audited")
 	}

@@ -30,6 +30,7 @@ const (
 	pgReplication  = "replication"
 	pgSenders      = "max_wal_senders"
 	pgSlots        = "max_replication_slots"
+	pgPlugins      = "output_plugin_libraries"
 	pgTimeout      = "wal_sender_timeout"
 	pgKeepSize     = "max_slot_wal_keep_size"
 	pgIdle         = "idle_replication_slot_timeout"
@@ -99,6 +100,7 @@ func Checks() []Check {
 		{pgReplication, groupPostgres, "does the role have REPLICATION, and can it open a replication connection (which is closed again)", []string{"FAIL 69", "FAIL 77"}},
 		{pgSenders, groupPostgres, "is a walsender free", []string{"WARN", "FAIL 69"}},
 		{pgSlots, groupPostgres, "is a slot free for the daemon, and one for the copy that `peek` creates", []string{"WARN", "FAIL 78"}},
+		{pgPlugins, groupPostgres, "may the server load pgoutput (`output_plugin_libraries`, since the minor releases of August 2026); if the role may not read the setting, a temporary copy of the slot shows it, which is dropped at once", []string{"FAIL 77"}},
 		{pgTimeout, groupPostgres, "how soon does the server release the slot of a dead daemon (`tuning.wal_sender_timeout`)", []string{"WARN"}},
 		{pgKeepSize, groupPostgres, "how much WAL may the slot retain before the server invalidates it", []string{"WARN"}},
 		{pgIdle, groupPostgres, "does the server invalidate a slot that has been inactive for a time (PostgreSQL 18)", []string{"WARN"}},
@@ -111,6 +113,7 @@ func Checks() []Check {
 		{tableColumns, groupOutbox, "does the table have the configured columns, with suitable types", []string{"FAIL 78"}},
 		{tableGenerated, groupOutbox, "are there no generated columns among them (they are not in the stream)", []string{"FAIL 78"}},
 		{tableInserts, groupOutbox, "do inserted rows arrive in the table: no rule `ON INSERT DO INSTEAD`, no `BEFORE INSERT` trigger whose function contains `RETURN NULL`", []string{"WARN"}},
+		{tablePartitions, groupOutbox, "is the table not partitioned by a column that is updated, such as a status (the move of a row is a second event)", []string{"WARN"}},
 		{tableUnique, groupOutbox, "does a unique index keep two rows from having the same id (of a partitioned table: in each partition, or together with the partition key)", []string{"WARN"}},
 		{tablePrivileges, groupOutbox, "may the role read the table, and does row-level security hide no rows from it (events come from the WAL; `doctor`, `audit`, `recover`, `backfill` and `replay` read rows)", []string{"WARN", "FAIL 77"}},
 		{tableIdentity, groupOutbox, "can the application delete rows (not if the publication has updates or deletes and the table has no replica identity)", []string{"FAIL 78"}},
@@ -126,7 +129,7 @@ func Checks() []Check {
 		{pubOthers, groupPublication, "does it contain other tables (`FOR ALL TABLES`), whose rows are sent and discarded", []string{"WARN"}},
 
 		{slotExists, groupSlot, "does the slot exist", []string{"FAIL 79"}},
-		{slotFits, groupSlot, "is it a permanent pgoutput slot of this database", []string{"FAIL 69", "FAIL 78", "FAIL 79"}},
+		{slotFits, groupSlot, "is it a permanent pgoutput slot of this database, without `two_phase`", []string{"FAIL 69", "FAIL 78", "FAIL 79"}},
 		{slotHolder, groupSlot, "which client reads it", []string{"WARN"}},
 		{slotWAL, groupSlot, "does the server still have all the WAL that the slot needs (`wal_status`, invalidation)", []string{"FAIL 69", "FAIL 79"}},
 		{slotRetained, groupSlot, "how much WAL does it retain, and how much more may it retain", []string{"WARN"}},

@@ -2,8 +2,8 @@
 // met.
 //
 // Every check of the catalogue is in the report, also after other checks have failed; a check that could not be made is
-// "not checked", with the reason. A run takes no longer than its context, and changes nothing in Postgres or Kafka. No
-// text contains a password or a payload. Finding.Exit is the exit code that the daemon would end with. Package config
+// "not checked", with the reason. A run takes no longer than its context, and changes nothing in Postgres or Kafka, except for
+// a temporary copy of the slot that checkPlugins may create and drop. No text contains a password or a payload. Finding.Exit is the exit code that the daemon would end with. Package config
 // has validated the settings before.
 package doctor
 
@@ -191,6 +191,9 @@ func cause(err error) string {
 		err = pg.Err
 	}
 	text, _, _ := strings.Cut(err.Error(), "; remedy: ")
+	if hint := replication.Hint(err); hint != "" && !strings.Contains(text, hint) {
+		text += "; hint of the server: " + hint
+	}
 	return text
 }
 

@@ -24,6 +24,11 @@ func outboxOutcomes(t *testing.T, w *world) {
 			p := empty.in(t)
 			p.exec(c.sql)
 			p.wants(append(lost, outcome{tableExists, "FAIL 79", c.words})...)
+			if name == "unlogged" {
+				p.exec("GRANT USAGE ON SCHEMA public TO "+roleName, "GRANT SELECT ON outbox TO "+roleName)
+				p.apply(tableExists)
+				p.wants(lost...)
+			}
 			p.exec("DROP SCHEMA public CASCADE", "CREATE SCHEMA public")
 		})
 	}
@@ -41,6 +46,27 @@ func outboxOutcomes(t *testing.T, w *world) {
 		p.wants(outcome{tableExists, "FAIL 79", `public."a leaf" is being detached CONCURRENTLY`})
 		p.exec(`ALTER TABLE outbox DETACH PARTITION public."a leaf" FINALIZE`)
 		p.wants()
+	})
+	// What is partitioned by its mark, also below the first level or in an expression, or by what is never updated.
+	t.Run("partition key", func(t *testing.T) {
+		for key, sub := range map[string]string{"LIST (status)": "", "RANGE (id)": "LIST (lower(status))", "RANGE (created)": "HASH (id)"} {
+			p := w.newPlace(t, w.pg)
+			if sub != "" {
+				sub = " PARTITION BY " + sub + "; CREATE TABLE part_1 PARTITION OF part DEFAULT"
+			}
+			if strings.Contains(sub, "HASH") {
+				sub = strings.Replace(sub, "DEFAULT", "FOR VALUES WITH (MODULUS 1, REMAINDER 0)", 1)
+			}
+			p.exec("CREATE TABLE outbox (id bigint, aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb, status text, created date) PARTITION BY "+key,
+				"CREATE TABLE part PARTITION OF outbox DEFAULT"+sub, "GRANT SELECT ON outbox TO "+roleName,
+				"CREATE PUBLICATION "+p.name+" FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root)")
+			p.makeSlot()
+			if strings.Contains(key+sub, "status") {
+				p.wants(outcome{tablePartitions, "WARN", "is partitioned by status: an UPDATE that moves a row"})
+			} else {
+				p.wants()
+			}
+		}
 	})
 	good := w.newPlace(t, w.pg).make()
 	t.Run("column", func(t *testing.T) {
@@ -238,6 +264,19 @@ func slotOutcomes(t *testing.T, w *world) {
 		p.exec("SELECT pg_create_logical_replication_slot('" + p.name + "', 'pgoutput', true)")
 		p.wants(outcome{slotFits, "FAIL 69", "temporary"}, outcome{slotHolder, "WARN", "PID"}, outcome{slotFailover, "WARN", "loses it"})
 		drop(p)
+	})
+	t.Run("two_phase", func(t *testing.T) {
+		p := w.newPlace(t, w.pg).make()
+		p.exec("SELECT pg_drop_replication_slot('"+p.name+"')", "SELECT pg_create_logical_replication_slot('"+p.name+"', 'pgoutput', false, true, true)")
+		p.wants(outcome{slotFits, "FAIL 78", "before it is committed"})
+		for _, f := range p.examine().Findings {
+			if f.Check == slotFits {
+				_, command, _ := strings.Cut(f.Remedy[0].Text, "ALTER_REPLICATION_SLOT")
+				_, err := p.replicate("remedy").Exec(t.Context(), "ALTER_REPLICATION_SLOT"+command).ReadAll()
+				must(t, err)
+			}
+		}
+		p.wants()
 	})
 	t.Run("another client reads it", func(t *testing.T) {
 		p := w.newPlace(t, w.pg).make()

@@ -1,8 +1,12 @@
 package doctor
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/outboxcdc/outboxcdc/internal/config"
 )
 
 // text is the answer to a query of one value.
@@ -30,6 +34,35 @@ func rowOutcomes(t *testing.T, w *world) {
 		p.wants(outcome{tableUnique, "WARN", "no unique index"})
 		p.apply(tableUnique) // on id and the partition key
 		p.wants()
+	})
+	t.Run("misspelt", func(t *testing.T) {
+		p := w.newPlace(t, w.pg)
+		p.exec(`CREATE TABLE "Out's_Boxes" `+outboxColumns, `GRANT SELECT ON "Out's_Boxes" TO `+roleName, "CREATE PUBLICATION "+p.name+` FOR TABLE "Out's_Boxes" WITH (publish = 'insert')`)
+		p.makeSlot()
+		p.cfg.Tables[0].Name = "outs_box"
+		p.wants(outcome{tableExists, "FAIL 79", `no table public.outs_box (similar names: public."Out's_Boxes")`}, outcome{pubOthers, "WARN", "Out's_Boxes"})
+		p.advises(tableExists, "setup apply --create-table")
+		for _, f := range p.examine().Findings {
+			for _, r := range f.Remedy {
+				if f.Check == tableExists && r.Kind == Setting {
+					file := filepath.Join(t.TempDir(), "outboxcdc.yaml")
+					must(t, os.WriteFile(file, []byte(r.Text), 0o600))
+					cfg, err := config.Load([]string{file}, nil)
+					must(t, err)
+					p.cfg.Tables[0].Schema, p.cfg.Tables[0].Name = cfg.Sources()[0].Name()
+				}
+			}
+		}
+		p.wants()
+		// The wrong table was created: it is empty, and no other finding says so.
+		p.exec("CREATE TABLE outs_box "+outboxColumns, "GRANT SELECT ON outs_box TO "+roleName, "ALTER PUBLICATION "+p.name+" SET TABLE outs_box")
+		p.cfg.Tables[0].Name = "outs_box"
+		p.wants()
+		for _, f := range p.examine().Findings {
+			if f.Check == topicsKnown && !strings.Contains(f.Text, `a table with a similar name: public."Out's_Boxes"?`) {
+				t.Errorf("of the empty table: %s", f.Text)
+			}
+		}
 	})
 	t.Run("inserts", func(t *testing.T) {
 		p := w.newPlace(t, w.pg).make()

@@ -203,6 +203,10 @@ func oldServerOutcomes(t *testing.T, w *world) {
 	w.makeRole(s)
 	p := w.newPlace(t, s).make()
 	p.wants()
+	p.exec("ALTER TABLE outbox RENAME TO kept", "CREATE UNLOGGED TABLE outbox "+outboxColumns+" PARTITION BY RANGE (id)")
+	p.wants(outcome{tableExists, "FAIL 79", "unlogged"}, outcome{pubOthers, "WARN", "public.kept"})
+	p.advises(tableExists, "create public.outbox again without UNLOGGED") // SET LOGGED would do nothing
+	p.exec("DROP TABLE outbox", "ALTER TABLE kept RENAME TO outbox")
 
 	// One more of each is in use: enough for the daemon, but not for peek or a standby.
 	p.exec("SELECT pg_create_physical_replication_slot('another')")

@@ -43,6 +43,7 @@ func (e *examination) postgres(ctx context.Context) {
 	e.checkTables(ctx)
 	e.checkPublication(ctx)
 	e.checkSlot(ctx)
+	e.checkPlugins(ctx)
 	e.sample(ctx)
 }
 

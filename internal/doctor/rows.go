@@ -19,6 +19,28 @@ func (e *examination) outboxes() (all []replication.Table) {
 	return all
 }
 
+// failMissing reports that the table does not exist. A table with a similar name may be the one that the application writes to: then a new
+// table would be empty for ever.
+func (e *examination) failMissing(ctx context.Context, f *tableFacts) {
+	similar, err := replication.FindSimilar(ctx, e.conn, f.Schema, f.Table.Name, e.outboxes())
+	if err != nil {
+		e.cannot(tableExists, err)
+	}
+	if len(similar) == 0 {
+		e.fail(tableExists, Lost, []Remedy{e.setup(), advicef("or set outbox.table to an existing table")},
+			"the database has no table %s; if it had one, events may be lost", f.Table)
+		return
+	}
+	var remedies []Remedy
+	for _, name := range similar {
+		remedies = append(remedies, settingf("%s", replication.TableSetting(name)))
+	}
+	create := e.setup()
+	create.Text += " --create-table"
+	e.fail(tableExists, Lost, append(remedies, advicef("or, if the application writes to none of these, create the table:"), create),
+		"the database has no table %s (similar names: %s); if it had one, events may be lost", f.Table, strings.Join(similar, ", "))
+}
+
 // checkUnsent reports a partition or a child of the table with rows that are not published.
 func (e *examination) checkUnsent(f *tableFacts) {
 	if f.unsent.Inherits() {

@@ -12,6 +12,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/decoder"
 	"github.com/outboxcdc/outboxcdc/internal/human"
+	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
@@ -38,7 +39,7 @@ func (e *examination) sample(ctx context.Context) {
 		case err != nil:
 			e.cannot(topicsKnown, err)
 		case rows == 0:
-			e.skip(topicsKnown, "%s is empty: topics are found from rows (or name topics with --topic)", t.Table)
+			e.skip(topicsKnown, "%s is empty: topics are found from rows (or name topics with --topic)%s", t.Table, e.neighbours(ctx, t))
 		case stray.n > 0:
 			e.warn(topicsKnown, []Remedy{advicef("see docs/routing.md: route.topic, route.topics, route.unmatched; poison.policy decides what happens to such events")},
 				"%d of the newest %s of %s lead to no topic: %s", stray.n, human.Count(rows, "row", "rows"), t.Table, stray.why)
@@ -46,6 +47,15 @@ func (e *examination) sample(ctx context.Context) {
 			e.ok(topicsKnown, "the newest %s of %s: %s", human.Count(rows, "row", "rows"), t.Table, e.topicsOf(t))
 		}
 	}
+}
+
+// neighbours asks about tables with a similar name: an empty table may have been created because of a misspelt name.
+func (e *examination) neighbours(ctx context.Context, t *tableFacts) string {
+	similar, err := replication.FindSimilar(ctx, e.conn, t.Schema, t.Table.Name, e.outboxes())
+	if err != nil || len(similar) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; does the application write to a table with a similar name: %s?", strings.Join(similar, ", "))
 }
 
 // topicsOf lists the topics of a table, for people.

@@ -68,6 +68,9 @@ func (e *examination) checkSlotFits(s *slotFacts) {
 	case s.Database != e.server.Database:
 		e.fail(slotFits, Wrong, append([]Remedy{settingf("postgres: {url: postgres://%s@%s/%s}", e.Role, e.Server, s.Database)}, other...),
 			"it belongs to database %s, and postgres.url names %s", s.Database, e.server.Database)
+	case s.TwoPhase:
+		remedy := replication.TwoPhaseRemedy(e.Slot, e.server.Major())
+		e.fail(slotFits, Wrong, []Remedy{advicef("%s", remedy)}, replication.TwoPhaseReason)
 	case s.Temporary:
 		e.fail(slotFits, Unavailable, other, "it is temporary: the server drops it when the session that created it ends, and undelivered events are lost")
 	case s.ConfirmedFlush == 0:

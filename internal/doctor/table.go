@@ -91,6 +91,7 @@ func (e *examination) checkTables(ctx context.Context) {
 		}
 		e.tables = append(e.tables, f)
 		e.checkTable(ctx, &f, unfit)
+		e.checkPartitionKey(ctx, &f)
 	}
 	e.because[groupOutbox] = "no outbox exists"
 }
@@ -98,8 +99,7 @@ func (e *examination) checkTables(ctx context.Context) {
 func (e *examination) checkTable(ctx context.Context, f *tableFacts, unfit string) {
 	switch {
 	case !f.exists:
-		e.fail(tableExists, Lost, []Remedy{e.setup(), advicef("or set outbox.table to an existing table")},
-			"the database has no table %s; if it had one, events may be lost", f.Table)
+		e.failMissing(ctx, f)
 		return
 	case unfit == "kind":
 		e.fail(tableExists, Lost, []Remedy{settingf("outbox: {table: <the table that the application writes>}")}, "%s is not a table but, for instance, a view", f.Table)
@@ -108,7 +108,11 @@ func (e *examination) checkTable(ctx context.Context, f *tableFacts, unfit strin
 		e.fail(tableExists, Lost, []Remedy{settingf("outbox: {table: <the root of the partitioned table>}")}, "%s is a partition: name the root of the partitioned table", f.Table)
 		return
 	case unfit == "unlogged":
-		e.fail(tableExists, Lost, []Remedy{sqlf("ALTER TABLE %s SET LOGGED", f.quoted())}, "%s is unlogged or temporary: its rows are not in the WAL", f.Table)
+		remedy := sqlf("ALTER TABLE %s SET LOGGED", f.quoted())
+		if f.partitioned { // before PostgreSQL 18, that statement does nothing to it
+			remedy = advicef("create %s again without UNLOGGED, attach its partitions to it, and add it to the publication", f.Table)
+		}
+		e.fail(tableExists, Lost, []Remedy{remedy}, "%s is unlogged or temporary: its rows are not in the WAL", f.Table)
 		return
 	}
 	if f.unsent != nil {

@@ -173,6 +173,9 @@ func TestPending(t *testing.T) {
 		{columns: []string{"status text!"}, values: Values{List: []string{"NEW", "PUBLISHED", "DONE"}}, where: "status IN ('NEW', …)", comments: []string{"more than one of them may mean that a row was sent"}},
 		{columns: []string{"status text!"}, values: Values{List: []string{"NEW", "PUBLISHED", "published"}}, where: "status IN ('NEW')"},
 		{columns: []string{"status text"}, values: Values{List: []string{"NEW", "SENT"}}, where: "(status IS NULL OR status IN ('NEW'))", comments: []string{"status may be NULL, which is no mark"}},
+		{columns: []string{"status text!"}, values: Values{List: []string{"SENDING", "SENT"}}, where: "…", comments: []string{"with which a row begins is not among them"}},
+		{columns: []string{"status text!"}, values: Values{List: []string{"NEW", "SENDING", "SENT"}}, where: "status IN ('NEW', 'SENDING')"},
+		{columns: []string{"sent_at timestamptz", "status text"}, values: Values{List: []string{"NEW", "SENT"}}, where: "(status IN ('NEW') OR status IS NULL AND sent_at IS NULL)"},
 		{columns: []string{"state text!", "status text!"}, values: Values{List: []string{"NEW", "SENT"}}, where: "…", comments: []string{"state, status: each of them may be the mark"}},
 		// A time counts only without a status, also if the status is not understood.
 		{columns: []string{"published_at timestamptz", "status int2!"}, values: Values{List: []string{"1"}}, where: "…"},

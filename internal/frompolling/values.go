@@ -19,11 +19,8 @@ func (r *reader) values(ctx context.Context, c *Column) error {
 			return err
 		}
 		err = from(ctx, c)
-		if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
-			c.Values = Values{From: "they could not be read: " + pg.Message}
-			if pg.Code == queryCanceled {
-				c.Values.From = fmt.Sprintf("they were not read within %v (--timeout)", r.timeout)
-			}
+		if why := refused(err, fmt.Sprintf("%v (--timeout)", r.timeout)); why != "" {
+			c.Values = Values{From: why}
 			if err := sub.Rollback(ctx); err != nil {
 				return err
 			}
@@ -47,8 +44,18 @@ func (r *reader) values(ctx context.Context, c *Column) error {
 	return nil
 }
 
-// queryCanceled is the SQLSTATE after statement_timeout.
-const queryCanceled = "57014"
+// refused says why the server has not answered a query for rows; "": it has, or the connection is broken.
+func refused(err error, within string) string {
+	const queryCanceled = "57014" // after statement_timeout
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	switch {
+	case !ok:
+		return ""
+	case pg.Code == queryCanceled:
+		return "they were not read within " + within
+	}
+	return "they could not be read: " + pg.Message
+}
 
 // readRows lets the next queries, which read rows, run for the time that they have.
 func (r *reader) readRows(ctx context.Context) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/decoder"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/sql"
 )
 
 // table is a Table as the catalogs describe it.
@@ -25,7 +26,7 @@ type table struct {
 	partitions  map[string]*decoder.Relation
 	partitioned bool
 	createdAt   *column // nil: the table has no such column
-	sequence    bool    // [sql.SequenceColumn] orders the rows, unless Order is set
+	sequence    *column // [sql.SequenceColumn], if it orders the rows, unless Order is set
 }
 
 // column is a column of a table.
@@ -34,6 +35,7 @@ type column struct {
 	typeOID   uint32
 	baseOID   uint32 // of a domain the type that it is based on, otherwise typeOID
 	generated bool
+	notNull   bool
 }
 
 // Types in pg_type, the same on every server.
@@ -50,7 +52,7 @@ const (
 )
 
 const columnsSQL = `
-SELECT a.attname::text, a.atttypid, b.oid, a.attgenerated <> ''
+SELECT a.attname::text, a.atttypid, b.oid, a.attgenerated <> '', a.attnotnull
   FROM pg_attribute a CROSS JOIN LATERAL (
     WITH RECURSIVE base AS (
       SELECT t.oid, t.typbasetype FROM pg_type t WHERE t.oid = a.atttypid
@@ -99,7 +101,9 @@ func (s *Snapshot) describe(ctx context.Context, tables []Table, source int) (*t
 	if err != nil {
 		return nil, s.fail(ctx, op, err)
 	}
-	t.sequence = unordered == nil
+	if unordered == nil {
+		t.sequence = t.column(sql.SequenceColumn)
+	}
 	t.relation = &decoder.Relation{OID: t.oid, Namespace: t.Schema, Name: t.Name, Source: source}
 	for _, c := range t.columns {
 		if !c.generated || slices.Contains(t.Columns, c.name) {
@@ -137,7 +141,7 @@ func (s *Snapshot) readColumns(ctx context.Context, t *table) error {
 		return err
 	}
 	t.columns, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c column, err error) {
-		return c, row.Scan(&c.name, &c.typeOID, &c.baseOID, &c.generated)
+		return c, row.Scan(&c.name, &c.typeOID, &c.baseOID, &c.generated, &c.notNull)
 	})
 	return err
 }

@@ -39,7 +39,7 @@ func ReadOrder(ctx context.Context, conn *pgx.Conn, schema, name string) (*Unord
 	var partition string
 	switch err = conn.QueryRow(ctx, otherPartitionSQL, pgx.QueryExecModeExec, table, sql.SequenceColumn).Scan(&partition); {
 	case errors.Is(err, pgx.ErrNoRows):
-		return nil, nil //nolint:nilnil // nothing is wrong with it
+		return nil, nil
 	case err != nil:
 		return nil, fmt.Errorf("read column %s of the partitions of table %s.%s: %w", sql.SequenceColumn, schema, name, err)
 	}
@@ -116,8 +116,11 @@ func (t *table) orderBy() string {
 	for _, name := range t.Order {
 		by = append(by, quote(name))
 	}
-	if len(by) == 0 && t.sequence { // rows without a value are older than the sequence
-		by = append(by, quote(sql.SequenceColumn)+" NULLS FIRST")
+	if len(by) == 0 && t.sequence != nil {
+		by = append(by, quote(t.sequence.name))
+		if !t.sequence.notNull { // rows without a value are older than the sequence. An index on a column NOT NULL can be used without this
+			by[0] += " NULLS FIRST"
+		}
 	}
 	if t.createdAt != nil {
 		by = append(by, quote(t.CreatedAt))

@@ -11,17 +11,12 @@ import (
 
 func TestOrder(t *testing.T) {
 	for _, major := range majors {
-		server := pgtest.ForTest(t, pgtest.Options{Major: major, Settings: serverSettings})
-		for i, c := range []struct {
-			name string
-			test func(*bench)
-		}{
-			{"sequences", testSequences},
-			{"partitions", testPartitionSequences},
-			{"added", testAddSequence},
-		} {
-			t.Run(major+" "+c.name, func(t *testing.T) { c.test(newBench(t, server, fmt.Sprintf("order_%d", i), "")) })
-		}
+		t.Run(major, func(t *testing.T) {
+			server := pgtest.ForTest(t, pgtest.Options{Major: major, Settings: serverSettings})
+			t.Run("sequences", func(t *testing.T) { testSequences(newBench(t, server, "sequences", "")) })
+			t.Run("partitions", func(t *testing.T) { testPartitionSequences(newBench(t, server, "partitions", "")) })
+			t.Run("added", func(t *testing.T) { testAddSequence(newBench(t, server, "added", "")) })
+		})
 	}
 }
 

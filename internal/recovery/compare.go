@@ -193,19 +193,18 @@ func (r *Recovery) checkCompacted(ctx context.Context, f *Found) error {
 	if r.Compacted {
 		return nil
 	}
-	topics := slices.Sorted(maps.Keys(f.Unjudged.Topics))
-	compacted, err := r.Kafka.Compacted(ctx, topics)
+	return refuseCompacted(ctx, r.Kafka, slices.Sorted(maps.Keys(f.Unjudged.Topics)))
+}
+
+// refuseCompacted returns an error if a topic is compacted, or is not known not to be.
+func refuseCompacted(ctx context.Context, log audit.Log, topics []string) error {
+	retention, err := log.Retention(ctx, topics)
 	if err != nil {
 		return err
 	}
-	return refuseCompacted(topics, compacted)
-}
-
-// refuseCompacted is the error if a topic is compacted, or is not known not to be.
-func refuseCompacted(topics []string, compacted map[string]bool) error {
 	for _, t := range topics {
-		is, known := compacted[t]
-		if known && !is {
+		of, known := retention[t]
+		if known && !of.Compact {
 			continue
 		}
 		why := "is compacted"

@@ -48,11 +48,7 @@ func (r *Replay) Deliver(ctx context.Context) (selected int, sent Sent, err erro
 		return selected, sent, exit.With(exit.Usage, fmt.Errorf("%d events are selected: more than %d need --yes", selected, r.AtMost))
 	}
 	if r.Topic == "" && !r.Compacted {
-		compacted, err := r.Kafka.Compacted(ctx, topics)
-		if err == nil {
-			err = refuseCompacted(topics, compacted)
-		}
-		if err != nil {
+		if err := refuseCompacted(ctx, r.Kafka, topics); err != nil {
 			return selected, sent, err
 		}
 	}

@@ -22,6 +22,7 @@ type Apply struct {
 	NoRole   bool          // do not create the role or grant privileges
 	Function bool          // also create the function with which the application writes events
 	Owners   []string      // roles that may own an existing table or function
+	Create   bool          // create a table even if there is one with a similar name
 	Out      io.Writer
 
 	conn    *pgx.Conn
@@ -38,7 +39,7 @@ func (a *Apply) run(ctx context.Context, dsn string) error {
 		return err
 	}
 	defer closeConn(conn)
-	a.conn, a.catalog = conn, &catalog{conn: conn, noRole: a.NoRole, owners: a.Owners, wantFunction: a.Function}
+	a.conn, a.catalog = conn, &catalog{conn: conn, noRole: a.NoRole, owners: a.Owners, wantFunction: a.Function, createTable: a.Create}
 	if err := a.catalog.checkServer(ctx); err != nil {
 		return err
 	}

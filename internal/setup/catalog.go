@@ -30,6 +30,7 @@ type catalog struct {
 	noRole       bool     // the role is not to be created
 	owners       []string // roles that may own table and function in a schema where every role may create
 	wantFunction bool     // the function is to be created
+	createTable  bool     // a table is created even if there is one with a similar name
 
 	problems []error  // why nothing may be created
 	notes    []string // what works and should be reviewed
@@ -128,7 +129,7 @@ func (c *catalog) checkTable(ctx context.Context, t *sql.Table, outboxes []repli
 		FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = $1 AND relname = $2`,
 		t.Schema, t.Name).Scan(&kind, &persistence, &partition, &columns, &o.role, &o.stranger)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return c.checkSchema(ctx, t.Schema)
+		return errors.Join(c.checkSchema(ctx, t.Schema), c.checkSimilar(ctx, t, outboxes))
 	}
 	if err != nil {
 		return fmt.Errorf("read table %s: %w", name, err)
@@ -140,6 +141,8 @@ func (c *catalog) checkTable(ctx context.Context, t *sql.Table, outboxes []repli
 		c.problem("%s is not a table; name the table in outbox.table", name)
 	case partition:
 		c.problem("%s is a partition; name the root of the partitioned table in outbox.table", name)
+	case persistence != "p" && kind == "p": // before PostgreSQL 18, SET LOGGED does nothing to a partitioned table
+		c.problem("%s is unlogged, so a publication cannot have it: create it again without UNLOGGED, and attach its partitions to it", name)
 	case persistence != "p":
 		c.problem("%s is unlogged or temporary, so its rows are not in the WAL: ALTER TABLE %s SET LOGGED", name, name)
 	}
@@ -166,6 +169,25 @@ func (c *catalog) checkSchema(ctx context.Context, schema string) error {
 	if !exists {
 		c.problem("schema %s does not exist: CREATE SCHEMA %s, or set outbox.table", schema, quoteIdent(schema))
 	}
+	return nil
+}
+
+// checkSimilar checks that a table that does not exist is not one that does, with its name misspelt: the application would never write to the
+// table that is created.
+func (c *catalog) checkSimilar(ctx context.Context, t *sql.Table, outboxes []replication.Table) error {
+	if c.createTable {
+		return nil
+	}
+	similar, err := replication.FindSimilar(ctx, c.conn, t.Schema, t.Name, outboxes)
+	if err != nil || len(similar) == 0 {
+		return err
+	}
+	var settings []string
+	for _, s := range similar {
+		settings = append(settings, replication.TableSetting(s))
+	}
+	c.problem("table %s does not exist, and another table has a similar name; if the application writes to that table, set %s; otherwise create %[1]s with --create-table",
+		t, strings.Join(settings, ", or "))
 	return nil
 }
 
@@ -250,6 +272,8 @@ func (c *catalog) checkSlot(ctx context.Context, p sql.Params) error {
 		c.problem("slot %s belongs to database %s, and slot names are unique in a server; set postgres.slot to another name", p.Slot, s.Database)
 	case s.Plugin != "pgoutput":
 		c.problem("slot %s has output plugin %s instead of pgoutput; set postgres.slot to another name", p.Slot, s.Plugin)
+	case s.TwoPhase:
+		c.problem("slot %s cannot be used: %s. Remedy: %s", p.Slot, replication.TwoPhaseReason, replication.TwoPhaseRemedy(p.Slot, c.server.Major()))
 	case s.Temporary:
 		c.problem("slot %s is temporary: the server drops it when its session ends; run this again then", p.Slot)
 	case s.Lost():

@@ -57,6 +57,9 @@ func closeConn(conn *pgx.Conn) {
 
 // withExitCode returns err with the exit code of a missing privilege, if err is one.
 func withExitCode(err error) error {
+	if replication.PluginRefused(err) {
+		return exit.With(exit.NoPermission, fmt.Errorf("%w; remedy: %s", err, replication.PluginRemedy))
+	}
 	if replication.LacksPrivilege(err) {
 		return exit.With(exit.NoPermission, fmt.Errorf("%w; connect as a role with that privilege", err))
 	}

@@ -34,10 +34,16 @@ type auditLine struct {
 		Resent                   int64 `json:"sent_by_a_person"`
 		Repeated                 int64 `json:"identical_duplicates"`
 		Unjudged                 int64 `json:"not_judged"`
-		Findings                 map[string]int64
-		Clean                    bool
-		Confirmed                bool `json:"slot_has_confirmed_snapshot"`
-		Notes                    []string
+		Young                    int64 `json:"not_judged_within_retention"`
+		Undecided                []struct {
+			Table, Topic, Why string
+			Rows              int64
+			First             *time.Time `json:"first_created_at"`
+		} `json:"not_judged_rows"`
+		Findings  map[string]int64
+		Clean     bool
+		Confirmed bool `json:"slot_has_confirmed_snapshot"`
+		Notes     []string
 	}
 }
 
@@ -225,7 +231,7 @@ func TestAuditFindsFaults(t *testing.T) {
 	for _, f := range findings {
 		kinds = append(kinds, f.Kind)
 	}
-	if !strings.Contains(strings.Join(kinds, " "), "inversion") || strings.Contains(strings.Join(kinds, " "), "missing") {
+	if all := strings.Join(kinds, " "); !strings.Contains(all, "inversion") || !strings.Contains(all, "missing") {
 		t.Errorf("after a record in the wrong order: %v", kinds)
 	}
 	o.outcome("`audit` finds each of the faults, and nothing else")

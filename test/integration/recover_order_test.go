@@ -2,10 +2,14 @@ package integration
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
@@ -21,7 +25,7 @@ func TestRecoverOrderWithinTransaction(t *testing.T) {
 			o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
 			o.scatter()
 			out, notes, code := o.runBinary(env, verb, "--yes")
-			if code != 0 {
+			if code != 0 || strings.Contains(out, "in the order of created_at") {
 				t.Fatalf("%s: exit code %d\n%s%s", verb, code, out, notes)
 			}
 			all := o.readAll()
@@ -66,4 +70,52 @@ func (o *outbox) scatter() {
 		o.exec(`VACUUM outbox`)
 	}
 	o.t.Fatalf("after %d rounds all rows are in the order of their inserts", rounds)
+}
+
+// A table without the column seq, of any version: doctor prints how to add it, and the daemon streams on meanwhile. Until then recover says in
+// which order it sends the rows.
+func TestOrderAdded(t *testing.T) {
+	for _, major := range []string{"14", "18"} {
+		t.Run(major, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(t, options{pg: sharedPostgres(t, major)})
+			o.exec(`ALTER TABLE outbox DROP COLUMN seq`)
+			env := o.deduplicating(fence)
+			r := o.startStreaming(env...)
+			o.insert("order", "k", 1, 3)
+			var remedy string
+			for _, f := range o.doctor(env...).Findings {
+				if f.Check == "order" && f.Level == "WARN" && f.Remedy[0].Kind == "SQL" {
+					remedy = f.Remedy[0].Text
+				}
+			}
+			must(t, o.admin.do(func(ctx context.Context, conn *pgx.Conn) error {
+				_, err := conn.PgConn().Exec(ctx, remedy).ReadAll()
+				return err
+			}))
+			if level := o.doctor(env...).level("order"); level != "OK" {
+				t.Errorf("doctor after its remedy: %s", level)
+			}
+			o.insert("order", "k", 4, 3)
+			o.verify(patience)
+			r.term()
+			o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+			o.insert("order", "k", 7, 3)
+			dryRun := func() string {
+				out, notes, code := o.runBinary(env, "recover", "--dry-run")
+				if code != 1 {
+					t.Fatalf("recover --dry-run: exit code %d\n%s%s", code, out, notes)
+				}
+				return out
+			}
+			const note = "in the order of created_at"
+			if out := dryRun(); strings.Contains(out, note) {
+				t.Errorf("seq orders the rows, and recover prints:\n%s", out)
+			}
+			o.exec(`ALTER TABLE outbox DROP COLUMN seq`)
+			if out := dryRun(); !strings.Contains(out, note) {
+				t.Errorf("nothing orders the rows, and recover prints:\n%s", out)
+			}
+		})
+	}
 }

@@ -67,7 +67,7 @@ func TestPlantedFaultsAreSeen(t *testing.T) {
 		}},
 		{"type", `header type is "x"`, func(rs []kafkatest.Record) []kafkatest.Record { return header(rs, 0, "type", "x") }},
 		{"no position", "0 headers outboxcdc-position", func(rs []kafkatest.Record) []kafkatest.Record { rs[0].Headers = rs[0].Headers[:2]; return rs }},
-		{"ill-formed position", "is not 1:", func(rs []kafkatest.Record) []kafkatest.Record {
+		{"ill-formed position", "parse position", func(rs []kafkatest.Record) []kafkatest.Record {
 			return header(rs, 0, "outboxcdc-position", "1:7:1:1000:0")
 		}},
 		{"position of another", "has the position of id id-0", position(1, 0x1000, 0)},

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/jackc/pglogrepl"
 
+	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/test/check"
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
@@ -76,36 +76,36 @@ func headerOf(r kafkatest.Record, name string) (value string, count int) {
 	return value, count
 }
 
-// position is the header outboxcdc-position.
+// position is the header outboxcdc-position, or a position of the position record, which has no origin.
 type position struct {
 	system   uint64
+	database uint32
+	slot     string
+	epoch    uint32
 	timeline int
 	commit   pglogrepl.LSN
 	ordinal  uint64
 }
 
-func parsePosition(text string) (p position, err error) {
-	bad := fmt.Errorf("position %q is not 1:<system id>:<timeline>:<commit LSN, 16 hex digits>:<ordinal>", text)
-	part := strings.Split(text, ":")
-	if len(part) != 5 || part[0] != "1" || len(part[3]) != 16 {
-		return p, bad
+func parsePosition(text string) (position, error) {
+	p, o, err := checkpoint.ParseHeader(text)
+	if err != nil {
+		return position{}, err
 	}
-	var commit uint64
-	var errs [4]error
-	p.system, errs[0] = strconv.ParseUint(part[1], 10, 64)
-	p.timeline, errs[1] = strconv.Atoi(part[2])
-	commit, errs[2] = strconv.ParseUint(part[3], 16, 64)
-	p.commit = pglogrepl.LSN(commit)
-	p.ordinal, errs[3] = strconv.ParseUint(part[4], 10, 64)
-	if errors.Join(errs[:]...) != nil || p.system == 0 || p.timeline == 0 || commit == 0 {
-		return p, bad
+	if p.SystemID == 0 || p.Timeline == 0 || p.CommitLSN == 0 {
+		return position{}, fmt.Errorf("position %q names no event", text)
 	}
-	return p, nil
+	return position{p.SystemID, o.Database, o.Slot, o.Epoch, int(p.Timeline), p.CommitLSN, uint64(p.Ordinal)}, nil
 }
 
-// before reports the order in which events are delivered.
+// before reports the order in which events of one history are delivered.
 func (p position) before(q position) bool {
 	return p.commit < q.commit || p.commit == q.commit && p.ordinal < q.ordinal
+}
+
+// precedes reports the order in which events of one slot are delivered.
+func (p position) precedes(q position) bool {
+	return p.epoch < q.epoch || p.epoch == q.epoch && p.before(q)
 }
 
 // verdict is the judgement on all records.
@@ -197,7 +197,7 @@ func judge(truth []row, records []kafkatest.Record) *verdict {
 		}
 		owner[p] = id
 		key := [2]string{r.Topic, string(r.Key)}
-		if last, ok := newest[key]; ok && !last.before(p) {
+		if last, ok := newest[key]; ok && !last.precedes(p) {
 			problem(r, "position %v of key %s does not follow %v", p, r.Key, last)
 		}
 		newest[key] = p

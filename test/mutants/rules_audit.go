@@ -7,7 +7,9 @@ var (
 	events     = suite{"./internal/audit", "^(TestCompareEvents|TestOrigin|TestAnIDIsNotAnEvent|TestInversionByEpoch)$"}
 	sorts      = suite{"./internal/audit", "^(TestSorter|TestMemory)$"}
 	sameIDs    = suite{"./internal/audit", "^TestSameID"}
-	deleted    = suite{"./internal/audit", "^(TestDeletedByPartition|TestDeletedOfMovedRows)$"}
+	deleted    = suite{"./internal/audit", "^(TestDeletedByPartition|TestDeletedOfMovedRows|TestRetention|TestOldDeadLetter|TestGaps|TestUntimed)$"}
+	histories  = suite{"./internal/audit", "^TestRandomHistories$"}
+	reads      = suite{"./internal/audit", "^(TestKafkaIsReadFromTheOldestRow|TestRefusedByKafka)$"}
 	recovers   = suite{"./internal/recovery", "^(TestRun|TestPoison|TestFailure|TestSet|TestWithoutPosition)$"}
 )
 
@@ -105,6 +107,108 @@ var auditMutants = []mutant{
 		rule:  "Any record with the id of a row is the row's, whatever its topic and key.",
 		edits: []edit{{"internal/audit/join.go", "!has && len(j.Tables) > 1", "false"}},
 		tests: []suite{sameIDs},
+	},
+	{
+		name:  "audit-judges-no-emptied-topic",
+		rule:  "Kafka may have deleted any record of a topic that is empty.",
+		edits: []edit{{"internal/audit/deleted.go", "		keeps := !p.moving && r.keeps(t, row)\n", "		keeps := false\n"}},
+		tests: []suite{deleted},
+	},
+	{
+		name:  "audit-forgets-retention-by-size",
+		rule:  "Kafka deletes records by their age only.",
+		edits: []edit{{"internal/audit/deleted.go", "case !t.isKnown || t.Delete && t.Bytes >= 0:", "case !t.isKnown:"}},
+		tests: []suite{deleted},
+	},
+	{
+		name:  "audit-trusts-a-topic-that-shrinks",
+		rule:  "What Kafka deletes while it is read was older than the retention.",
+		edits: []edit{{"internal/audit/deleted.go", "keeps := !p.moving && r.keeps(t, row)", "keeps := r.keeps(t, row)"}},
+		tests: []suite{deleted},
+	},
+	{
+		name:  "audit-takes-unknown-settings-for-the-defaults",
+		rule:  "A topic whose settings may not be read has no compaction.",
+		edits: []edit{{"internal/audit/deleted.go", "return t.Compact || !t.isKnown", "return t.Compact"}},
+		tests: []suite{deleted},
+	},
+	{
+		name:  "audit-believes-the-future",
+		rule:  "A row that was created in the future is young.",
+		edits: []edit{{"internal/audit/deleted.go", "case t.untimed || row.Created.IsZero() || r.isAhead(row):", "case t.untimed || row.Created.IsZero():"}},
+		tests: []suite{deleted},
+	},
+	{
+		name:  "audit-ignores-the-times-of-columns",
+		rule:  "A record is never older than its row.",
+		edits: []edit{{"internal/audit/deleted.go", "if t.stamped && !row.Sent.IsZero() && row.Sent.Before(since) {", "if false {"}},
+		tests: []suite{deleted},
+	},
+	{
+		name:  "audit-takes-an-earlier-record-for-a-later-one",
+		rule:  "Any record with the key of a row may be the reason why compaction has deleted that of the row.",
+		edits: []edit{{"internal/audit/deleted.go", "!newest.IsZero() && !newest.Before(r.sent(row))", "!newest.IsZero()"}},
+		tests: []suite{deleted},
+	},
+	{
+		name:  "audit-forgets-tombstones",
+		rule:  "The last record of a key is never deleted by compaction.",
+		edits: []edit{{"internal/audit/deleted.go", " || r.sent(row).Before(r.readAt.Add(-t.Tombstones)):", ":"}},
+		tests: []suite{deleted},
+	},
+	{
+		name:  "audit-sees-no-gaps",
+		rule:  "Compaction may have deleted any record of a compacted topic.",
+		edits: []edit{{"internal/audit/deleted.go", "	if offset > p.next {\n		p.gap = at\n	}\n", "	p.gap = at\n"}},
+		tests: []suite{deleted},
+	},
+	{
+		name:  "audit-sees-no-gap-where-it-begins-to-read",
+		rule:  "Compaction has deleted nothing before the first record that is read.",
+		edits: []edit{{"internal/audit/kafka.go", "part(s.Partition).next = s.First", "part(s.Partition).next = s.From"}},
+		tests: []suite{histories},
+	},
+	{
+		name:  "audit-sees-no-gap-before-the-log",
+		rule:  "What is before the beginning of a compacted log was deleted by age.",
+		edits: []edit{{"internal/audit/deleted.go", "return r.isBefore(t, row, p.gap) || r.isBefore(t, row, p.oldest)", "return r.isBefore(t, row, p.gap)"}},
+		tests: []suite{histories},
+	},
+	{
+		name:  "audit-trusts-all-times",
+		rule:  "A record that is older than its row says nothing about other rows.",
+		edits: []edit{{"internal/audit/deleted.go", "			t.untimed = true\n", ""}},
+		tests: []suite{deleted},
+	},
+	{
+		name:  "audit-forgets-old-dead-letters",
+		rule:  "Kafka keeps dead letters for ever.",
+		edits: []edit{{"internal/audit/deleted.go", "	if row.Poison != \"\" {\n		return r.deletedLetter(row)\n	}\n", "	if row.Poison != \"\" {\n		return \"\"\n	}\n"}},
+		tests: []suite{deleted},
+	},
+	{
+		name:  "audit-is-clean-with-young-rows",
+		rule:  "Rows that cannot be judged count as nothing.",
+		edits: []edit{{"internal/audit/compare.go", "if c.Blind() || c.Young > 0 {", "if c.Blind() {"}},
+		tests: []suite{events},
+	},
+	{
+		name:  "audit-reads-from-the-newest-row",
+		rule:  "What is older than a row cannot be the record of another row.",
+		edits: []edit{{"internal/audit/run.go", "case r.oldest.IsZero() || created.Before(r.oldest):", "default:"}},
+		tests: []suite{reads},
+	},
+	{
+		name:  "audit-reads-little-of-rows-without-a-time",
+		rule:  "Rows without a time are not older than those with one.",
+		edits: []edit{{"internal/audit/run.go", "		r.timeless = true\n", ""}},
+		tests: []suite{reads},
+	},
+	{
+		name:  "audit-takes-what-kafka-refuses-for-missing",
+		rule:  "Only what the router finds is poison.",
+		edits: []edit{{"internal/audit/refused.go", "	if r.log.TooLarge(rec, limit) {\n", "	if false && r.log.TooLarge(rec, limit) {\n"}},
+		tests: []suite{reads},
 	},
 	{
 		name:  "audit-takes-any-value",

@@ -20,6 +20,8 @@ var (
 	verified    = suite{"./replication", "^TestVerifyEachTable$"}
 	onServers   = suite{"./replication", "^TestGuardChecksEachTable$"}
 	partitions  = suite{"./replication", "^(TestPartitionsComeAndGo|TestUnloggedPartition|TestDetachedConcurrently)$"}
+	children    = suite{"./replication", "^TestInherited$"}
+	foreigners  = suite{"./replication", "^TestForeignPartition$"}
 )
 
 // confirmMutants has mutants of how far the slot may be confirmed.
@@ -264,8 +266,32 @@ var guardMutants = []mutant{
 	{
 		name:  "unlogged-partition-passes-the-opening",
 		rule:  "A session may begin with a partition whose rows are not in the WAL.",
-		edits: []edit{{"replication/catalog.go", "	if current.unpublished != nil {\n		return nil, current.unpublished.err()\n	}\n", ""}},
+		edits: []edit{{"replication/catalog.go", "	if u := current.unpublished; u != nil {\n", "	if u := current.unpublished; false {\n"}},
 		tests: []suite{partitions},
+	},
+	{
+		name:  "foreign-partition-is-made-logged",
+		rule:  "What resolves an unlogged partition resolves a foreign one.",
+		edits: []edit{{"replication/partitions.go", "WHEN c.relkind = 'f' THEN '` + foreign", "WHEN c.relkind = 'f' THEN '` + unlogged"}},
+		tests: []suite{foreigners},
+	},
+	{
+		name:  "child-passes",
+		rule:  "The rows of a table that inherits from the outbox are in its stream.",
+		edits: []edit{{"replication/partitions.go", "WHERE NOT c.relispartition AND c.oid NOT IN", "WHERE c.relispartition AND c.oid NOT IN"}},
+		tests: []suite{children},
+	},
+	{
+		name:  "child-that-is-an-outbox-is-refused",
+		rule:  "A table that inherits from an outbox is never an outbox itself.",
+		edits: []edit{{"replication/partitions.go", " AND c.oid NOT IN (SELECT o.oid FROM tree o)`", "`"}},
+		tests: []suite{children},
+	},
+	{
+		name:  "child-of-a-later-session-is-a-mistake-of-the-setup",
+		rule:  "A session that finds a child ends with 78, even if an earlier session of the process delivered without it.",
+		edits: []edit{{"replication/catalog.go", "if u.Inherits() && last.Load() == nil {", "if u.Inherits() {"}},
+		tests: []suite{children},
 	},
 	{
 		name:  "detach-concurrently-passes",

@@ -4,7 +4,7 @@ package pollers
 
 // Table is an outbox table with its rows.
 type Table struct {
-	// Library is the library, or the shape.
+	// Library is the library, or a shape that belongs to none.
 	Library string
 	// SQL creates the table, and Name names it as --table does.
 	SQL, Name string
@@ -14,7 +14,12 @@ type Table struct {
 	Pending, Other string
 	// Where is the condition that is printed. With a … in it, a person has to complete it.
 	Where string
+
+	shape bool // of no library
 }
+
+// IsLibrary reports whether the table is that of a library.
+func (t *Table) IsLibrary() bool { return !t.shape }
 
 // aggregate are the columns of a table of the usual shape, except for its id.
 const aggregate = `aggregate_type text NOT NULL, aggregate_id text NOT NULL, event_type text NOT NULL, payload jsonb NOT NULL, created_at timestamptz NOT NULL DEFAULT now()`
@@ -219,7 +224,7 @@ var Tables = []Table{
 
 	// Shapes.
 	{
-		Library: "one topic, a status without a default", Name: "public.one_topic", Args: []string{"--topic", "events"},
+		Library: "one topic, a status without a default", shape: true, Name: "public.one_topic", Args: []string{"--topic", "events"},
 		SQL: `CREATE TABLE one_topic (id uuid PRIMARY KEY, event_type varchar(255) NOT NULL, aggregate_id varchar(255) NOT NULL, payload text NOT NULL, status varchar(50) NOT NULL,
 			created_at timestamp NOT NULL)`,
 		Pending: `INSERT INTO one_topic SELECT gen_random_uuid(), 'e', 'k', '{}', 'PENDING', now() FROM generate_series(1, 4)`,
@@ -227,7 +232,7 @@ var Tables = []Table{
 		Where:   "status IN ('PENDING')",
 	},
 	{
-		Library: "an enumeration", Name: "public.message_outbox", Args: []string{"--topic", "events", "--column", "aggregate_id=id"},
+		Library: "an enumeration", shape: true, Name: "public.message_outbox", Args: []string{"--topic", "events", "--column", "aggregate_id=id"},
 		SQL: `CREATE TYPE outbox_message_status AS ENUM ('PENDING', 'PUBLISHED'); CREATE TABLE message_outbox (id bigserial PRIMARY KEY, message_type text NOT NULL, message_payload jsonb NOT NULL,
 			message_status outbox_message_status NOT NULL, created_at timestamp NOT NULL DEFAULT now(), updated_at timestamp NOT NULL DEFAULT now())`,
 		Pending: `INSERT INTO message_outbox (message_type, message_payload, message_status) SELECT 'e', '{}', 'PENDING' FROM generate_series(1, 4)`,
@@ -235,14 +240,14 @@ var Tables = []Table{
 		Where:   "message_status IN ('PENDING')",
 	},
 	{
-		Library: "no row is pending now", Name: "public.all_sent",
+		Library: "no row is pending now", shape: true, Name: "public.all_sent",
 		SQL:     `CREATE TABLE all_sent (id bigserial PRIMARY KEY, ` + aggregate + `, status text NOT NULL DEFAULT 'NEW')`,
 		Other:   `INSERT INTO all_sent (aggregate_type, aggregate_id, event_type, payload, status) SELECT 'order', 'k', 'e', '{}', 'DONE' FROM generate_series(1, 4)`,
 		Where:   "status IN ('NEW')",
 		Pending: ``,
 	},
 	{ // The time is set when the poller claims the row.
-		Library: "a status, and a time of the claim", Name: "public.claimed",
+		Library: "a status, and a time of the claim", shape: true, Name: "public.claimed",
 		SQL: `CREATE TABLE claimed (id bigserial PRIMARY KEY, ` + aggregate + `, status text NOT NULL DEFAULT 'PENDING' CHECK (status IN ('PENDING', 'PROCESSING', 'COMPLETED', 'FAILED')),
 			retry_count int NOT NULL DEFAULT 0, next_retry_at timestamptz, processed_at timestamptz)`,
 		Pending: `INSERT INTO claimed (aggregate_type, aggregate_id, event_type, payload, status, processed_at)
@@ -251,7 +256,7 @@ var Tables = []Table{
 		Where: "status IN ('PENDING', 'PROCESSING', 'FAILED')",
 	},
 	{ // A column that was added later, so that older rows have only the time.
-		Library: "a status that may be NULL, and a time", Name: "public.added_later",
+		Library: "a status that may be NULL, and a time", shape: true, Name: "public.added_later",
 		SQL: `CREATE TABLE added_later (id bigserial PRIMARY KEY, ` + aggregate + `, status text, processed_at timestamptz)`,
 		Pending: `INSERT INTO added_later (aggregate_type, aggregate_id, event_type, payload, status, processed_at)
 			VALUES ('order', 'k', 'e', '{}', NULL, NULL), ('order', 'k', 'e', '{}', 'NEW', NULL), ('order', 'k', 'e', '{}', 'SENDING', now())`,
@@ -260,7 +265,7 @@ var Tables = []Table{
 		Where: "(status IN ('NEW', 'SENDING') OR status IS NULL AND processed_at IS NULL)",
 	},
 	{ // The poller's updates move rows to the end of the table.
-		Library: "rare values at the end of a large table", Name: "public.rare",
+		Library: "rare values at the end of a large table", shape: true, Name: "public.rare",
 		SQL: `CREATE TABLE rare (id bigserial PRIMARY KEY, ` + aggregate + `, status text NOT NULL DEFAULT 'PENDING')`,
 		Other: `INSERT INTO rare (aggregate_type, aggregate_id, event_type, payload, status) SELECT 'order', 'k', 'e', '{}', 'SENT' FROM generate_series(1, 20000);
 			INSERT INTO rare (aggregate_type, aggregate_id, event_type, payload, status) SELECT 'order', 'k', 'e', '{}', 'DEAD' FROM generate_series(1, 3)`,
@@ -268,42 +273,42 @@ var Tables = []Table{
 		Where:   "status IN ('PENDING')",
 	},
 	{
-		Library: "a value that nobody knows", Name: "public.held",
+		Library: "a value that nobody knows", shape: true, Name: "public.held",
 		SQL:     `CREATE TABLE held (id bigserial PRIMARY KEY, ` + aggregate + `, status text NOT NULL DEFAULT 'PENDING')`,
 		Pending: `INSERT INTO held (aggregate_type, aggregate_id, event_type, payload) SELECT 'order', 'k', 'e', '{}' FROM generate_series(1, 4)`,
 		Other:   `INSERT INTO held (aggregate_type, aggregate_id, event_type, payload, status) SELECT 'order', 'k', 'e', '{}', (ARRAY['SENT', 'HELD'])[g % 2 + 1] FROM generate_series(1, 4) g`,
 		Where:   "status IN ('PENDING', …)",
 	},
 	{
-		Library: "citext", Name: "public.ci",
+		Library: "citext", shape: true, Name: "public.ci",
 		SQL:     `CREATE EXTENSION IF NOT EXISTS citext; CREATE TABLE ci (id bigserial PRIMARY KEY, ` + aggregate + `, status citext NOT NULL DEFAULT 'pending')`,
 		Pending: `INSERT INTO ci (aggregate_type, aggregate_id, event_type, payload, status) SELECT 'order', 'k', 'e', '{}', (ARRAY['pending', 'Pending', 'FAILED'])[g % 3 + 1]::citext FROM generate_series(1, 6) g`,
 		Other:   `INSERT INTO ci (aggregate_type, aggregate_id, event_type, payload, status) SELECT 'order', 'k', 'e', '{}', (ARRAY['sent', 'Sent'])[g % 2 + 1]::citext FROM generate_series(1, 6) g`,
 		Where:   "status IN ('FAILED', 'Pending', 'pending')",
 	},
 	{
-		Library: "a date and a lock", Name: "public.dated",
+		Library: "a date and a lock", shape: true, Name: "public.dated",
 		SQL:     `CREATE TABLE dated (id bigserial PRIMARY KEY, ` + aggregate + `, published_date date, locked_by text, locked_until timestamptz)`,
 		Pending: `INSERT INTO dated (aggregate_type, aggregate_id, event_type, payload, locked_by, locked_until) SELECT 'order', 'k', 'e', '{}', 'x', now() FROM generate_series(1, 4)`,
 		Other:   `INSERT INTO dated (aggregate_type, aggregate_id, event_type, payload, published_date) SELECT 'order', 'k', 'e', '{}', now() FROM generate_series(1, 4)`,
 		Where:   "published_date IS NULL",
 	},
 	{
-		Library: "a flag of 0 and 1", Name: "public.flags",
+		Library: "a flag of 0 and 1", shape: true, Name: "public.flags",
 		SQL:     `CREATE TABLE flags (id bigserial PRIMARY KEY, ` + aggregate + `, processed int NOT NULL DEFAULT 0)`,
 		Pending: `INSERT INTO flags (aggregate_type, aggregate_id, event_type, payload) SELECT 'order', 'k', 'e', '{}' FROM generate_series(1, 4)`,
 		Other:   `INSERT INTO flags (aggregate_type, aggregate_id, event_type, payload, processed) SELECT 'order', 'k', 'e', '{}', 1 FROM generate_series(1, 4)`,
 		Where:   "processed IN ('0')",
 	},
 	{
-		Library: "a flag of N and Y", Name: "public.yn",
+		Library: "a flag of N and Y", shape: true, Name: "public.yn",
 		SQL:     `CREATE TABLE yn (id bigserial PRIMARY KEY, ` + aggregate + `, sent char(1) NOT NULL DEFAULT 'N')`,
 		Pending: `INSERT INTO yn (aggregate_type, aggregate_id, event_type, payload) SELECT 'order', 'k', 'e', '{}' FROM generate_series(1, 4)`,
 		Other:   `INSERT INTO yn (aggregate_type, aggregate_id, event_type, payload, sent) SELECT 'order', 'k', 'e', '{}', 'Y' FROM generate_series(1, 4)`,
 		Where:   "sent IN ('N')",
 	},
 	{
-		Library: "a flag that may be NULL, and a time", Name: "public.flag_time",
+		Library: "a flag that may be NULL, and a time", shape: true, Name: "public.flag_time",
 		SQL: `CREATE TABLE flag_time (id bigserial PRIMARY KEY, ` + aggregate + `, is_processed boolean, processed_at_utc timestamptz)`,
 		Pending: `INSERT INTO flag_time (aggregate_type, aggregate_id, event_type, payload, is_processed, processed_at_utc)
 			VALUES ('order', 'k', 'e', '{}', NULL, NULL), ('order', 'k', 'e', '{}', false, now())`,
@@ -312,35 +317,35 @@ var Tables = []Table{
 		Where: "(is_processed IS FALSE OR is_processed IS NULL AND processed_at_utc IS NULL)",
 	},
 	{
-		Library: "a time, and one of failures", Name: "public.da",
+		Library: "a time, and one of failures", shape: true, Name: "public.da",
 		SQL:     `CREATE TABLE da (id uuid PRIMARY KEY, ` + aggregate + `, dispatched_at timestamptz, failed_at timestamptz, attempts int)`,
 		Pending: `INSERT INTO da (id, aggregate_type, aggregate_id, event_type, payload, failed_at) SELECT gen_random_uuid(), 'order', 'k', 'e', '{}', CASE WHEN g = 1 THEN now() END FROM generate_series(1, 4) g`,
 		Other:   `INSERT INTO da (id, aggregate_type, aggregate_id, event_type, payload, dispatched_at) SELECT gen_random_uuid(), 'order', 'k', 'e', '{}', now() FROM generate_series(1, 4) g`,
 		Where:   "dispatched_at IS NULL",
 	},
 	{
-		Library: "two times", Name: "public.two_times",
+		Library: "two times", shape: true, Name: "public.two_times",
 		SQL:     `CREATE TABLE two_times (id uuid PRIMARY KEY, ` + aggregate + `, sent_at timestamptz, delivered_at timestamptz)`,
 		Pending: `INSERT INTO two_times (id, aggregate_type, aggregate_id, event_type, payload) SELECT gen_random_uuid(), 'order', 'k', 'e', '{}' FROM generate_series(1, 4) g`,
 		Other:   `INSERT INTO two_times (id, aggregate_type, aggregate_id, event_type, payload, sent_at) SELECT gen_random_uuid(), 'order', 'k', 'e', '{}', now() FROM generate_series(1, 4) g`,
 		Where:   "…",
 	},
 	{
-		Library: "a time with a default", Name: "public.epoch",
+		Library: "a time with a default", shape: true, Name: "public.epoch",
 		SQL:     `CREATE TABLE epoch (id uuid PRIMARY KEY, ` + aggregate + `, published_at timestamptz NOT NULL DEFAULT 'epoch')`,
 		Pending: `INSERT INTO epoch (id, aggregate_type, aggregate_id, event_type, payload) SELECT gen_random_uuid(), 'order', 'k', 'e', '{}' FROM generate_series(1, 4) g`,
 		Other:   `INSERT INTO epoch (id, aggregate_type, aggregate_id, event_type, payload, published_at) SELECT gen_random_uuid(), 'order', 'k', 'e', '{}', now() FROM generate_series(1, 4) g`,
 		Where:   "…",
 	},
 	{
-		Library: "a flag with a name of its own", Name: "public.own_name",
+		Library: "a flag with a name of its own", shape: true, Name: "public.own_name",
 		SQL:     `CREATE TABLE own_name (id uuid PRIMARY KEY, ` + aggregate + `, gesendet boolean NOT NULL DEFAULT false)`,
 		Pending: `INSERT INTO own_name (id, aggregate_type, aggregate_id, event_type, payload) SELECT gen_random_uuid(), 'order', 'k', 'e', '{}' FROM generate_series(1, 4) g`,
 		Other:   `INSERT INTO own_name (id, aggregate_type, aggregate_id, event_type, payload, gesendet) SELECT gen_random_uuid(), 'order', 'k', 'e', '{}', true FROM generate_series(1, 4) g`,
 		Where:   "…",
 	},
 	{
-		Library: "partitioned by its status", Name: "public.by_status", Args: []string{"--topic", "events"},
+		Library: "partitioned by its status", shape: true, Name: "public.by_status", Args: []string{"--topic", "events"},
 		SQL: `CREATE TABLE by_status (id uuid, status text NOT NULL, content jsonb NOT NULL, type varchar(50) NOT NULL, aggregate_id uuid NOT NULL, PRIMARY KEY (id, status)) PARTITION BY LIST (status);
 			CREATE TABLE by_status_open PARTITION OF by_status FOR VALUES IN ('NEW', 'FAILED'); CREATE TABLE by_status_done PARTITION OF by_status FOR VALUES IN ('PUBLISHED')`,
 		Pending: `INSERT INTO by_status SELECT gen_random_uuid(), s, '{}', 'e', gen_random_uuid() FROM unnest(ARRAY['NEW', 'FAILED']) s`,

@@ -45,7 +45,7 @@ type Catalog struct {
 // Slot is a row of pg_replication_slots.
 type Slot struct {
 	Name, Plugin, WALStatus, Invalidation string
-	Missing, Failover                     bool
+	Missing, TwoPhase, Failover           bool
 	Unfinished                            bool   // the slot of an unfinished recovery exists as well
 	Safe                                  *int64 // safe_wal_size; nil: there is no limit
 	Restart, Confirmed                    pglogrepl.LSN
