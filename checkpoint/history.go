@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/jackc/pglogrepl"
+
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 )
 
 // History is what one process knows of its earlier sessions: which events are in Kafka, and how far it has confirmed the slot. The
@@ -196,7 +198,6 @@ func (e *HistoryError) Unwrap() error { return e.Err }
 func otherHistory(format string, args ...any) *HistoryError {
 	return &HistoryError{
 		Op: "compare with what was delivered before", Err: fmt.Errorf(format, args...),
-		Remedy: "the server has another history than the one delivered (a restore or a clone): " +
-			"run `outboxcdc recover`, which delivers what Kafka lacks, and start the daemon again",
+		Remedy: "the server has another history than the one delivered (a restore or a clone): " + advice.Recover,
 	}
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/jackc/pglogrepl"
+
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 )
 
 // PositionRecord is what the daemon of a slot stores in the position topic. With it the next start recognises the server, the slot, and
@@ -340,7 +342,7 @@ func (s *PositionRecord) upgradeRemedy() string {
 // or if the record is not of the system from. pg_upgrade starts the new WAL after the old one. That is the only comparison of positions of
 // two systems. It can only refuse.
 func (s *PositionRecord) Upgraded(from uint64, l Lineage, start pglogrepl.LSN) error {
-	const instead = "; run `outboxcdc recover`, which looks for what Kafka lacks"
+	const instead = "; " + advice.Recover
 	switch {
 	case from == l.System():
 		return fmt.Errorf("postgres.url names a server of system %d itself, which was not upgraded", from)
@@ -394,8 +396,7 @@ func (s *PositionRecord) foreign(l Lineage) string {
 // it sent less are not in the stream. altered describes how the publication was changed; "": it was not. The error is a [HistoryError].
 func (s *PositionRecord) Contradiction(l Lineage, start pglogrepl.LSN, altered string) error {
 	allowed := s.ConfirmedOn(l)
-	remedy := "run `outboxcdc recover`: it delivers what Kafka lacks, and the daemon continues from the slot's current position " +
-		"(`outboxcdc slot adopt` continues there without looking for missing events)"
+	remedy := advice.Recover + " (only if there is nothing to compare, because events are logical messages or their rows were deleted: outboxcdc slot adopt)"
 	what := s.foreign(l)
 	switch {
 	case what != "" && s.UpgradedFrom != 0 && s.UpgradedFrom == l.System():

@@ -10,6 +10,7 @@ import (
 	"github.com/IBM/sarama"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 )
 
 // positionLog reads and writes the single partition of the position topic, over its own connection. It is for one goroutine at a time.
@@ -258,7 +259,7 @@ func (l *positionLog) window(ctx context.Context, from, until int64) (best windo
 	if best.err != nil {
 		return best, &checkpoint.Unusable{
 			Topic: l.topic, Why: "the newest record of slot " + l.slot + " cannot be read", Err: best.err, Record: true,
-			Remedy: "if a newer outboxcdc has written it, run that one; else see `outboxcdc slot adopt`",
+			Remedy: "if a newer outboxcdc has written it, run that one; otherwise " + advice.Recover,
 		}
 	}
 	return best, nil

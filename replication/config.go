@@ -20,6 +20,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 )
 
 // Config names the slot, the database and the outboxes, and has the settings of the connections.
@@ -90,6 +92,14 @@ func (c *Config) publicationRemedy() string {
 		return "restore the publication (outboxcdc setup sql shows it); messages that could not be read without it are in no table"
 	}
 	return publicationRemedy
+}
+
+// slotRemedy is the remedy for a slot that is missing or lost.
+func (c *Config) slotRemedy() string {
+	if len(c.Tables) == 0 {
+		return advice.NoTable
+	}
+	return slotRemedy
 }
 
 // TextSettings are the session settings that decide how PostgreSQL prints values. A query under these settings returns the bytes that

@@ -8,6 +8,8 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 )
 
 // Kind classifies an error. A table in package relay decides what happens for each kind.
@@ -167,11 +169,10 @@ func classify(op string, ph phase, err error) *Error {
 }
 
 const (
-	slotRemedy = "events committed since may be missing from Kafka: outboxcdc recover creates the slot again and delivers them " +
-		"(the first slot is created by outboxcdc setup apply); the daemon never creates a slot, because a new slot silently skips those events"
-	unfinishedRemedy  = "run outboxcdc recover again: it delivers what is still missing and creates the slot; until then no daemon may read it"
-	publicationRemedy = "restore the publication (outboxcdc setup sql shows it), then run outboxcdc recover: events committed while " +
-		"it did not carry the outbox are not in the stream"
+	slotRemedy = "events committed since may be missing from Kafka: " + advice.Recover +
+		" (the first slot is created by outboxcdc setup apply). The daemon never creates a slot, because a new slot silently skips those events"
+	publicationRemedy = "events committed while the publication did not carry the outbox are not in the stream: " +
+		"restore the publication (outboxcdc setup sql shows it), then " + advice.Recover
 )
 
 // notYetPublished is the error of a walsender that does not find the publication, although it existed when the session began: the
@@ -181,7 +182,7 @@ func notYetPublished(op, code string, err error) *Error {
 		Kind: PublicationMissing, Op: op, SQLSTATE: code,
 		Err: fmt.Errorf("%w: it was created, or dropped and created again, after the position that the slot has reached", err),
 		Remedy: "set postgres.publication to the publication that existed before, and change it once confirmed_flush_lsn is after the new one's creation " +
-			"(docs/debezium.md); if there was none, the slot cannot be read: run outboxcdc setup destroy, setup apply and recover, which delivers the events that the slot had not delivered",
+			"(docs/debezium.md); if there was none, restore the publication (outboxcdc setup sql shows it), " + advice.DropAndRecover,
 	}
 }
 

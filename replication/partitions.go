@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 )
 
 // partitionsSQL is the recursive part of a query: it finds the partitions of the tables in tree. A partition that is being detached
@@ -92,11 +94,11 @@ func (u *UnpublishedTable) Advice() string {
 		return "once the partition is detached, insert those of its rows into the outbox that were not delivered, which delivers them (docs/sources.md)"
 	case detaching:
 		return "wait until the detach has ended (complete a cancelled one with ALTER TABLE … DETACH PARTITION " + u.Name +
-			" FINALIZE), deliver the events of the partition that were not delivered (docs/sources.md), and start again"
+			" FINALIZE), attach the partition again, because recover reads only attached partitions, and " + advice.Recover
 	case detached:
-		return "deliver the events of the partition that were not delivered (docs/sources.md), and start again; use a plain DETACH PARTITION next time"
+		return "attach the partition again, because recover reads only attached partitions, and " + advice.Recover + ". Use a plain DETACH PARTITION next time"
 	}
-	return "then run outboxcdc recover, which delivers the events of the partition that Kafka lacks; or detach it, and deliver its events (docs/sources.md)"
+	return "then " + advice.Recover
 }
 
 // Remedy returns SQL and Advice as one sentence.

@@ -9,6 +9,8 @@ import (
 
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 )
 
 // maxName is the length of the longest name of a slot.
@@ -149,18 +151,18 @@ func (c *Config) readSlot(ctx context.Context, conn *pgx.Conn) (*Slot, error) {
 	case recovery != nil && (s == nil || s.Kind != "logical" || s.Lost()):
 		return s, c.unfinished()
 	case s == nil || s.Kind != "logical":
-		return nil, fail(SlotMissing, op, slotRemedy, "the server has no logical slot of that name")
+		return nil, fail(SlotMissing, op, c.slotRemedy(), "the server has no logical slot of that name")
 	case s.Invalidation != "":
-		return s, fail(SlotLost, op, slotRemedy, "the slot is invalidated: %s", s.Invalidation)
+		return s, fail(SlotLost, op, c.slotRemedy(), "the slot is invalidated: %s", s.Invalidation)
 	case s.Lost():
-		return s, fail(SlotLost, op, slotRemedy, "the slot is invalidated: the WAL it needs was removed (max_slot_wal_keep_size)")
+		return s, fail(SlotLost, op, c.slotRemedy(), "the slot is invalidated: the WAL it needs was removed (max_slot_wal_keep_size)")
 	}
 	return s, nil
 }
 
 // unfinished is the error while the RecoverySlot exists.
 func (c *Config) unfinished() error {
-	return fail(RecoveryUnfinished, "read slot "+c.Slot, unfinishedRemedy, "a recovery of it has not finished: slot %s exists", RecoverySlot(c.Slot))
+	return fail(RecoveryUnfinished, "read slot "+c.Slot, advice.RecoverAgain, "a recovery of it has not finished: slot %s exists", RecoverySlot(c.Slot))
 }
 
 // refuseUnfinished returns an error if a recovery has not finished: the slot's events after the recovery's may not be delivered before those.

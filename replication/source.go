@@ -11,6 +11,8 @@ import (
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 )
 
 // Source opens the sessions of one process with its slot.
@@ -192,7 +194,7 @@ func (s *Source) explainOtherCluster(ctx context.Context, err error) error {
 		return err
 	}
 	remedy := fmt.Sprintf("if pg_upgrade has upgraded that server, PostgreSQL 17 or later, to this one, run `outboxcdc slot adopt --upgraded-from %d` "+
-		"(with delivery.mode at_least_once, only start the daemon again); if this server replaces that one in another way, run `outboxcdc recover`; "+
+		"(with delivery.mode at_least_once, only start the daemon again); if this server replaces that one in another way, "+advice.Recover+"; "+
 		"otherwise let postgres.url lead to that server again", s.firstSystem)
 	return fail(OtherHistory, "compare with the cluster of earlier sessions", remedy, "system identifier is %d, was %d", id.SystemID, s.firstSystem)
 }

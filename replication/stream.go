@@ -13,6 +13,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 )
 
 // Message is a message of the stream: XLogData or a keepalive.
@@ -270,7 +272,7 @@ func (st *Stream) Resolve(ctx context.Context, rel *Announced) (index int, err e
 			return t.outbox, nil
 		}
 		if sameOID || sameName {
-			return NotOurs, fail(RelationMismatch, op, "if the table was renamed or replaced, find the events of that time in it and create the slot again",
+			return NotOurs, fail(RelationMismatch, op, "rename the table back if it was renamed; if it was replaced, copy the rows of the former table into it with their ids (INSERT … SELECT), "+advice.DropAndRecover,
 				"the stream has OID %d for %s.%s, the catalog has OID %d for %s.%s", rel.OID, rel.Schema, rel.Name, t.oid, t.schema, t.name)
 		}
 	}
@@ -281,14 +283,14 @@ func (st *Stream) Resolve(ctx context.Context, rel *Announced) (index int, err e
 	possible := st.cfg.mayBePartition(st.cat, rel)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows) && possible:
-		return NotOurs, fail(RelationMismatch, op, "find its events in a copy of that table, if there is one",
+		return NotOurs, fail(RelationMismatch, op, "its events are lost unless there is a copy of that table: insert its rows into the outbox with their ids, "+advice.DropAndRecover,
 			"it is no longer in the catalog, and may have been a partition of the outbox")
 	case errors.Is(err, pgx.ErrNoRows):
 		return NotOurs, nil
 	case err != nil:
 		return NotOurs, classify(op, inspecting, err)
 	case root == 0 && possible && (younger || !st.cat.viaRoot):
-		return NotOurs, fail(RelationMismatch, op, "attach it again until its events are delivered, or fetch them from that table; a partitioned outbox should be published via its root",
+		return NotOurs, fail(RelationMismatch, op, "attach it again until its events are delivered; a partitioned outbox should be published via its root",
 			"it is not a partition of the outbox, and may have been one when its rows were committed")
 	case root == 0:
 		return NotOurs, nil

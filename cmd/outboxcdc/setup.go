@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/setup"
@@ -216,8 +217,8 @@ func newSetupDestroyCommand(loadConfig func() (*config.Config, error)) *cobra.Co
 	cmd := &cobra.Command{
 		Use:   "destroy",
 		Short: "Drop the slot and the publication, but not the table or the role",
-		Long: "Drop the slot and the publication. A new slot begins later: only outboxcdc recover delivers the events that this slot has not\n" +
-			"delivered. It refuses while the slot is active: stop the daemon first.",
+		Long: "Drop the slot, the slot of an unfinished recovery, and the publication. A new slot begins later: only outboxcdc recover delivers\n" +
+			"the events that this slot has not delivered. It refuses while the slot is active: stop the daemon first.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, params, dsn, err := setupTarget(loadConfig, url)
@@ -263,6 +264,6 @@ func leavePositionTopic(cfg *config.Config, out io.Writer) {
 	if !cfg.Deduplicated() {
 		return
 	}
-	fmt.Fprintf(out, "position topic %s is kept, with the position record of slot %s: if the slot is recreated, the daemon stops with exit code 79 until you run `outboxcdc slot adopt`\n",
-		cfg.Delivery.PositionTopic, cfg.Postgres.Slot)
+	fmt.Fprintf(out, "position topic %s is kept, with the position record of slot %s: a new slot contradicts it, and the daemon stops with exit code 79. Remedy: %s\n",
+		cfg.Delivery.PositionTopic, cfg.Postgres.Slot, advice.Recover)
 }

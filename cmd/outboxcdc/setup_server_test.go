@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/setup"
 	"github.com/outboxcdc/outboxcdc/replication"
@@ -298,7 +299,7 @@ func testUnfitPublications(t *testing.T, d *database, major string) {
 	want(t, d.mustSetup("apply"), "publication badpub already exists", "note: publication \"badpub\" publishes more than inserts")
 	d.exec(`DROP PUBLICATION badpub`)
 	_, err := d.setup("", "apply")
-	wantError(t, err, exit.Fault, "slot badpub exists but publication badpub does not", "setup destroy")
+	wantError(t, err, exit.Fault, "slot badpub exists but publication badpub does not", "pg_drop_replication_slot('badpub')", "setup apply --no-slot", advice.Recover)
 }
 
 func testUnfitSlots(t *testing.T, d *database, major string) {
@@ -327,6 +328,23 @@ func testUnfitSlots(t *testing.T, d *database, major string) {
 	_, err := d.setup("", "apply")
 	wantError(t, err, exit.Fault, "it has two_phase", map[bool]string{true: "TWO_PHASE false", false: "pg_drop_replication_slot('badslot'), then run outboxcdc recover"}[major == "18"])
 	d.mustSetup("destroy", "--yes")
+
+	// During a recovery no slot is created, and everything else is.
+	d.exec(`DROP PUBLICATION badslot`, `SELECT pg_create_logical_replication_slot('badslot_recovery', 'pgoutput')`)
+	_, err = d.setup("", "apply")
+	wantError(t, err, exit.Fault, "nothing was changed", "slot badslot_recovery exists", advice.RecoverAgain)
+	want(t, d.mustSetup("apply", "--no-slot"), "created publication badslot")
+	if got := d.text(`SELECT count(*)::text FROM pg_replication_slots WHERE slot_name = 'badslot'`); got != "0" {
+		t.Errorf("%s slots during a recovery", got)
+	}
+	want(t, d.mustSetup("destroy", "--yes"), "slot badslot does not exist", "dropped slot badslot_recovery", "dropped publication badslot")
+
+	// A new slot does not have the rows of before.
+	if out := d.mustSetup("apply"); strings.Contains(out, "has rows") {
+		t.Errorf("the table is empty:\n%s", out)
+	}
+	d.exec(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type) VALUES ('order', '1', 'x')`, `SELECT pg_drop_replication_slot('badslot')`)
+	want(t, d.mustSetup("apply"), "created slot badslot", "has rows", advice.Recover)
 }
 
 func testSlotWaits(t *testing.T, d *database, _ string) {

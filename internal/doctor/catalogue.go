@@ -58,6 +58,7 @@ const (
 	pubOthers  = "other_tables"
 
 	slotExists   = "slot"
+	slotRecovery = "recovery"
 	slotFits     = "plugin_and_database"
 	slotHolder   = "active"
 	slotWAL      = "wal_status"
@@ -129,6 +130,7 @@ func Checks() []Check {
 		{pubOthers, groupPublication, "does it contain other tables (`FOR ALL TABLES`), whose rows are sent and discarded", []string{"WARN"}},
 
 		{slotExists, groupSlot, "does the slot exist", []string{"FAIL 79"}},
+		{slotRecovery, groupSlot, "has every `recover` and `backfill` finished (until then slot `<slot>_recovery` exists, and no daemon reads the slot)", []string{"FAIL 79"}},
 		{slotFits, groupSlot, "is it a permanent pgoutput slot of this database, without `two_phase`", []string{"FAIL 69", "FAIL 78", "FAIL 79"}},
 		{slotHolder, groupSlot, "which client reads it", []string{"WARN"}},
 		{slotWAL, groupSlot, "does the server still have all the WAL that the slot needs (`wal_status`, invalidation)", []string{"FAIL 69", "FAIL 79"}},

@@ -18,6 +18,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
@@ -85,6 +86,9 @@ type examination struct {
 	server server
 	tables []tableFacts
 	slot   *slotFacts // nil: there is none
+
+	slots slotRows
+	empty bool // each outbox that exists was seen to have no row
 
 	pub       *replication.Publication // nil: there is none
 	published []replication.PublishedTable
@@ -177,9 +181,27 @@ func (e *examination) has(check string, l Level) bool {
 	return slices.ContainsFunc(e.found[check], func(f Finding) bool { return f.Level == l })
 }
 
-// setup is the command that creates what is missing, as a privileged role.
+// setup is the command that creates what is missing, as a privileged role. It does not create the slot if events may be lost with a slot
+// that there was: a new slot begins now.
 func (e *examination) setup() Remedy {
+	r := e.setupAll()
+	if !e.slots.exists() && !e.empty {
+		r.Text += " --no-slot"
+	}
+	return r
+}
+
+// setupAll is setup, with the slot.
+func (e *examination) setupAll() Remedy {
 	return shellf("OUTBOXCDC_SETUP_URL=postgres://postgres@%s/%s %s setup apply", e.Server, url.PathEscape(e.Database), e.Command)
+}
+
+// recover is the command that delivers what Kafka lacks, with what it does.
+func (e *examination) recover() []Remedy {
+	if len(e.Tables) == 0 {
+		return []Remedy{advicef("%s", advice.NoTable)}
+	}
+	return []Remedy{shellf("%s recover", e.Command), advicef("%s", advice.Recover)}
 }
 
 // cause is the text of an error without the daemon's remedy: the finding has its own.

@@ -7,6 +7,9 @@ import (
 
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outboxcdc/outboxcdc/internal/advice"
+	"github.com/outboxcdc/outboxcdc/replication"
 )
 
 func outboxOutcomes(t *testing.T, w *world) {
@@ -240,6 +243,29 @@ func slotOutcomes(t *testing.T, w *world) {
 		drop(p)
 		p.wants(outcome{slotExists, "FAIL 79", "no slot"})
 	})
+	t.Run("recovery", func(t *testing.T) {
+		p := w.newPlace(t, w.pg).make()
+		recovery := replication.RecoverySlot(p.name)
+		p.exec("SELECT pg_create_logical_replication_slot('" + recovery + "', 'pgoutput')")
+		p.wants(outcome{slotRecovery, "FAIL 79", recovery + " exists"})
+		drop(p)
+		p.wants(outcome{slotRecovery, "FAIL 79", recovery + " exists"}, outcome{slotExists, "FAIL 79", "no slot"})
+		p.advises(slotExists, advice.RecoverAgain)
+		p.exec("SELECT pg_drop_replication_slot('" + recovery + "')")
+	})
+	t.Run("what creates it", func(t *testing.T) {
+		p := w.newPlace(t, w.pg).make()
+		drop(p)
+		p.advises(slotExists, advice.Recover) // the outbox has a row
+		p.exec("DELETE FROM outbox")
+		p.advises(slotExists, "outboxcdc setup apply")
+		p.exec("REVOKE SELECT ON outbox FROM " + roleName) // nothing is known about its rows
+		p.advises(slotExists, advice.Recover)
+		p.exec("GRANT SELECT ON outbox TO "+roleName, "ALTER TABLE outbox ENABLE ROW LEVEL SECURITY", "INSERT INTO outbox (aggregate_type, aggregate_id, event_type) VALUES ('order', '1', 'x')")
+		p.advises(slotExists, advice.Recover) // the role does not see the row
+		p.exec("DROP PUBLICATION " + p.name)
+		p.advises(pubExists, "setup apply --no-slot")
+	})
 	t.Run("physical", func(t *testing.T) {
 		p := w.newPlace(t, w.pg).make()
 		drop(p)
@@ -295,12 +321,20 @@ func slotOutcomes(t *testing.T, w *world) {
 		p.exec("SELECT pg_create_physical_replication_slot('standby1')")
 		p.setting("synchronized_standby_slots", "'standby1'")
 		p.wants(outcome{slotStandby, "FAIL 69", "standby1"})
+		p.advises(slotStandby, "synchronized_standby_slots = ''")
 		p.exec("ALTER SYSTEM SET synchronized_standby_slots = ''", "SELECT pg_reload_conf()")
 		p.await("the setting", "SELECT current_setting('synchronized_standby_slots') = ''")
 		must(t, p.s.AllowHost("host replication all 127.0.0.1/32 scram-sha-256"))
 		must(t, p.s.Reload())
 		conn := p.streamPhysical("standby1")
 		p.wants(outcome{slotStandby, "WARN", "standby1"})
+		// One of two standbys is away: the other one is still waited for.
+		p.exec("SELECT pg_create_physical_replication_slot('standby2')")
+		p.setting("synchronized_standby_slots", "'standby2, standby1'")
+		p.wants(outcome{slotStandby, "FAIL 69", "not connected: standby2 "})
+		p.advises(slotStandby, "synchronized_standby_slots = 'standby1'")
+		p.exec("ALTER SYSTEM SET synchronized_standby_slots = ''", "SELECT pg_reload_conf()", "SELECT pg_drop_replication_slot('standby2')")
+		p.await("the setting", "SELECT current_setting('synchronized_standby_slots') = ''")
 		_ = conn.Close(context.Background())
 		p.await("the end of the standby", "SELECT NOT active FROM pg_replication_slots WHERE slot_name = 'standby1'")
 		p.exec("SELECT pg_drop_replication_slot('standby1')")
@@ -320,6 +354,7 @@ func slotOutcomes(t *testing.T, w *world) {
 		p.wants(small, outcome{slotRetained, "WARN", "more than half"}, outcome{slotWAL, "FAIL 69", "about to be lost"})
 		p.exec("CHECKPOINT")
 		p.wants(small, outcome{slotWAL, "FAIL 79", "invalidated it (wal_removed)"})
+		p.advises(slotWAL, advice.Recover)
 	})
 }
 

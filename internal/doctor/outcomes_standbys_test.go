@@ -57,7 +57,7 @@ func standbyOutcomes(t *testing.T, w *world) {
 	must(t, copied.Reload())
 	p.await("the standby to disconnect", "SELECT NOT active FROM pg_replication_slots WHERE slot_name = 'copier'")
 	lost := outcome{slotStandby, "FAIL 69", "copier"}
-	p.wants(lost, outcome{standbySettings, "WARN", "sync_replication_slots is off; hot_standby_feedback is off"}, outcome{standbyWaited, "WARN", "its slot other is not in"})
+	p.wants(lost, outcome{standbySettings, "WARN", "sync_replication_slots is off; hot_standby_feedback is off"}, outcome{standbyWaited, "WARN", "its slot other on the primary is missing or not active"})
 	must(t, copied.AppendConf("primary_slot_name = 'copier'"))
 	must(t, copied.Reload())
 	p.wants(lost, outcome{standbySettings, "WARN", "no dbname"}, outcome{standbyWaited, "WARN", "missing or not active"})
@@ -132,6 +132,11 @@ func TestStandbyBefore17(t *testing.T) {
 	check(standbySlot, OK, "Patroni's permanent slots")
 	check(standbySettings, OK, "hot_standby_feedback is on, primary_slot_name is p")
 	check(standbyWaited, NotChecked, "since PostgreSQL 17")
+	primary.Version, host.Version, primary.Waited, primary.Physical = 170000, 170000, []string{"q"}, map[string]bool{"p": true}
+	check(standbyWaited, Warn, "its slot p is not in")
+	primary.Physical["p"] = false // to wait for it would stop delivery
+	check(standbyWaited, Warn, "its slot p on the primary is missing or not active")
+	primary.Version, host.Version = 160000, 160000
 	host.Slot, host.Feedback = nil, false
 	check(standbySlot, Warn, "no copy")
 	check(standbySettings, Warn, "hot_standby_feedback is off")

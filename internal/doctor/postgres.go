@@ -40,6 +40,8 @@ func (e *examination) postgres(ctx context.Context) {
 		return
 	}
 	e.checkServer(ctx)
+	e.readSlots(ctx)
+	e.readRows(ctx)
 	e.checkTables(ctx)
 	e.checkPublication(ctx)
 	e.checkSlot(ctx)
@@ -253,7 +255,7 @@ func (e *examination) checkCapacity() {
 		e.fail(pgSenders, Unavailable, more, "all %d are in use: the daemon waits for a free one", s.senders.most)
 	}
 	free = s.slots.most - s.slots.used
-	more = []Remedy{sqlf("ALTER SYSTEM SET max_replication_slots = %d", s.slots.most+5), advicef("then restart the server, or drop a slot that is not needed: SELECT slot_name, active FROM pg_replication_slots")}
+	more = []Remedy{sqlf("ALTER SYSTEM SET max_replication_slots = %d", s.slots.most+5), advicef("then restart the server, or drop a slot that no client needs (not slot %s of the daemon): SELECT slot_name, active FROM pg_replication_slots", e.Slot)}
 	switch {
 	case free > 1, e.slot != nil && free > 0:
 		e.ok(pgSlots, "%d of %d are in use", s.slots.used, s.slots.most)

@@ -21,7 +21,7 @@ func (e *examination) checkPublication(ctx context.Context) {
 		e.because[groupPublication] = "the publication could not be read"
 		return
 	case e.pub == nil:
-		e.noPublication(ctx)
+		e.noPublication()
 		return
 	}
 	e.ok(pubExists, "%s", e.Publication)
@@ -44,15 +44,12 @@ func (e *examination) checkPublication(ctx context.Context) {
 	e.checkOthers()
 }
 
-func (e *examination) noPublication(ctx context.Context) {
+func (e *examination) noPublication() {
 	e.because[groupOutbox] = "the publication does not exist" // for the checks of both
 	remedy := []Remedy{e.setup()}
 	// setup apply refuses to create a publication that an existing slot cannot decode with.
-	if slot, err := replication.ReadSlot(ctx, e.conn, e.Slot); err == nil && slot != nil {
-		remedy = []Remedy{
-			shellf("%s", strings.Replace(e.setup().Text, "setup apply", "setup destroy", 1)), e.setup(),
-			advicef("a slot that is older than the publication cannot decode with it; find the events written until then in the table"),
-		}
+	if e.slots.exists() {
+		remedy = e.dropAndRecover("the slot is older than the publication and cannot be read with it")
 	}
 	e.fail(pubExists, Lost, remedy, "the database has no publication %s; if it had one, events may be lost", e.Publication)
 }
@@ -68,8 +65,8 @@ func (e *examination) checkPublished() {
 	slices.Sort(more)
 	switch {
 	case !p.Inserts:
-		e.fail(pubInserts, Lost, []Remedy{sqlf("ALTER PUBLICATION %s SET (publish = '%s')", ident(e.Publication), strings.Join(append([]string{"insert"}, more...), ", "))},
-			"it does not publish inserts: no event is delivered, and only outboxcdc recover delivers events written meanwhile")
+		alter := sqlf("ALTER PUBLICATION %s SET (publish = '%s')", ident(e.Publication), strings.Join(append([]string{"insert"}, more...), ", "))
+		e.fail(pubInserts, Lost, e.andRecover(alter), "it does not publish inserts: no event is delivered, and events written meanwhile are not in the stream")
 	case len(more) > 0:
 		e.warn(pubInserts, e.narrow(), "it also publishes %s, which are no events: they are sent, decoded and skipped (route.on_update)", strings.Join(more, ", "))
 	default:
@@ -86,8 +83,8 @@ func (e *examination) checkCarried(t *tableFacts) {
 		}
 	}
 	if len(ours) == 0 {
-		e.fail(pubTables, Lost, []Remedy{sqlf("ALTER PUBLICATION %s ADD TABLE %s", pub, t.quoted()), advicef("events written until then are not in the stream: outboxcdc recover delivers them")},
-			"%s does not carry %s", e.Publication, t.Table)
+		e.fail(pubTables, Lost, e.andRecover(sqlf("ALTER PUBLICATION %s ADD TABLE %s", pub, t.quoted())),
+			"%s does not carry %s: events written meanwhile are not in the stream", e.Publication, t.Table)
 		e.skip(pubFilter, "it does not carry %s", t.Table)
 		e.skip(pubColumns, "it does not carry %s", t.Table)
 		return
@@ -113,7 +110,7 @@ func (e *examination) checkCarried(t *tableFacts) {
 		}
 	}
 	if filter != "" {
-		e.fail(pubFilter, Lost, whole, "rows of %s that do not match the filter are lost silently: WHERE %s", t.Table, filter)
+		e.fail(pubFilter, Lost, e.andRecover(whole...), "rows of %s that do not match the filter are lost silently: WHERE %s", t.Table, filter)
 	} else {
 		e.ok(pubFilter, "none on %s", t.Table)
 	}

@@ -27,7 +27,7 @@ func (e *examination) failMissing(ctx context.Context, f *tableFacts) {
 		e.cannot(tableExists, err)
 	}
 	if len(similar) == 0 {
-		e.fail(tableExists, Lost, []Remedy{e.setup(), advicef("or set outbox.table to an existing table")},
+		e.fail(tableExists, Lost, []Remedy{e.setup(), advicef("or set outbox.table to an existing table; or, if the table was renamed or moved, undo that, because its events in the slot have the former name")},
 			"the database has no table %s; if it had one, events may be lost", f.Table)
 		return
 	}
@@ -49,7 +49,7 @@ func (e *examination) checkUnsent(f *tableFacts) {
 	}
 	remedies := []Remedy{advicef("%s", f.unsent.Advice())}
 	if statement := f.unsent.SQL(); statement != "" {
-		remedies = slices.Insert(remedies, 0, sqlf("%s", statement))
+		remedies = e.andRecover(sqlf("%s", statement))
 	}
 	e.fail(tableExists, Lost, remedies, "the partition %s", f.unsent)
 }

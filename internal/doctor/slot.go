@@ -2,9 +2,14 @@ package doctor
 
 import (
 	"context"
+	"errors"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 	"github.com/outboxcdc/outboxcdc/internal/human"
 	"github.com/outboxcdc/outboxcdc/replication"
 )
@@ -12,7 +17,8 @@ import (
 // slotFacts is the slot, and the slots of standbys.
 type slotFacts struct {
 	*replication.Slot
-	physical, standbysNotActive []string // active slots of standbys, and slots of synchronized_standby_slots that are not active
+	physical                          []string // active slots of standbys
+	standbysActive, standbysNotActive []string // of synchronized_standby_slots
 }
 
 // confirmedBytes is the retained WAL before the confirmed position, which the server keeps for transactions that were
@@ -24,24 +30,99 @@ func (s *slotFacts) confirmedBytes() int64 {
 const standbySlotsSQL = `
 SELECT ARRAY(SELECT p.slot_name::text FROM pg_replication_slots p WHERE p.slot_type = 'physical' AND NOT p.temporary AND p.active ORDER BY 1),
        ARRAY(SELECT trim(w) FROM unnest(string_to_array(nullif($1, ''), ',')) w
+              WHERE EXISTS (SELECT FROM pg_replication_slots p WHERE p.slot_name = trim(w) AND p.active) ORDER BY 1),
+       ARRAY(SELECT trim(w) FROM unnest(string_to_array(nullif($1, ''), ',')) w
               WHERE NOT EXISTS (SELECT FROM pg_replication_slots p WHERE p.slot_name = trim(w) AND p.active) ORDER BY 1)`
+
+// slotRows is what the server says about the slot and its RecoverySlot at one moment.
+type slotRows struct {
+	slot, recovery *replication.Slot // nil: there is none
+	err            error
+}
+
+// exists reports whether the slot was seen.
+func (s *slotRows) exists() bool { return s.slot != nil }
+
+// readSlots reads the slot before the other checks, whose remedies depend on it.
+func (e *examination) readSlots(ctx context.Context) {
+	e.slots.slot, e.slots.recovery, e.slots.err = replication.ReadSlots(ctx, e.conn, e.Slot)
+}
+
+// readRows finds out whether there are rows whose events a new slot would not have. A row that cannot be seen may be there.
+func (e *examination) readRows(ctx context.Context) {
+	e.empty = true
+	for i := range e.Tables {
+		t := &e.Tables[i]
+		var visible bool
+		err := e.conn.QueryRow(ctx, `SELECT has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AND NOT row_security_active(c.oid)
+			FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2`, t.Schema, t.Name).Scan(&visible)
+		if errors.Is(err, pgx.ErrNoRows) {
+			continue
+		}
+		rows := true
+		if err == nil && visible {
+			err = e.conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM "+t.quoted()+")").Scan(&rows)
+		}
+		e.empty = e.empty && err == nil && !rows
+	}
+}
+
+// createSlot is what creates a missing slot: recover, unless there is nothing that it could deliver.
+func (e *examination) createSlot() []Remedy {
+	switch {
+	case e.slots.recovery != nil:
+		return e.recoverAgain()
+	case e.empty:
+		return []Remedy{e.setupAll()}
+	}
+	return append(e.recover(), advicef("without a delivery of the rows that the outbox has now: %s; of rows that a poller has marked: docs/polling.md", e.setupAll().Text))
+}
+
+func (e *examination) recoverAgain() []Remedy {
+	return []Remedy{shellf("%s recover", e.Command), advicef("%s", advice.RecoverAgain)}
+}
+
+// andRecover continues remedies after which rows may be missing in the stream.
+func (e *examination) andRecover(first ...Remedy) []Remedy {
+	return append(slices.Clone(first), e.recover()...)
+}
+
+// dropAndRecover is for a slot that cannot be read, although it exists.
+func (e *examination) dropAndRecover(why string) []Remedy {
+	setup := e.setupAll()
+	setup.Text += " --no-slot"
+	all := []Remedy{advicef("%s, but the outbox table has the rows of its events", why), sqlf("SELECT pg_drop_replication_slot(%s)", literal(e.Slot)), setup}
+	if e.Messages != "" {
+		all = slices.Insert(all, 1, advicef("logical messages that the slot has not delivered are lost with it: no table has them"))
+	}
+	return append(all, e.recover()...)
+}
+
+// checkRecovery checks that no recovery is unfinished.
+func (e *examination) checkRecovery() {
+	if e.slots.recovery != nil {
+		e.fail(slotRecovery, Lost, e.recoverAgain(), "a recovery has not finished: slot %s exists", replication.RecoverySlot(e.Slot))
+		return
+	}
+	e.ok(slotRecovery, "none is unfinished")
+}
 
 func (e *examination) checkSlot(ctx context.Context) {
 	e.because[groupSlot] = "the slot does not exist"
 	defer e.checkCapacity()
-	var s slotFacts
-	var err error
-	if s.Slot, err = replication.ReadSlot(ctx, e.conn, e.Slot); err == nil && s.Slot != nil {
-		err = e.conn.QueryRow(ctx, standbySlotsSQL, e.server.standbySlots).Scan(&s.physical, &s.standbysNotActive)
+	s := slotFacts{Slot: e.slots.slot}
+	err := e.slots.err
+	if err == nil && s.Slot != nil {
+		err = e.conn.QueryRow(ctx, standbySlotsSQL, e.server.standbySlots).Scan(&s.physical, &s.standbysActive, &s.standbysNotActive)
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		e.cannot(slotExists, err)
 		e.because[groupSlot] = "the slot could not be read"
 		return
-	case s.Slot == nil:
-		e.fail(slotExists, Lost, []Remedy{e.setup(), advicef("if there was a slot, run outboxcdc recover instead: it creates the slot again and delivers the events that no stream has")},
-			"the server has no slot %s: nothing is delivered, and the server retains no WAL for the daemon", e.Slot)
+	}
+	e.checkRecovery()
+	if s.Slot == nil {
+		e.fail(slotExists, Lost, e.createSlot(), "the server has no slot %s: nothing is delivered, and the server retains no WAL for the daemon", e.Slot)
 		return
 	}
 	e.slot = &s
@@ -59,7 +140,7 @@ func (e *examination) checkSlot(ctx context.Context) {
 }
 
 func (e *examination) checkSlotFits(s *slotFacts) {
-	other := []Remedy{settingf("postgres: {slot: <another name>}"), e.setup()}
+	other := append([]Remedy{settingf("postgres: {slot: <another name>}")}, e.createSlot()...)
 	switch {
 	case s.Kind != "logical":
 		e.fail(slotFits, Lost, other, "%s is a physical slot, of a standby", e.Slot) // the daemon finds no logical slot of that name
@@ -96,17 +177,17 @@ func (e *examination) checkHolder(s *slotFacts) {
 	case s.ActiveName == e.Source.ApplicationName():
 		e.ok(slotHolder, "%s, PID %d: a daemon is running; a second one would wait as a standby", client, s.ActivePID)
 	default:
-		e.warn(slotHolder, []Remedy{sqlf("SELECT pid, usename, application_name, client_addr, backend_start FROM pg_stat_activity WHERE pid = %d", s.ActivePID)},
+		e.warn(slotHolder, []Remedy{
+			sqlf("SELECT pid, usename, application_name, client_addr, backend_start FROM pg_stat_activity WHERE pid = %d", s.ActivePID),
+			advicef("if it does not deliver the events of the outbox: stop it, and %s", advice.Recover),
+		},
 			"it is read by %s, PID %d, which is not a daemon with this configuration: events that the other client confirms are never delivered by the daemon", client, s.ActivePID)
 	}
 }
 
 func (e *examination) checkWALStatus(s *slotFacts) {
 	retained := int64(s.RetainedBytes())
-	recreate := []Remedy{
-		advicef("find the events written since in the table, then recreate the slot (a running daemon has stopped with exit code 79)"),
-		shellf("%s", strings.Replace(e.setup().Text, "setup apply", "setup destroy", 1)), e.setup(),
-	}
+	recreate := append([]Remedy{advicef("stop the job that deletes rows of the outbox table: an event whose row was deleted cannot be brought back")}, e.recover()...)
 	switch {
 	case s.Invalidation != "":
 		e.fail(slotWAL, Lost, recreate, "the slot is lost: the server has invalidated it (%s)", s.Invalidation)
@@ -176,12 +257,14 @@ func (e *examination) checkStandbySlots(s *slotFacts) {
 	case e.server.Major() < 17:
 		e.skip(slotStandby, "synchronized_standby_slots exists since PostgreSQL 17")
 	case names == "" && s.Failover && len(s.physical) > 0:
-		e.warn(slotStandby, alterSystem("synchronized_standby_slots = '%s'", strings.Join(s.physical, ",")),
+		e.warn(slotStandby, alterSystem("synchronized_standby_slots = %s", literal(strings.Join(s.physical, ","))),
 			"synchronized_standby_slots is empty: after a failover, events may have been delivered that the new primary never had (standbys: %s)", strings.Join(s.physical, ", "))
 	case names == "":
 		e.ok(slotStandby, "the server waits for no standby")
 	case s.Failover && len(s.standbysNotActive) > 0:
-		e.fail(slotStandby, Unavailable, append([]Remedy{advicef("start the standby, or remove it from the setting:")}, alterSystem("synchronized_standby_slots = ''")...),
+		e.fail(slotStandby, Unavailable, append([]Remedy{
+			advicef("start the standby, or remove it from the setting: after a failover to it, events may then have been delivered that it never had"),
+		}, alterSystem("synchronized_standby_slots = %s", literal(strings.Join(s.standbysActive, ",")))...),
 			"nothing is delivered: the server waits for standbys that are not connected: %s (synchronized_standby_slots)", strings.Join(s.standbysNotActive, ", "))
 	default:
 		e.ok(slotStandby, "%s: connected", names)

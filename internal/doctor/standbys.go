@@ -191,7 +191,7 @@ func (e *examination) checkWaited(h *standbyFacts, primary *standby.Server) {
 		e.skip(standbyWaited, "synchronized_standby_slots is empty: see standby_slots")
 	case name == "":
 		e.skip(standbyWaited, "%s has no primary_slot_name", h.address)
-	case !slices.Contains(primary.Waited, name):
+	case !slices.Contains(primary.Waited, name) && primary.Physical[name]:
 		e.warn(standbyWaited, alterSystem("synchronized_standby_slots = '%s'", strings.Join(append(slices.Clone(primary.Waited), name), ",")),
 			"%s: its slot %s is not in synchronized_standby_slots: after a failover to it, events may have been delivered that it never had", h.address, name)
 	case !primary.Physical[name]:

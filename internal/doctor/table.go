@@ -112,7 +112,7 @@ func (e *examination) checkTable(ctx context.Context, f *tableFacts, unfit strin
 		if f.partitioned { // before PostgreSQL 18, that statement does nothing to it
 			remedy = advicef("create %s again without UNLOGGED, attach its partitions to it, and add it to the publication", f.Table)
 		}
-		e.fail(tableExists, Lost, []Remedy{remedy}, "%s is unlogged or temporary: its rows are not in the WAL", f.Table)
+		e.fail(tableExists, Lost, e.andRecover(remedy), "%s is unlogged or temporary: its rows are not in the WAL", f.Table)
 		return
 	}
 	if f.unsent != nil {

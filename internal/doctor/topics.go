@@ -46,9 +46,11 @@ func (e *examination) create(x *kafka.Examination, name string) Remedy {
 // which creates the topic as well, so that a second command would fail; otherwise a command of Kafka's own tool, which
 // needs no administrator of Postgres.
 func (e *examination) createPositions(x *kafka.Examination) Remedy {
-	for _, findings := range e.found {
-		if slices.ContainsFunc(findings, func(f Finding) bool { return slices.Contains(f.Remedy, e.setup()) }) {
-			return e.setup()
+	for _, setup := range []Remedy{e.setup(), e.setupAll()} {
+		for _, findings := range e.found {
+			if slices.ContainsFunc(findings, func(f Finding) bool { return slices.Contains(f.Remedy, setup) }) {
+				return setup
+			}
 		}
 	}
 	return e.createWith(x, e.Positions, 1, " --config "+strings.Join(kafka.PositionConfig(), " --config "))

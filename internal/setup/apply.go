@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 	"github.com/outboxcdc/outboxcdc/sql"
 )
 
@@ -137,6 +138,7 @@ func (a *Apply) createSlot(ctx context.Context, statement string) error {
 	_, err = a.conn.Exec(ctx, statement, pgx.QueryExecModeSimpleProtocol)
 	if err == nil {
 		a.say("created slot %s: from now on the server keeps WAL for it; start the daemon soon", a.Params.Slot)
+		a.noteOlderRows(ctx)
 		return nil
 	}
 	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != lockTimeout && pg.Code != queryCanceled {
@@ -151,6 +153,28 @@ func (a *Apply) createSlot(ctx context.Context, statement string) error {
 	return fmt.Errorf("create slot %s: transactions that were open at the start did not end within %s; the slot was not created. "+
 		"Wait until they have ended and run this again, or give a longer --timeout. Open now: %s", a.Params.Slot, a.Timeout, listOr(open, "none"))
 }
+
+// noteOlderRows notes that a table has rows: those that are older than the slot are not in its stream. Whether another program has
+// delivered them is not known here.
+func (a *Apply) noteOlderRows(ctx context.Context) {
+	for i := range a.Params.Tables {
+		t := &a.Params.Tables[i]
+		var rows bool
+		_, err := a.conn.Exec(ctx, "SET row_security = off") // an error instead of hidden rows
+		if err == nil {
+			err = a.conn.QueryRow(ctx, "SELECT EXISTS (SELECT FROM "+t.String()+")").Scan(&rows)
+		}
+		switch {
+		case err != nil:
+			a.catalog.notes = append(a.catalog.notes, fmt.Sprintf("whether table %s has rows is not known (%v): %s", t, err, olderRows))
+		case rows:
+			a.catalog.notes = append(a.catalog.notes, fmt.Sprintf("table %s has rows: %s", t, olderRows))
+		}
+	}
+}
+
+// olderRows is what to do about rows that are older than the slot.
+const olderRows = "the slot does not have those that were committed before it. Unless they need no delivery, do not start the daemon yet: " + advice.Recover
 
 // openTransactions describes the open transactions that have written. Such a transaction has an id and holds a lock on
 // that id, which every role may see. Role, database, application and state are shown if this role may see other

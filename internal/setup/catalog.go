@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/sql"
@@ -77,8 +78,8 @@ func (c *catalog) check(ctx context.Context, p sql.Params) error {
 		}
 	}
 	if c.slot && !c.publication {
-		c.problem("slot %s exists but publication %s does not: the slot cannot decode rows that were written before the publication is created; "+
-			"run setup destroy, setup apply and recover, which delivers what was written until then", p.Slot, p.Publication)
+		c.problem("slot %s exists but publication %s does not: the slot cannot decode rows that were written before the publication is created. "+
+			"Drop the slot (SELECT pg_drop_replication_slot('%[1]s')), run setup apply --no-slot, then %[3]s", p.Slot, p.Publication, advice.Recover)
 	}
 	return nil
 }
@@ -144,7 +145,7 @@ func (c *catalog) checkTable(ctx context.Context, t *sql.Table, outboxes []repli
 	case persistence != "p" && kind == "p": // before PostgreSQL 18, SET LOGGED does nothing to a partitioned table
 		c.problem("%s is unlogged, so a publication cannot have it: create it again without UNLOGGED, and attach its partitions to it", name)
 	case persistence != "p":
-		c.problem("%s is unlogged or temporary, so its rows are not in the WAL: ALTER TABLE %s SET LOGGED", name, name)
+		c.problem("%s is unlogged or temporary, so its rows are not in the WAL: ALTER TABLE %s SET LOGGED"+thenRecover, name, name)
 	}
 	unsent, err := replication.FindUnpublished(ctx, c.conn, t.Schema, t.Name, outboxes)
 	if err != nil {
@@ -256,9 +257,15 @@ func (c *catalog) checkOwner(object, schema string, o owner) {
 
 // checkSlot checks that the daemon can use an existing slot.
 func (c *catalog) checkSlot(ctx context.Context, p sql.Params) error {
-	s, err := replication.ReadSlot(ctx, c.conn, p.Slot)
-	if err != nil || s == nil {
+	s, recovery, err := replication.ReadSlots(ctx, c.conn, p.Slot)
+	if err != nil {
 		return err
+	}
+	if recovery != nil && !p.NoSlot {
+		c.problem("a recovery of slot %s has not finished: slot %s exists; %s", p.Slot, replication.RecoverySlot(p.Slot), advice.RecoverAgain)
+	}
+	if s == nil {
+		return nil
 	}
 	c.slot = true
 	if p.NoSlot {
@@ -277,7 +284,7 @@ func (c *catalog) checkSlot(ctx context.Context, p sql.Params) error {
 	case s.Temporary:
 		c.problem("slot %s is temporary: the server drops it when its session ends; run this again then", p.Slot)
 	case s.Lost():
-		c.problem("slot %s is lost: the server has removed WAL that the slot needed, so events are missing; run outboxcdc recover, which creates the slot again and delivers them", p.Slot)
+		c.problem("slot %s is lost: the server has removed WAL that the slot needed, so events are missing; %s", p.Slot, advice.Recover)
 	}
 	if c.server.Major() >= 17 && !s.Failover {
 		c.notes = append(c.notes, fmt.Sprintf("slot %s is not a failover slot: a failover of the server loses it", p.Slot))

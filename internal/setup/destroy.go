@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/human"
 	"github.com/outboxcdc/outboxcdc/replication"
@@ -34,12 +35,12 @@ func (d *Destroy) run(ctx context.Context, dsn string) error {
 		return err
 	}
 	defer closeConn(conn)
-	slot, publication, err := d.check(ctx, conn)
+	slot, recovery, publication, err := d.check(ctx, conn)
 	if err != nil {
 		return err
 	}
-	d.describe(slot, publication)
-	if d.DryRun || (slot == nil && publication == nil) {
+	d.describe(slot, recovery, publication)
+	if d.DryRun || (slot == nil && recovery == nil && publication == nil) {
 		return nil
 	}
 	if err := d.confirm(); err != nil {
@@ -55,6 +56,13 @@ func (d *Destroy) run(ctx context.Context, dsn string) error {
 		}
 		d.say("dropped slot %s; %s of WAL become free with the next checkpoint, as far as no other slot needs them", d.Params.Slot, human.Size(int64(slot.RetainedBytes())))
 	}
+	if recovery != nil {
+		name := replication.RecoverySlot(d.Params.Slot)
+		if _, err := conn.Exec(ctx, "SELECT pg_drop_replication_slot($1)", name); err != nil {
+			return fmt.Errorf("drop slot %s: %w", name, err)
+		}
+		d.say("dropped slot %s", name)
+	}
 	if publication != nil {
 		if _, err := conn.Exec(ctx, statements.Get(sql.Publication), pgx.QueryExecModeSimpleProtocol); err != nil {
 			return fmt.Errorf("drop publication %s: %w", d.Params.Publication, err)
@@ -64,18 +72,34 @@ func (d *Destroy) run(ctx context.Context, dsn string) error {
 	return nil
 }
 
-// check reads slot and publication. It fails if the slot is in use or is not a slot of outboxcdc.
-func (d *Destroy) check(ctx context.Context, conn *pgx.Conn) (*replication.Slot, *replication.Publication, error) {
+// check reads both slots and the publication. It fails if a slot is in use or is not a slot of outboxcdc.
+func (d *Destroy) check(ctx context.Context, conn *pgx.Conn) (slot, recovery *replication.Slot, publication *replication.Publication, err error) {
 	c := &catalog{conn: conn}
 	if err := c.checkServer(ctx); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	c.checkDatabase(d.Params.Database)
 	name := d.Params.Slot
-	slot, err := replication.ReadSlot(ctx, conn, name)
-	if err != nil {
-		return nil, nil, err
+	if slot, recovery, err = replication.ReadSlots(ctx, conn, name); err != nil {
+		return nil, nil, nil, err
 	}
+	c.checkDroppable(name, slot)
+	c.checkDroppable(replication.RecoverySlot(name), recovery)
+	if publication, err = replication.ReadPublication(ctx, conn, d.Params.Publication); err != nil {
+		return nil, nil, nil, err
+	}
+	if err := errors.Join(c.problems...); err != nil {
+		return nil, nil, nil, fmt.Errorf("nothing was changed:\n%w", err)
+	}
+	if publication != nil && !publication.MayDrop { // the slot is dropped first and cannot be restored
+		return nil, nil, nil, exit.With(exit.NoPermission, fmt.Errorf("nothing was changed: publication %s belongs to role %s, and only its owner may drop it: connect as %s",
+			d.Params.Publication, publication.Owner, publication.Owner))
+	}
+	return slot, recovery, publication, nil
+}
+
+// checkDroppable checks that a slot is not in use and is a slot of outboxcdc.
+func (c *catalog) checkDroppable(name string, slot *replication.Slot) {
 	switch {
 	case slot == nil:
 	case slot.Kind != "logical" || slot.Plugin != "pgoutput":
@@ -85,21 +109,9 @@ func (d *Destroy) check(ctx context.Context, conn *pgx.Conn) (*replication.Slot,
 	case slot.Active:
 		c.problem("slot %s is active: pid %d, application %q is streaming from it; stop that client first", name, slot.ActivePID, slot.ActiveName)
 	}
-	publication, err := replication.ReadPublication(ctx, conn, d.Params.Publication)
-	if err != nil {
-		return nil, nil, err
-	}
-	if err := errors.Join(c.problems...); err != nil {
-		return nil, nil, fmt.Errorf("nothing was changed:\n%w", err)
-	}
-	if publication != nil && !publication.MayDrop { // the slot is dropped first and cannot be restored
-		return nil, nil, exit.With(exit.NoPermission, fmt.Errorf("nothing was changed: publication %s belongs to role %s, and only its owner may drop it: connect as %s",
-			d.Params.Publication, publication.Owner, publication.Owner))
-	}
-	return slot, publication, nil
 }
 
-func (d *Destroy) describe(slot *replication.Slot, publication *replication.Publication) {
+func (d *Destroy) describe(slot, recovery *replication.Slot, publication *replication.Publication) {
 	would := ""
 	if d.DryRun {
 		would = "would drop "
@@ -107,7 +119,11 @@ func (d *Destroy) describe(slot *replication.Slot, publication *replication.Publ
 	if slot == nil {
 		d.say("slot %s does not exist", d.Params.Slot)
 	} else {
-		d.say("%sslot %s, which retains %s of WAL: only outboxcdc recover delivers events that it has not delivered", would, d.Params.Slot, human.Size(int64(slot.RetainedBytes())))
+		d.say("%sslot %s, which retains %s of WAL. Events that it has not delivered can be delivered later: run outboxcdc setup apply --no-slot, then %s",
+			would, d.Params.Slot, human.Size(int64(slot.RetainedBytes())), advice.Recover)
+	}
+	if recovery != nil {
+		d.say("%sslot %s, of a recovery that has not finished", would, replication.RecoverySlot(d.Params.Slot))
 	}
 	if publication == nil {
 		d.say("publication %s does not exist", d.Params.Publication)

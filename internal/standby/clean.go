@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/replication"
 )
@@ -39,7 +40,7 @@ func CheckLeftover(slot, address string, primary, host *Server) error {
 	case s.Active:
 		return refuse(exit.Fault, "its slot %s is in use by PID %d (application %q); remedy: stop that client first", slot, s.ActivePID, s.ActiveName)
 	case primary.Slot == nil || primary.Slot.Kind != "logical" || primary.Slot.Lost():
-		return refuse(exit.Lost, "the primary has no valid slot %s, so the leftover (at %s) may be the only trace of the position; remedy: outboxcdc recover, then run this again", slot, s.ConfirmedFlush)
+		return refuse(exit.Lost, "the primary has no valid slot %s, so the leftover (at %s) may be the only trace of the position; remedy: %s, and run this again", slot, s.ConfirmedFlush, advice.Recover)
 	}
 	return nil
 }

@@ -26,6 +26,7 @@ import (
 type Slot struct {
 	Slot        string `json:"slot"`
 	Missing     bool   `json:"missing,omitempty"`
+	Unfinished  string `json:"unfinished_recovery,omitempty"` // the slot of a recovery that has not finished
 	Active      bool   `json:"active"`
 	PID         int    `json:"active_pid,omitempty"`
 	Application string `json:"application,omitempty"` // of the client that reads the slot, if our role may see it
@@ -51,8 +52,10 @@ type OtherSlot struct {
 	Retained int64  `json:"retained_bytes"`
 }
 
-// Lost reports whether the slot does not exist or can no longer be read.
-func (h *Slot) Lost() bool { return h.Missing || h.Invalid != "" || h.WALStatus == "lost" }
+// Lost reports whether the slot does not exist, or no daemon may read it.
+func (h *Slot) Lost() bool {
+	return h.Missing || h.Unfinished != "" || h.Invalid != "" || h.WALStatus == "lost"
+}
 
 // longestSQL finds the slot for which the server keeps the most WAL.
 const longestSQL = `
@@ -145,15 +148,19 @@ func (o *Observer) queryServer(ctx context.Context) (*Slot, error) {
 			return nil, err
 		}
 	}
-	s, err := replication.ReadSlot(ctx, o.conn, o.SlotName)
+	s, recovery, err := replication.ReadSlots(ctx, o.conn, o.SlotName)
 	if err != nil {
 		return nil, err
 	}
+	unfinished := ""
+	if recovery != nil {
+		unfinished = replication.RecoverySlot(o.SlotName)
+	}
 	if s == nil || s.Kind != "logical" {
-		return &Slot{Slot: o.SlotName, Missing: true, Budget: -1, Left: -1}, nil
+		return &Slot{Slot: o.SlotName, Missing: true, Unfinished: unfinished, Budget: -1, Left: -1}, nil
 	}
 	h := &Slot{
-		Slot: o.SlotName, Active: s.Active, PID: int(s.ActivePID), Application: s.ActiveName, Address: s.ActiveAddress,
+		Slot: o.SlotName, Unfinished: unfinished, Active: s.Active, PID: int(s.ActivePID), Application: s.ActiveName, Address: s.ActiveAddress,
 		WALStatus: s.WALStatus, Invalid: s.Invalidation, Retained: int64(s.RetainedBytes()), Unconfirmed: int64(s.UnconfirmedBytes()), Left: -1,
 	}
 	if s.SafeWALBytes != nil {

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/human"
 	"github.com/outboxcdc/outboxcdc/relay"
@@ -68,6 +69,8 @@ func (r *Report) Judge(first *Report) *Report {
 
 func lostWhy(h *Slot) string {
 	switch {
+	case h.Unfinished != "":
+		return "a recovery of the slot has not finished: slot " + h.Unfinished + " exists"
 	case h.Missing:
 		return "the server has no slot " + h.Slot
 	case h.Invalid != "":
@@ -151,8 +154,11 @@ func (r *Report) String() string {
 	r.saySlot(say)
 	r.sayStandbys(say)
 	if r.Verdict == LostSlot {
-		say("", "Events committed since may be missing in Kafka: outboxcdc recover creates the slot again and delivers them. "+
-			"outboxcdc doctor shows more; a running daemon stops with exit code 79.")
+		remedy := advice.Recover
+		if r.Slot.Unfinished != "" {
+			remedy = advice.RecoverAgain
+		}
+		say("", "Events committed since may be missing in Kafka, and a running daemon stops with exit code 79. Remedy: %s. outboxcdc doctor shows more.", remedy)
 	}
 	return b.String()
 }
@@ -202,7 +208,7 @@ func (r *Report) saySlot(say func(what, format string, args ...any)) {
 		return
 	}
 	if h.Lost() {
-		say("slot", "%s: %s", h.Slot, map[bool]string{true: "the server has no such slot", false: "lost"}[h.Missing])
+		say("slot", "%s: %s", h.Slot, lostWhy(h))
 		return
 	}
 	client := "inactive"

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/standby"
 	"github.com/outboxcdc/outboxcdc/relay"
@@ -46,6 +47,9 @@ func TestVerdict(t *testing.T) {
 		{"lost", Report{URL: at, Daemon: daemon(relay.Streaming, "ok"), Slot: &Slot{WALStatus: "lost"}}, 79, "LOST: the server has removed WAL"},
 		{"invalidated", Report{URL: at, Daemon: daemon(relay.Failed, ""), Slot: &Slot{Invalid: "idle_timeout"}}, 79, "idle_timeout"},
 		{"missing", Report{URL: at, DaemonError: "refused", Slot: &Slot{Slot: "s", Missing: true}}, 79, "LOST: the server has no slot s"},
+		{"recover", Report{URL: at, DaemonError: "refused", Slot: &Slot{Slot: "s", Missing: true}}, 79, advice.Recover},
+		{"recovery unfinished", Report{URL: at, Daemon: daemon(relay.Streaming, "ok"), Slot: &Slot{Slot: "s", Unfinished: "s_recovery"}}, 79, "s_recovery exists"},
+		{"recover again", Report{URL: at, Daemon: daemon(relay.Streaming, "ok"), Slot: &Slot{Slot: "s", Unfinished: "s_recovery"}}, 79, advice.RecoverAgain},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.l.Judge(nil)
