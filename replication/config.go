@@ -123,6 +123,7 @@ func TextSettings() map[string]string {
 // publication by a warning. major is the server's major version, 0 if it is not known.
 func (c *Config) streamParams(major int) map[string]string {
 	p := TextSettings()
+	maps.Copy(p, transactionDefaults())
 	maps.Copy(p, map[string]string{
 		"replication":         "database",
 		"application_name":    c.ApplicationName(),
@@ -141,7 +142,7 @@ func (c *Config) streamParams(major int) map[string]string {
 // controlParams returns the session parameters of the ordinary connection, which only reads catalogs and must never hang.
 func (c *Config) controlParams() map[string]string {
 	ms := strconv.FormatInt(queryTimeout.Milliseconds(), 10)
-	return map[string]string{
+	p := map[string]string{
 		"application_name":              c.ApplicationName(),
 		"client_encoding":               "UTF8",
 		"idle_session_timeout":          "0", // the connection is idle between two catalog checks
@@ -150,6 +151,14 @@ func (c *Config) controlParams() map[string]string {
 		"lock_timeout":                  ms,
 		"search_path":                   "pg_catalog",
 	}
+	maps.Copy(p, transactionDefaults())
+	return p
+}
+
+// transactionDefaults are PostgreSQL's own. With other ones, of a role or a database, a query that reads in a serializable and deferrable
+// transaction would wait until every serializable transaction of the database that writes has ended.
+func transactionDefaults() map[string]string {
+	return map[string]string{"default_transaction_isolation": "read committed", "default_transaction_deferrable": "off"}
 }
 
 // parse reads the connection string, and adds params and our defaults.

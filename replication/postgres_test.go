@@ -474,6 +474,33 @@ func TestStandbyComparesPublications(t *testing.T) {
 	}
 }
 
+// TestTransactionDefaultsAreOurs: with the settings of role or database, each query would wait for the end of the application's
+// serializable transaction.
+func TestTransactionDefaultsAreOurs(t *testing.T) {
+	b := newBench(t, "17")
+	b.exec(`ALTER ROLE relay SET default_transaction_isolation = 'serializable'`)
+	b.exec(`ALTER ROLE relay SET default_transaction_deferrable = on`)
+	writer := pgtest.Connect(t, b.server.SuperURL("postgres"))
+	tx, err := writer.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.Serializable})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `INSERT INTO outbox VALUES (1)`); err != nil {
+		t.Fatal(err)
+	}
+	st := b.open()
+	b.exec(`INSERT INTO outbox VALUES (2)`)
+	if ev, err := b.next(st, newDecoder(t, st)); err != nil || string(ev.Values[0].Data) != "2" {
+		t.Errorf("%+v %v", ev, err)
+	}
+	if _, err := st.Check(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestUnfinishedRecovery: while a recovery has not finished, the daemon's slot is not read, whether it exists or not, and a running
 // session ends. Copies of the slot can still be read.
 func TestUnfinishedRecovery(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/outboxcdc/outboxcdc/decoder"
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 )
 
 // MissingColumnError is the error of a relation that lacks a configured column, or has one of an unsuitable type. Its rows cannot be
@@ -29,11 +30,14 @@ func (e *MissingColumnError) Error() string {
 		return fmt.Sprintf("relation %s: column %q (named by %s) %s; remedy: %s", e.Relation, e.Column, setting, e.Problem, e.Remedy)
 	}
 	if e.Problem != "" {
-		return fmt.Sprintf("relation %s: column %q (named by %s) %s; remedy: set %s, or alter the column's type back", e.Relation, e.Column, setting, e.Problem, setting)
+		return fmt.Sprintf("relation %s: column %q (named by %s) %s; remedy: set %s, or alter the column's type back. %s", e.Relation, e.Column, setting, e.Problem, setting, writtenMeanwhile)
 	}
-	return fmt.Sprintf("relation %s has no column %q (named by %s); it has %s; remedy: set %s, or restore the column or the publication's column list",
-		e.Relation, e.Column, setting, strings.Join(e.Has, ", "), setting)
+	return fmt.Sprintf("relation %s has no column %q (named by %s); it has %s; remedy: set %s, or restore the column or the publication's column list. %s",
+		e.Relation, e.Column, setting, strings.Join(e.Has, ", "), setting, writtenMeanwhile)
 }
+
+// writtenMeanwhile is what to do about events that the stream has as they were written, without the column.
+const writtenMeanwhile = "If that is done, this event was written before: " + advice.DropAndRecover
 
 // plan has the indexes of the configured columns in one version of a relation: -1 for a column that is not configured.
 type plan struct {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/outboxcdc/outboxcdc/decoder"
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 	"github.com/outboxcdc/outboxcdc/internal/human"
 	"github.com/outboxcdc/outboxcdc/replication"
 )
@@ -115,11 +116,14 @@ func (e *examination) checkCarried(t *tableFacts) {
 		e.ok(pubFilter, "none on %s", t.Table)
 	}
 	if len(missing) > 0 {
-		e.fail(pubColumns, Wrong, whole, "the column list of %s omits %s", t.Table, strings.Join(missing, ", "))
+		e.fail(pubColumns, Wrong, append(e.andRecover(whole...), lackColumn), "the column list of %s omits %s", t.Table, strings.Join(missing, ", "))
 	} else {
 		e.ok(pubColumns, "all needed columns of %s are sent", t.Table)
 	}
 }
+
+// lackColumn is about events that the slot has as they were written.
+var lackColumn = advicef("events that were written meanwhile lack the column: if the daemon stops at one of them, %s", advice.DropAndRecover)
 
 func (f *tableFacts) has(column string) bool {
 	return slices.ContainsFunc(f.columns, func(c decoder.Column) bool { return c.Name == column })

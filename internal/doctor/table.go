@@ -179,6 +179,7 @@ func (e *examination) checkGenerated(f *tableFacts) {
 		e.fail(tableGenerated, Wrong, []Remedy{
 			sqlf("ALTER TABLE %s ALTER COLUMN %s DROP EXPRESSION", f.quoted(), ident(bad[0])),
 			advicef("and let the application write the column; or set another column"),
+			lackColumn,
 		}, "%s of %s is generated: the server does not send generated columns", strings.Join(bad, ", "), f.Table)
 		return
 	}

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 )
 
 const root = "../.."
@@ -157,6 +159,28 @@ func TestFaults(t *testing.T) {
 			if described[m] == 0 {
 				t.Errorf("%s names %s, which docs/faults.md does not describe", file, m)
 			}
+		}
+	}
+}
+
+// TestAdviceIsOneText: documents and alerts say the same as daemon, doctor, setup and status about a slot that cannot be trusted.
+func TestAdviceIsOneText(t *testing.T) {
+	for file, texts := range map[string][]string{
+		"docs/runbook.md":               {advice.Recover, advice.RecoverAgain},
+		"docs/troubleshooting.md":       {advice.Recover, advice.RecoverAgain},
+		"deploy/prometheus/alerts.yaml": {advice.Recover},
+	} {
+		plain := strings.Join(strings.Fields(strings.ReplaceAll(read(t, file), "`", "")), " ")
+		for _, text := range texts {
+			if !strings.Contains(plain, text) {
+				t.Errorf("%s does not say: %s", file, text)
+			}
+		}
+	}
+	alerts := strings.Split(read(t, "deploy/prometheus/alerts.yaml"), "- alert: ")
+	for _, name := range []string{"OutboxCDCSlotLost", "OutboxCDCNoFailoverSlot", "OutboxCDCStandbySlotNotReady"} {
+		if at := slices.IndexFunc(alerts, func(a string) bool { return strings.HasPrefix(a, name+"\n") }); at < 0 || !strings.Contains(alerts[at], advice.Recover) {
+			t.Errorf("%s does not say: %s", name, advice.Recover)
 		}
 	}
 }

@@ -1,0 +1,354 @@
+package integration
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/outboxcdc/outboxcdc/internal/advice"
+)
+
+// printedRemedy is a line that doctor prints below a finding.
+type printedRemedy struct{ kind, text string } // kind: SQL, shell, setting, or "" for advice
+
+// printedFinding is a finding as doctor prints it.
+type printedFinding struct {
+	group, level, check, text string
+	remedies                  []printedRemedy
+}
+
+var (
+	findingLine = regexp.MustCompile(`^  (OK|WARN|FAIL|-)\s+(\S+)\s+(.*)$`)
+	remedyLine  = regexp.MustCompile(`^\s+-> (?:(SQL|shell|setting): )?(.*)$`)
+)
+
+// parseDoctor reads what doctor prints for people.
+func parseDoctor(out string) (all []printedFinding) {
+	group := ""
+	for line := range strings.Lines(out) {
+		line = strings.TrimRight(line, "\n")
+		if m := findingLine.FindStringSubmatch(line); m != nil {
+			all = append(all, printedFinding{group: group, level: m[1], check: m[2], text: m[3]})
+		} else if m := remedyLine.FindStringSubmatch(line); m != nil && len(all) > 0 {
+			f := &all[len(all)-1]
+			f.remedies = append(f.remedies, printedRemedy{m[1], m[2]})
+		} else if line != "" && !strings.HasPrefix(line, " ") {
+			group = line
+		}
+	}
+	return all
+}
+
+// byHand are the remedies that no machine can follow, by how they begin, with the reason. The test leaves them out, so they must be worded
+// so that whoever follows them loses nothing.
+var byHand = map[string]string{
+	"run outboxcdc recover: it creates the slot":         "says what the command of the line before does",
+	"stop the job that deletes rows":                     "about a job of the application",
+	"stop the daemon first":                              "the test has stopped it",
+	"without a delivery of the rows":                     "an alternative, for rows that nobody is to get",
+	"the slot is older than the publication and cannot":  "says why the slot is dropped",
+	"leave outboxcdc unchanged":                          "a change of the settings at a later time; until then nothing changes",
+	"or set outbox.table to an existing table":           "asks which table is meant; the case undoes the renaming",
+	"or add a primary key":                               "an alternative",
+	"start the standby, or remove it from the setting":   "asks which of the two is wanted; the second one is followed",
+	"while the daemon is stopped, over a replication":    "a command of the replication protocol, which changes no position",
+	"if it does not deliver the events of the outbox":    "about another program; the case stops it and runs recover",
+	"and let the application write the column":           "a change of the application",
+	"events that were written meanwhile lack the column": "what to do if the daemon stops at one of them; the test does what the daemon says",
+}
+
+// follower of doctor's remedies.
+type patient struct {
+	*newcomer
+	env      []string
+	refused  string            // a remedy may fail with this text, and has changed nothing then
+	settings map[string]string // what a setting that is printed is as an environment variable
+	manually map[string]func() // remedies that are done by hand, by how they begin
+	followed map[string]bool   // checks
+}
+
+// followDoctor follows the remedies of all findings about outbox, publication, slot and standbys, until there is none that fails.
+func (p *patient) followDoctor() {
+	p.t.Helper()
+	for range 5 {
+		out, _, _ := p.runBinary(p.env, "doctor")
+		failed := false
+		for _, f := range parseDoctor(out) {
+			if !slices.Contains([]string{"outbox", "publication", "slot", "standbys"}, f.group) || f.level != "FAIL" && (f.level != "WARN" || p.followed[f.check]) {
+				continue
+			}
+			failed = failed || f.level == "FAIL"
+			p.followed[f.check] = true
+			for _, r := range f.remedies {
+				p.follow(f.check, r)
+			}
+		}
+		if !failed {
+			return
+		}
+	}
+	out, _, _ := p.runBinary(p.env, "doctor")
+	p.t.Fatalf("doctor still fails after\n%s\n\n%s", strings.Join(p.done, "\n"), out)
+}
+
+// follow follows one remedy literally.
+func (p *patient) follow(check string, r printedRemedy) {
+	p.t.Helper()
+	for begins, do := range p.manually {
+		if strings.HasPrefix(r.text, begins) {
+			do()
+			p.done = append(p.done, check+": by hand: "+r.text)
+			return
+		}
+	}
+	switch r.kind {
+	case "SQL":
+		p.exec(r.text)
+	case "shell":
+		p.shell(check, r.text)
+	case "setting":
+		value, ok := p.settings[r.text]
+		if !ok {
+			p.t.Fatalf("%s: a setting that the test does not know: %s", check, r.text)
+		}
+		p.env = append(p.env, value)
+	default:
+		for begins := range byHand {
+			if strings.HasPrefix(r.text, begins) {
+				return
+			}
+		}
+		p.t.Fatalf("%s: no machine can follow this, and the list of the test does not have it: %s", check, r.text)
+	}
+	p.done = append(p.done, check+": "+r.kind+": "+r.text)
+}
+
+// shell runs a command of a remedy, and answers its questions with yes.
+func (p *patient) shell(check, text string) {
+	p.t.Helper()
+	cmd := exec.CommandContext(testContext(p.t), "sh", "-c", text)
+	cmd.Env = append(append(p.outbox.env(), p.env...), "PATH="+p.bin+":"+os.Getenv("PATH"), "PGPASSWORD=postgres")
+	cmd.Stdin = strings.NewReader(strings.Repeat("y\n", 10))
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	if err != nil && (p.refused == "" || !strings.Contains(out.String(), p.refused) || !strings.Contains(out.String(), "nothing was changed")) {
+		p.t.Fatalf("%s: %s: %v\n%s\nbefore:\n%s", check, text, err, out.String(), strings.Join(p.done, "\n"))
+	}
+}
+
+// damage is a state about which doctor has a finding.
+type damage struct {
+	name, check string // check: the finding that has to be there
+	major       string // default: the default one
+	settings    map[string]string
+	before      func(o *outbox) // before the daemon starts for the first time
+	do          func(t *testing.T, o *outbox, p *patient)
+	quiet       bool   // no row can be written in that state
+	refused     string // see patient
+}
+
+func dropSlot(_ *testing.T, o *outbox, _ *patient) {
+	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+}
+
+// alter damages by statements.
+func alter(statements ...string) func(*testing.T, *outbox, *patient) {
+	return func(_ *testing.T, o *outbox, _ *patient) {
+		for _, s := range statements {
+			o.exec(s)
+		}
+	}
+}
+
+// replaceSlot replaces the slot by something else of the same name.
+func replaceSlot(statement string) func(*testing.T, *outbox, *patient) {
+	return func(t *testing.T, o *outbox, p *patient) {
+		dropSlot(t, o, p)
+		o.exec(statement, o.name)
+		p.settings["postgres: {slot: <another name>}"] = "OUTBOXCDC_POSTGRES_SLOT=" + o.name + "_2"
+		t.Cleanup(func() {
+			o.exec(`SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1`, o.name+"_2")
+		})
+	}
+}
+
+// damages are the states about which doctor gives advice that concerns slot, publication, table or standbys. Those that are not here:
+//
+//   - an unfinished recovery: TestEveryOutcome in internal/doctor, and the tests of recover;
+//   - a slot of a demoted primary on a standby: TestLeftover;
+//   - settings of a standby, and hosts of postgres.standbys: they decide about the next failover, and no slot is touched;
+//   - a view, a partition or a missing column instead of the table or a column that the settings name: the remedy asks which one is meant.
+var damages = []damage{
+	{name: "slot dropped", check: "slot", do: dropSlot},
+	{name: "slot and publication dropped", check: "publication", do: func(t *testing.T, o *outbox, p *patient) {
+		dropSlot(t, o, p)
+		o.exec(`DROP PUBLICATION outboxcdc`)
+	}},
+	{name: "slot lost", check: "wal_status", settings: map[string]string{"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB"},
+		do: func(_ *testing.T, o *outbox, _ *patient) { awaitLost(o) }},
+	{name: "slot lost, publication dropped", check: "publication", settings: map[string]string{"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB"},
+		do: func(_ *testing.T, o *outbox, _ *patient) {
+			awaitLost(o)
+			o.exec(`DROP PUBLICATION outboxcdc`)
+		}},
+	{name: "physical slot", check: "plugin_and_database", do: replaceSlot(`SELECT pg_create_physical_replication_slot($1)`)},
+	{name: "other plugin", check: "plugin_and_database", do: replaceSlot(`SELECT pg_create_logical_replication_slot($1, 'test_decoding')`)},
+	{name: "publication dropped", check: "publication", do: alter(`DROP PUBLICATION outboxcdc`)},
+	{name: "publication dropped on 14", check: "publication", major: "14", do: alter(`DROP PUBLICATION outboxcdc`)},
+	{name: "publication renamed", check: "publication", do: alter(`ALTER PUBLICATION outboxcdc RENAME TO other`)},
+	{name: "no inserts", check: "publish", do: alter(`ALTER PUBLICATION outboxcdc SET (publish = 'truncate')`)},
+	{name: "updates", check: "publish", do: alter(`ALTER PUBLICATION outboxcdc SET (publish = 'insert, update')`)},
+	{name: "not carried", check: "tables", do: alter(`ALTER PUBLICATION outboxcdc DROP TABLE outbox`)},
+	{name: "row filter", check: "row_filter", do: alter(`ALTER PUBLICATION outboxcdc SET TABLE outbox WHERE (event_type <> 'added')`)},
+	{name: "column list", check: "column_list", do: alter(`ALTER PUBLICATION outboxcdc SET TABLE outbox (id, aggregate_type, aggregate_id, event_type, headers)`)},
+	{name: "other tables", check: "other_tables", do: alter(`ALTER PUBLICATION outboxcdc ADD TABLE counter`)},
+	{name: "unlogged leaf", check: "table", before: func(o *outbox) {
+		defer o.exec(`GRANT SELECT ON outbox TO ` + role)
+		o.partitionOutbox(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)`)
+	}, do: alter(`ALTER TABLE leaf_1 SET UNLOGGED`)},
+	{name: "unlogged, all tables", check: "table", before: func(o *outbox) {
+		o.exec(`DROP PUBLICATION outboxcdc`)
+		o.exec(`CREATE PUBLICATION outboxcdc FOR ALL TABLES WITH (publish = 'insert')`)
+		recreateSlot(o)
+	}, do: alter(`ALTER TABLE outbox SET UNLOGGED`)},
+	{name: "table renamed", check: "table", quiet: true, refused: "exists, but table", do: func(_ *testing.T, o *outbox, p *patient) {
+		o.exec(`ALTER TABLE outbox RENAME TO events`)
+		p.manually["or set outbox.table to an existing table; or, if the table was renamed"] = func() { o.exec(`ALTER TABLE events RENAME TO outbox`) }
+	}},
+	{name: "no right to read", check: "table_rights", do: alter(`REVOKE SELECT ON outbox FROM ` + role)},
+	{name: "no replica identity", check: "replica_identity", do: alter(`ALTER PUBLICATION outboxcdc SET (publish = 'insert, delete')`, `ALTER TABLE outbox REPLICA IDENTITY NOTHING`)},
+	{name: "generated column", check: "generated_columns", quiet: true, do: func(_ *testing.T, o *outbox, _ *patient) {
+		o.exec(`ALTER TABLE outbox DROP COLUMN event_type`)
+		o.exec(`ALTER TABLE outbox ADD COLUMN event_type text GENERATED ALWAYS AS ('added') STORED`)
+		o.exec(`INSERT INTO outbox (aggregate_type, aggregate_id, payload, n) SELECT 'order', 'k', '{}', g FROM generate_series(41, 60) g`)
+	}},
+	{name: "one of two standbys away", check: "standby_slots", settings: map[string]string{}, do: func(t *testing.T, o *outbox, _ *patient) {
+		o.newStandby()
+		var name string
+		await(t, patience, "the standby", func() error {
+			return o.admin.scan(`SELECT slot_name FROM pg_replication_slots WHERE slot_type = 'physical' AND active`, &name)
+		})
+		o.exec(`SELECT pg_create_physical_replication_slot('second', true)`)
+		o.exec(`ALTER SYSTEM SET synchronized_standby_slots = '` + name + `,second'`)
+		o.exec(`SELECT pg_reload_conf()`)
+		o.awaitSetting("synchronized_standby_slots", name+",second")
+		t.Cleanup(func() { o.awaitSetting("synchronized_standby_slots", name) }) // the one that is there is still waited for
+	}},
+}
+
+// awaitSetting waits until new sessions have a setting.
+func (o *outbox) awaitSetting(name, value string) {
+	o.t.Helper()
+	await(o.t, patience, name, func() error {
+		var now string
+		s := session{url: o.admin.url}
+		defer s.close()
+		if err := s.scan(`SELECT current_setting('`+name+`')`, &now); err != nil || now != value {
+			return errors.Join(err, errors.New("it is "+now))
+		}
+		return nil
+	})
+}
+
+// Whoever follows doctor's remedies literally loses no event: events wait in the slot, something is damaged, and more events are written.
+// Each remedy that doctor prints for people is run as it is printed, until doctor does not fail any more. Then the daemon starts, every row
+// arrives, and an audit finds nothing.
+func TestDoctorIsFollowed(t *testing.T) {
+	for _, d := range damages {
+		for _, mode := range []string{"deduplicated", "at_least_once"} {
+			t.Run(d.name+"/"+mode, func(t *testing.T) {
+				t.Parallel()
+				followAfter(t, d, mode)
+			})
+		}
+	}
+}
+
+func followAfter(t *testing.T, d damage, mode string) {
+	major := d.major
+	if major == "" {
+		major = defaultMajor
+	}
+	opt := options{}
+	if d.settings != nil {
+		opt.pg = ownPostgres(t, major, d.settings)
+	} else {
+		opt.pg = sharedPostgres(t, major)
+	}
+	o := newOutbox(t, opt)
+	p := &patient{
+		newcomer: &newcomer{outbox: o, bin: t.TempDir()}, refused: d.refused,
+		env: o.deduplicating(fence), settings: map[string]string{}, manually: map[string]func(){}, followed: map[string]bool{},
+	}
+	if mode == "at_least_once" {
+		p.env = []string{atLeastOnce}
+	}
+	must(t, os.Symlink(testSuite.binary, filepath.Join(p.bin, "outboxcdc")))
+	if d.before != nil {
+		d.before(o)
+	}
+	r := o.startStreaming(p.env...)
+	o.insert("order", "k", 1, 10)
+	o.awaitArrived(patience)
+	r.term()
+	o.insert("order", "k", 11, 30)
+	d.do(t, o, p)
+	if !d.quiet {
+		o.insert("order", "k", 41, 20)
+	}
+	p.followDoctor()
+	t.Logf("what was done:\n%s", strings.Join(p.done, "\n"))
+	if !p.followed[d.check] {
+		t.Errorf("doctor has no finding %s", d.check)
+	}
+	p.deliver()
+	if _, sum := o.audit(p.env, 0); sum.Summary.Rows < 40 || sum.Summary.Unjudged != 0 {
+		t.Errorf("%+v", sum.Summary)
+	}
+}
+
+// deliver starts the daemon, follows what it says if it stops with 79, and waits until every row has arrived.
+func (p *patient) deliver() {
+	p.t.Helper()
+	p.insert("order", "k", 61, 10)
+	ids := p.ids()
+	for range 3 {
+		r, ended := p.start(p.env...), false
+		r.endExpected = true
+		await(p.t, patience, "all rows, or the end of the daemon", func() error {
+			if ended = r.proc.Exited(); ended {
+				return nil
+			}
+			if left := p.outbox.follow.unseenIDs(ids); len(left) > 0 {
+				return fmt.Errorf("%d are missing, e.g. %s; %s", len(left), left[0], p.situation())
+			}
+			return nil
+		})
+		if !ended {
+			r.signal(syscall.SIGTERM)
+			if exit := r.awaitExit(patience); exit != 0 {
+				p.t.Fatalf("exit code %d after SIGTERM", exit)
+			}
+			return
+		}
+		exit, last := r.awaitExit(patience), tail(r.log, 1)
+		if exit != 79 && exit != 78 || !strings.Contains(last, advice.Recover) {
+			p.t.Fatalf("the daemon ended with %d and does not name recover: %s", exit, last)
+		}
+		p.t.Logf("the daemon ended with %d", exit)
+		if strings.Contains(last, advice.DropAndRecover) {
+			p.exec(`SELECT pg_drop_replication_slot($1)`, p.name)
+		}
+		p.shell("daemon", "outboxcdc recover")
+	}
+	p.t.Fatalf("the daemon stops again and again, although its remedies were followed")
+}
