@@ -64,7 +64,7 @@ func (c *Cluster) createMissing(ctx context.Context, ctl *control, names []strin
 	if len(details) == 0 {
 		return why
 	}
-	results, err := ctl.create(ctx, details)
+	results, err := ctl.create(ctx, details, false)
 	if err != nil { // no answer: repeated with the next look-up
 		for name := range details {
 			why[name] = "missing, and could not be created: " + err.Error()
@@ -109,12 +109,13 @@ func (c *Create) detail(partitions int32) *sarama.TopicDetail {
 	return d
 }
 
-// create sends a request to create topics, and returns the error of each that was not created.
-func (c *control) create(ctx context.Context, details map[string]*sarama.TopicDetail) (results map[string]error, err error) {
+// create sends a request to create topics, or only to check whether they could be created. It returns the error of each that was not, or
+// could not be, created.
+func (c *control) create(ctx context.Context, details map[string]*sarama.TopicDetail, validateOnly bool) (results map[string]error, err error) {
 	names := slices.Sorted(maps.Keys(details))
 	results = map[string]error{}
 	err = c.askController(ctx, names[0], func(b *sarama.Broker) error {
-		res, err := b.CreateTopics(sarama.NewCreateTopicsRequest(c.conf.Version, details, c.conf.Net.ReadTimeout/2, false))
+		res, err := b.CreateTopics(sarama.NewCreateTopicsRequest(c.conf.Version, details, c.conf.Net.ReadTimeout/2, validateOnly))
 		if err != nil {
 			return err
 		}

@@ -40,12 +40,19 @@ func (r *BrokerReach) OK() bool { return r.Dial == nil && r.Err == nil }
 type TopicFacts struct {
 	Name       string
 	Missing    bool
-	Err        error // the topic cannot be used for another reason, for example a missing permission
+	Create     *CreateFacts // of a missing topic; nil: the daemon does not create topics
+	Err        error        // the topic cannot be used for another reason, for example a missing permission
 	Partitions int
 	Leaderless []int32
 	Replicas   int               // minimum of all partitions
 	InSync     int               // minimum of all partitions
 	Settings   map[string]string // examinedSettings; nil: they may not be read
+}
+
+// CreateFacts is how the daemon creates a topic.
+type CreateFacts struct {
+	Partitions, Replicas int
+	Err                  error // why Kafka would refuse that
 }
 
 // examinedSettings are the settings of a topic that matter for our records.
@@ -138,12 +145,16 @@ func (c *control) reach(ctx context.Context, r *BrokerReach) {
 func (c *control) examineTopics(ctx context.Context, names []string, found map[string]*sarama.TopicMetadata) []TopicFacts {
 	var out []TopicFacts
 	var there []string
+	missing := map[string]*sarama.TopicDetail{}
 	for _, name := range names {
 		f := TopicFacts{Name: name}
 		md := found[name]
 		switch {
 		case md == nil || errors.Is(md.Err, sarama.ErrUnknownTopicOrPartition):
 			f.Missing = true
+			if create := c.cluster.cfg.Create; create != nil {
+				missing[name] = create.detail(c.cluster.cfg.Partitions[name])
+			}
 		case checkWritable(md) != nil:
 			f.Err = &failure{op: "look up topic " + name, topic: name, err: checkWritable(md)}
 		default:
@@ -152,6 +163,7 @@ func (c *control) examineTopics(ctx context.Context, names []string, found map[s
 		}
 		out = append(out, f)
 	}
+	c.examineCreation(ctx, out, missing)
 	if len(there) == 0 {
 		return out
 	}
@@ -163,6 +175,25 @@ func (c *control) examineTopics(ctx context.Context, names []string, found map[s
 		out[i].Settings = settings[out[i].Name]
 	}
 	return out
+}
+
+// examineCreation asks Kafka whether it would create the missing topics, without creating them.
+func (c *control) examineCreation(ctx context.Context, all []TopicFacts, missing map[string]*sarama.TopicDetail) {
+	if len(missing) == 0 {
+		return
+	}
+	results, err := c.create(ctx, missing, true)
+	for i := range all {
+		d := missing[all[i].Name]
+		if d == nil {
+			continue
+		}
+		refused := err
+		if refused == nil {
+			refused = results[all[i].Name]
+		}
+		all[i].Create = &CreateFacts{Partitions: int(d.NumPartitions), Replicas: int(d.ReplicationFactor), Err: refused}
+	}
 }
 
 func (f *TopicFacts) countReplicas(md *sarama.TopicMetadata) {

@@ -43,7 +43,7 @@ func (c *Cluster) CreatePositionTopic(ctx context.Context, topic string, replica
 	}
 	defer done()
 	wanted := Create{Partitions: 1, ReplicationFactor: replicationFactor, Config: positionConfig}
-	results, err := ctl.create(ctx, map[string]*sarama.TopicDetail{topic: wanted.detail(0)})
+	results, err := ctl.create(ctx, map[string]*sarama.TopicDetail{topic: wanted.detail(0)}, false)
 	if err == nil {
 		err = results[topic]
 	}

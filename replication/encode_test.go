@@ -92,6 +92,17 @@ func TestClassifyBySQLSTATEAndPhase(t *testing.T) {
 			t.Errorf("%s in phase %d: %s, want %s", c.code, c.ph, err.Kind, c.want)
 		}
 	}
+	for message, want := range map[string]string{
+		"unsupported startup parameter: default_transaction_read_only": PoolerRemedy,
+		"unsupported startup parameter in options: statement_timeout":  PoolerRemedy,
+		"bouncer config error": PoolerRemedy,
+		"invalid startup packet layout: expected terminator as last byte":    "",
+		"no such user: the server's own message must not be a pooler's, too": "",
+	} {
+		if got := classify("op", connecting, &pgconn.PgError{Code: "08P01", Message: message}); got.Remedy != want || got.Kind != Unavailable {
+			t.Errorf("%s: %s, %q", message, got.Kind, got.Remedy)
+		}
+	}
 	if k := KindOf(errors.New("unknown")); k != Unavailable {
 		t.Errorf("an unknown error is %s, must be retried", k)
 	}

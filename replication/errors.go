@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -78,6 +79,17 @@ func fail(kind Kind, op, remedy, format string, args ...any) *Error {
 	return &Error{Kind: kind, Op: op, Remedy: remedy, Err: fmt.Errorf(format, args...)}
 }
 
+// PoolerRemedy is the remedy for an address that is not the server's own.
+const PoolerRemedy = "let postgres.url name the server itself: connection poolers such as PgBouncer, and some proxies, refuse the daemon's startup parameters " +
+	"or replication connections"
+
+// RefusedByPooler reports whether a connection pooler has refused the connection: it does not know a startup parameter that every server
+// knows.
+func RefusedByPooler(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == "08P01" && (strings.Contains(pg.Message, "unsupported startup parameter") || strings.Contains(pg.Message, "bouncer config error"))
+}
+
 // insufficientPrivilege is the SQLSTATE of a missing privilege.
 const insufficientPrivilege = "42501"
 
@@ -143,6 +155,10 @@ func classify(op string, ph phase, err error) *Error {
 			break
 		}
 		out.Kind, out.Remedy = PrivilegeMissing, "the role needs REPLICATION, CONNECT and SELECT on the outbox: see outboxcdc setup sql"
+	case "08P01": // protocol_violation
+		if ph == connecting && RefusedByPooler(err) {
+			out.Remedy = PoolerRemedy
+		}
 	case "55006": // object_in_use
 		out.Kind = SlotActive
 	case "42704": // undefined_object: the slot when starting, the publication when streaming

@@ -35,7 +35,7 @@ type tableSet struct {
 	route    *router.Router
 	source   *replication.Source
 	identity replication.Identity
-	database uint32      // its OID
+	database uint32    // its OID
 	control  *pgx.Conn // for short questions
 	conn     *pgx.Conn // of the snapshot
 	snapshot *outboxtable.Snapshot

@@ -112,7 +112,7 @@ func Checks() []Check {
 
 		{tableExists, groupOutbox, "does the table exist, are its rows and those of its partitions in the WAL, does no other table inherit from it, and is it not a partition itself", []string{"FAIL 78", "FAIL 79"}},
 		{tableColumns, groupOutbox, "does the table have the configured columns, with suitable types", []string{"FAIL 78"}},
-		{tableGenerated, groupOutbox, "are there no generated columns among them (they are not in the stream)", []string{"FAIL 78"}},
+		{tableGenerated, groupOutbox, "are generated columns among them, if any, in the stream (PostgreSQL 18 sends those that the publication has)", []string{"FAIL 78"}},
 		{tableInserts, groupOutbox, "do inserted rows arrive in the table: no rule `ON INSERT DO INSTEAD`, no `BEFORE INSERT` trigger whose function contains `RETURN NULL`", []string{"WARN"}},
 		{tablePartitions, groupOutbox, "is the table not partitioned by a column that is updated, such as a status (the move of a row is a second event)", []string{"WARN"}},
 		{tableUnique, groupOutbox, "does a unique index keep two rows from having the same id (of a partitioned table: in each partition, or together with the partition key)", []string{"WARN"}},

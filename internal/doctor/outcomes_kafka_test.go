@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -13,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
+	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/test/testcert"
 )
 
@@ -201,6 +203,19 @@ func topicOutcomes(t *testing.T, w *world) {
 		for range 2 {
 			p.wants(outcome{topicExists, "FAIL 69", "there is no topic"})
 		}
+	})
+	t.Run("missing, and the daemon creates it", func(t *testing.T) {
+		p := with(t, 0, 0, nil)
+		p.kcfg.Create = &kafka.Create{Partitions: 3, ReplicationFactor: 1}
+		for range 2 { // it is only asked whether it could be created
+			p.wants()
+			if text := p.examine().String(); !strings.Contains(text, "does not exist: the daemon creates it with 3 partitions, replication factor 1") {
+				t.Errorf("the report:\n%s", text)
+			}
+		}
+		p.kcfg.Create.ReplicationFactor = 4 // of three brokers
+		p.wants(outcome{topicExists, "FAIL 69", "Kafka refuses to let the daemon create it"})
+		p.advises(topicExists, "--topic "+p.topic+" --partitions 3 ")
 	})
 	t.Run("no route", func(t *testing.T) {
 		p := good.in(t)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
@@ -91,6 +92,13 @@ func postgresOutcomes(t *testing.T, w *world) {
 		p := good.in(t)
 		p.rcfg.URL = func() (string, error) { return "postgres://x@" + closedPort + "/d", nil }
 		p.wants(outcome{pgConnect, "FAIL 69", "refused"})
+	})
+	t.Run("pooler", func(t *testing.T) {
+		p := good.in(t)
+		pooler := openPort(t, refuseStartup(`unsupported startup parameter: default_transaction_read_only`))
+		p.rcfg.URL = func() (string, error) { return "postgres://x@" + pooler + "/d?sslmode=disable", nil }
+		p.wants(outcome{pgConnect, "FAIL 69", "is a connection pooler, not a server"})
+		p.advises(pgConnect, "let postgres.url name the server itself")
 	})
 	t.Run("another database", func(t *testing.T) {
 		p := good.in(t)
@@ -249,5 +257,20 @@ func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// refuseStartup answers the first message of a client as PgBouncer does if it does not know a parameter.
+func refuseStartup(message string) func(net.Conn) {
+	return func(c net.Conn) {
+		go func() {
+			defer c.Close()
+			b := pgproto3.NewBackend(c, c)
+			if _, err := b.ReceiveStartupMessage(); err != nil {
+				return
+			}
+			b.Send(&pgproto3.ErrorResponse{Severity: "FATAL", Code: "08P01", Message: message})
+			_ = b.Flush() // the client sees the end in any case
+		}()
 	}
 }

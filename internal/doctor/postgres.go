@@ -109,6 +109,8 @@ func (e *examination) failConnect(err error) {
 			sqlf("ALTER SYSTEM SET ssl = on"),
 			advicef("with ssl_cert_file and ssl_key_file, then SELECT pg_reload_conf(); or sslmode=disable in postgres.url, if the network is trusted"),
 		}, "the server at %s does not support TLS, and sslmode in postgres.url requires it", e.Server)
+	case replication.RefusedByPooler(err):
+		e.fail(pgConnect, Unavailable, []Remedy{advicef("%s", replication.PoolerRemedy)}, "%s is a connection pooler, not a server: %s", e.Server, why)
 	case state == "42704":
 		e.fail(pgConnect, Wrong, []Remedy{shellf("%s validate", e.Command), advicef("remove the keyword from postgres.url")},
 			"the server does not know a keyword of postgres.url: %s", why)
@@ -234,9 +236,7 @@ func (e *examination) checkReplication(ctx context.Context) {
 	case s.senders.used >= s.senders.most:
 		e.skip(pgReplication, "all walsenders are in use")
 	default:
-		e.fail(pgReplication, Unavailable, []Remedy{
-			advicef("let postgres.url name the server itself: poolers (PgBouncer before 1.23) and some proxies do not support replication connections"),
-		}, "an ordinary connection succeeds, but a replication connection does not: %s", cause(err))
+		e.fail(pgReplication, Unavailable, []Remedy{advicef("%s", replication.PoolerRemedy)}, "an ordinary connection succeeds, but a replication connection does not: %s", cause(err))
 	}
 }
 

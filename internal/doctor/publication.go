@@ -14,6 +14,13 @@ import (
 
 func (e *examination) checkPublication(ctx context.Context) {
 	e.because[groupPublication] = "the publication does not exist"
+	defer func() { // also without a publication
+		for i := range e.tables {
+			if t := &e.tables[i]; t.usable {
+				e.checkGenerated(t)
+			}
+		}
+	}()
 	var err error
 	e.pub, err = replication.ReadPublication(ctx, e.conn, e.Publication)
 	switch {
@@ -123,7 +130,7 @@ func (e *examination) checkCarried(t *tableFacts) {
 }
 
 // lackColumn is about events that the slot has as they were written.
-var lackColumn = advicef("events that were written meanwhile lack the column: if the daemon stops at one of them, %s", advice.DropAndRecover)
+var lackColumn = advicef("events that were written meanwhile lack the column: if recover or the daemon stops at one of them, %s", advice.DropAndRecover)
 
 func (f *tableFacts) has(column string) bool {
 	return slices.ContainsFunc(f.columns, func(c decoder.Column) bool { return c.Name == column })

@@ -35,11 +35,16 @@ const defaultSize = 1_048_588
 
 // create is a command of Kafka's own tool that creates a topic with suitable settings for this cluster.
 func (e *examination) create(x *kafka.Examination, name string) Remedy {
-	partitions := e.Partitions[name]
+	partitions, replicas := e.Partitions[name], 0
+	for i := range x.Topics {
+		if c := x.Topics[i].Create; c != nil && x.Topics[i].Name == name { // as the daemon would
+			partitions, replicas = c.Partitions, c.Replicas
+		}
+	}
 	if partitions == 0 {
 		partitions = 6
 	}
-	return e.createWith(x, name, partitions, "")
+	return e.createWith(x, name, partitions, replicas, "")
 }
 
 // createPositions is the command that creates the position topic: `setup apply` if another finding needs that command,
@@ -53,11 +58,14 @@ func (e *examination) createPositions(x *kafka.Examination) Remedy {
 			}
 		}
 	}
-	return e.createWith(x, e.Positions, 1, " --config "+strings.Join(kafka.PositionConfig(), " --config "))
+	return e.createWith(x, e.Positions, 1, 0, " --config "+strings.Join(kafka.PositionConfig(), " --config "))
 }
 
-func (e *examination) createWith(x *kafka.Examination, name string, partitions int, more string) Remedy {
-	replicas := min(3, len(x.Brokers))
+// createWith creates a topic; replicas 0: as many as suit the cluster.
+func (e *examination) createWith(x *kafka.Examination, name string, partitions, replicas int, more string) Remedy {
+	if replicas == 0 {
+		replicas = min(3, len(x.Brokers))
+	}
 	if replicas == 3 {
 		more += " --config min.insync.replicas=2"
 	}
@@ -75,13 +83,19 @@ func (e *examination) alter(name, settings string) Remedy {
 func (e *examination) usableTopic(check string, x *kafka.Examination, t *kafka.TopicFacts) bool {
 	var denied interface{ PermissionDenied() bool }
 	switch {
+	case t.Missing && t.Create != nil && t.Create.Err == nil:
+		e.ok(check, "%s does not exist: the daemon creates it with %s, replication factor %d (kafka.create_topics)",
+			t.Name, human.Count(t.Create.Partitions, "partition", "partitions"), t.Create.Replicas)
+	case t.Missing && t.Create != nil:
+		remedy := []Remedy{e.create(x, t.Name), advicef("or grant the daemon's user Create on it, or correct kafka.create_topics or the name of the topic, whichever Kafka refuses")}
+		e.fail(check, Unavailable, remedy, "there is no topic %s, and Kafka refuses to let the daemon create it (kafka.create_topics): %s", t.Name, cause(t.Create.Err))
 	case t.Missing:
 		from := e.types[t.Name]
 		if from == "" {
 			from = "poison.topic"
 		}
 		e.fail(check, Unavailable, []Remedy{e.create(x, t.Name)},
-			"there is no topic %s, to which %s leads: its first event waits for the topic, and so do all events after it (the daemon does not use auto.create.topics.enable of the brokers)", t.Name, from)
+			"there is no topic %s, named by %s: its first event waits for the topic, and so do all events after it (the daemon does not use auto.create.topics.enable of the brokers)", t.Name, from)
 	case t.Err != nil && errors.As(t.Err, &denied) && denied.PermissionDenied():
 		e.fail(check, Denied, []Remedy{e.allowWrite(t.Name)}, "%s", cause(t.Err))
 	case t.Err != nil:

@@ -92,6 +92,8 @@ func (e *examination) upgrade(pg, all context.Context) {
 	e.checkSessions(pg)
 	id, idErr := e.Source.Identify(pg, e.application())
 	open, err := e.writing(pg) // before the end of the WAL is read
+	e.readSlots(pg)
+	e.readRows(pg)
 	e.checkSlot(pg)
 	if e.slot != nil && e.slot.Kind == "logical" {
 		e.found[slotHolder] = nil // doctor's text is about the start of the daemon

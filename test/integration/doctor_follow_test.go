@@ -131,15 +131,22 @@ func (p *patient) follow(check string, r printedRemedy) {
 	p.done = append(p.done, check+": "+r.kind+": "+r.text)
 }
 
-// shell runs a command of a remedy, and answers its questions with yes.
+// shell runs a command of a remedy, answers its questions with yes, and follows what it says if it fails.
 func (p *patient) shell(check, text string) {
 	p.t.Helper()
-	cmd := exec.CommandContext(testContext(p.t), "sh", "-c", text)
-	cmd.Env = append(append(p.outbox.env(), p.env...), "PATH="+p.bin+":"+os.Getenv("PATH"), "PGPASSWORD=postgres")
-	cmd.Stdin = strings.NewReader(strings.Repeat("y\n", 10))
 	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	err := cmd.Run()
+	run := func() error {
+		cmd := exec.CommandContext(testContext(p.t), "sh", "-c", text)
+		cmd.Env = append(append(p.outbox.env(), p.env...), "PATH="+p.bin+":"+os.Getenv("PATH"), "PGPASSWORD=postgres")
+		cmd.Stdin = strings.NewReader(strings.Repeat("y\n", 10))
+		cmd.Stdout, cmd.Stderr = &out, &out
+		return cmd.Run()
+	}
+	err := run()
+	if err != nil && strings.Contains(out.String(), advice.DropAndRecover) { // what the command says
+		p.exec(`SELECT pg_drop_replication_slot($1)`, p.name)
+		err = run()
+	}
 	if err != nil && (p.refused == "" || !strings.Contains(out.String(), p.refused) || !strings.Contains(out.String(), "nothing was changed")) {
 		p.t.Fatalf("%s: %s: %v\n%s\nbefore:\n%s", check, text, err, out.String(), strings.Join(p.done, "\n"))
 	}
@@ -320,7 +327,6 @@ func followAfter(t *testing.T, d damage, mode string) {
 func (p *patient) deliver() {
 	p.t.Helper()
 	p.insert("order", "k", 61, 10)
-	ids := p.ids()
 	for range 3 {
 		r, ended := p.start(p.env...), false
 		r.endExpected = true
@@ -328,7 +334,7 @@ func (p *patient) deliver() {
 			if ended = r.proc.Exited(); ended {
 				return nil
 			}
-			if left := p.outbox.follow.unseenIDs(ids); len(left) > 0 {
+			if left := p.outbox.follow.unseenIDs(p.ids()); len(left) > 0 {
 				return fmt.Errorf("%d are missing, e.g. %s; %s", len(left), left[0], p.situation())
 			}
 			return nil
@@ -340,7 +346,10 @@ func (p *patient) deliver() {
 			}
 			return
 		}
-		exit, last := r.awaitExit(patience), tail(r.log, 1)
+		exit := r.awaitExit(patience)
+		log, err := os.ReadFile(r.log)
+		must(p.t, err)
+		last := string(log[bytes.LastIndexByte(bytes.TrimSpace(log), '\n')+1:])
 		if exit != 79 && exit != 78 || !strings.Contains(last, advice.Recover) {
 			p.t.Fatalf("the daemon ended with %d and does not name recover: %s", exit, last)
 		}
