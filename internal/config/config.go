@@ -54,7 +54,8 @@ type Postgres struct {
 	// database, TLS) come from url. The role needs CONNECT there, and nothing else. [] means that no standby is
 	// watched. It is a secret.
 	Standbys []string `yaml:"standbys" default:"" secret:"true" live:"true"` // use [Config.StandbyURLs]
-	// Slot is the replication slot. One instance reads it; further instances wait as standbys.
+	// Slot is the replication slot. One instance reads it; further instances wait as standbys. The name must not end in
+	// _recovery.
 	Slot string `yaml:"slot" default:"outboxcdc"`
 	// Publication is the publication of the outbox.
 	Publication string `yaml:"publication" default:"outboxcdc"`

@@ -249,10 +249,14 @@ var (
 )
 
 func checkSlot(s string) string {
-	if slotName.MatchString(s) {
-		return ""
+	switch {
+	case !slotName.MatchString(s):
+		return quote(s) + " is not a slot name; use 1–63 of a–z, 0–9 and _"
+	case strings.HasSuffix(s, "_recovery"):
+		return quote(s) + " ends as the slots do that recover and backfill create beside the daemon's; use another name " +
+			"(pg_copy_logical_replication_slot copies an existing slot with its position)"
 	}
-	return quote(s) + " is not a slot name; use 1–63 of a–z, 0–9 and _"
+	return ""
 }
 
 func checkIdentifier(what, name string) string {

@@ -15,6 +15,7 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Postgres.Slot = "a_9" }, ""},
 		{func(c *Config) { c.Postgres.Slot = "My-Slot" }, `postgres.slot: "My-Slot" is not a slot name; use 1–63`},
 		{func(c *Config) { c.Postgres.Slot = "" }, `postgres.slot: ""`},
+		{func(c *Config) { c.Postgres.Slot = "orders_recovery" }, `postgres.slot: "orders_recovery" ends as the slots do that recover`},
 		{func(c *Config) { c.Postgres.Slot = long }, `postgres.slot`},
 		{func(c *Config) { c.Postgres.Publication = "Odd name; drop" }, ""},
 		{func(c *Config) { c.Postgres.Publication = "" }, `postgres.publication: is empty`},

@@ -334,6 +334,9 @@ func (p *patient) deliver() {
 			if ended = r.proc.Exited(); ended {
 				return nil
 			}
+			if st, err := r.status(); err != nil || st.State != "streaming" {
+				return errors.Join(err, errors.New(p.situation()))
+			}
 			if left := p.outbox.follow.unseenIDs(p.ids()); len(left) > 0 {
 				return fmt.Errorf("%d are missing, e.g. %s; %s", len(left), left[0], p.situation())
 			}
