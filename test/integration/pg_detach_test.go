@@ -54,7 +54,7 @@ func TestDetachConcurrentlyWhileWritten(t *testing.T) {
 				must(t, exec(&writer, `COMMIT`))
 				must(t, <-detached)
 				o.insert("order", "k", 21, 20)
-				r.awaitStop(patience, 79, "public.leaf_2", "detached CONCURRENTLY", "remedy: ", "deliver the events of the partition that were not delivered")
+				r.awaitStop(patience, 79, "public.leaf_2", "detached CONCURRENTLY", "remedy: ", "attach the partition again")
 				if at := o.confirmed(); at > limit {
 					t.Errorf("the slot confirms %s; the row that is not published was written after %s", at, limit)
 				}

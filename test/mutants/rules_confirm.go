@@ -15,6 +15,7 @@ var (
 	fails       = suite{"./relay", "^(TestSinkFailure|TestLateAcknowledgements|TestBrokenPromise|TestLostAcknowledgements)$"}
 	missed      = suite{"./relay", "^(TestFrozenThoughGuarded|TestRowsOlderThanTheLastCommit|TestTwoTransactionsWereCut|TestKeepaliveInsideATransactionIsNotReceived)$"}
 	walsender   = suite{"./replication", "^TestStartIsReadAfterStartReplication$"}
+	unfinished  = suite{"./replication", "^TestRecoveryBeginsDuringStart$"}
 	stalls      = suite{"./relay", "^(TestNoProgress|TestLastWord)$"}
 	encoded     = suite{"./replication", "^(TestStatusBytes|TestStatusRefusesZero|TestTimelineOf|TestParseCopyData)$"}
 	verified    = suite{"./replication", "^TestVerifyEachTable$"}
@@ -188,6 +189,18 @@ var confirmMutants = []mutant{
 
 // guardMutants has mutants of what a catalog check allows.
 var guardMutants = []mutant{
+	{
+		name:  "unfinished-recovery-at-the-start",
+		rule:  "It is enough to look for an unfinished recovery before START_REPLICATION.",
+		edits: []edit{{"replication/source.go", "	if err := st.cfg.refuseUnfinished(slot); err != nil {", "	if err := st.cfg.refuseUnfinished(slot); err != nil && slot == nil {"}},
+		tests: []suite{unfinished},
+	},
+	{
+		name:  "unfinished-recovery-in-a-session",
+		rule:  "A catalog check need not look for an unfinished recovery.",
+		edits: []edit{{"replication/stream.go", "		err = st.cfg.refuseUnfinished(slot)\n", "		_ = st.cfg.refuseUnfinished(slot)\n"}},
+		tests: []suite{protocol},
+	},
 	{
 		name:  "guard-off",
 		rule:  "Acknowledged events may be confirmed without a catalog check.",
