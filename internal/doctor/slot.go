@@ -147,7 +147,7 @@ func (e *examination) checkSlotFits(s *slotFacts) {
 	case s.Plugin != "pgoutput":
 		e.fail(slotFits, Wrong, other, "its output plugin is %s, not pgoutput", s.Plugin)
 	case s.Database != e.server.Database:
-		e.fail(slotFits, Wrong, append([]Remedy{settingf("postgres: {url: postgres://%s@%s/%s}", e.Role, e.Server, s.Database)}, other...),
+		e.fail(slotFits, Wrong, append([]Remedy{advicef("if the outbox is in that database, let postgres.url name it (postgres://%s@%s/%s); otherwise:", e.Role, e.Server, s.Database)}, other...),
 			"it belongs to database %s, and postgres.url names %s", s.Database, e.server.Database)
 	case s.TwoPhase:
 		remedy := replication.TwoPhaseRemedy(e.Slot, e.server.Major())

@@ -57,10 +57,13 @@ var byHand = map[string]string{
 	"the slot is older than the publication and cannot":  "says why the slot is dropped",
 	"leave outboxcdc unchanged":                          "a change of the settings at a later time; until then nothing changes",
 	"or set outbox.table to an existing table":           "asks which table is meant; the case undoes the renaming",
+	"start the daemon, or fix what the daemon waits for": "the test starts it at the end",
 	"or add a primary key":                               "an alternative",
 	"start the standby, or remove it from the setting":   "asks which of the two is wanted; the second one is followed",
 	"while the daemon is stopped, over a replication":    "a command of the replication protocol, which changes no position",
+	"if the outbox is in that database":                  "an alternative",
 	"if it does not deliver the events of the outbox":    "about another program; the case stops it and runs recover",
+	"at once: start the daemon, fix Kafka, or raise":     "alternatives; the last one is followed",
 	"and let the application write the column":           "a change of the application",
 	"events that were written meanwhile lack the column": "what to do if the daemon stops at one of them; the test does what the daemon says",
 }
@@ -72,6 +75,8 @@ type patient struct {
 	refused  string            // a remedy may fail with this text, and has changed nothing then
 	settings map[string]string // what a setting that is printed is as an environment variable
 	manually map[string]func() // remedies that are done by hand, by how they begin
+	after    func()            // what must not do harm any more, after the remedies
+	former   func()            // copies the rows of the table that was replaced, as the text says that names the drop of the slot
 	followed map[string]bool   // checks
 }
 
@@ -144,7 +149,7 @@ func (p *patient) shell(check, text string) {
 	}
 	err := run()
 	if err != nil && strings.Contains(out.String(), advice.DropAndRecover) { // what the command says
-		p.exec(`SELECT pg_drop_replication_slot($1)`, p.name)
+		p.dropUnreadable(out.String())
 		err = run()
 	}
 	if err != nil && (p.refused == "" || !strings.Contains(out.String(), p.refused) || !strings.Contains(out.String(), "nothing was changed")) {
@@ -152,104 +157,13 @@ func (p *patient) shell(check, text string) {
 	}
 }
 
-// damage is a state about which doctor has a finding.
-type damage struct {
-	name, check string // check: the finding that has to be there
-	major       string // default: the default one
-	settings    map[string]string
-	before      func(o *outbox) // before the daemon starts for the first time
-	do          func(t *testing.T, o *outbox, p *patient)
-	quiet       bool   // no row can be written in that state
-	refused     string // see patient
-}
-
-func dropSlot(_ *testing.T, o *outbox, _ *patient) {
-	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
-}
-
-// alter damages by statements.
-func alter(statements ...string) func(*testing.T, *outbox, *patient) {
-	return func(_ *testing.T, o *outbox, _ *patient) {
-		for _, s := range statements {
-			o.exec(s)
-		}
+// dropUnreadable does what the text says: it drops the slot, after it has copied the rows of a table that was replaced.
+func (p *patient) dropUnreadable(text string) {
+	p.t.Helper()
+	if strings.Contains(text, "copy the rows of the former table") {
+		p.former()
 	}
-}
-
-// replaceSlot replaces the slot by something else of the same name.
-func replaceSlot(statement string) func(*testing.T, *outbox, *patient) {
-	return func(t *testing.T, o *outbox, p *patient) {
-		dropSlot(t, o, p)
-		o.exec(statement, o.name)
-		p.settings["postgres: {slot: <another name>}"] = "OUTBOXCDC_POSTGRES_SLOT=" + o.name + "_2"
-		t.Cleanup(func() {
-			o.exec(`SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = $1`, o.name+"_2")
-		})
-	}
-}
-
-// damages are the states about which doctor gives advice that concerns slot, publication, table or standbys. Those that are not here:
-//
-//   - an unfinished recovery: TestEveryOutcome in internal/doctor, and the tests of recover;
-//   - a slot of a demoted primary on a standby: TestLeftover;
-//   - settings of a standby, and hosts of postgres.standbys: they decide about the next failover, and no slot is touched;
-//   - a view, a partition or a missing column instead of the table or a column that the settings name: the remedy asks which one is meant.
-var damages = []damage{
-	{name: "slot dropped", check: "slot", do: dropSlot},
-	{name: "slot and publication dropped", check: "publication", do: func(t *testing.T, o *outbox, p *patient) {
-		dropSlot(t, o, p)
-		o.exec(`DROP PUBLICATION outboxcdc`)
-	}},
-	{name: "slot lost", check: "wal_status", settings: map[string]string{"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB"},
-		do: func(_ *testing.T, o *outbox, _ *patient) { awaitLost(o) }},
-	{name: "slot lost, publication dropped", check: "publication", settings: map[string]string{"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB"},
-		do: func(_ *testing.T, o *outbox, _ *patient) {
-			awaitLost(o)
-			o.exec(`DROP PUBLICATION outboxcdc`)
-		}},
-	{name: "physical slot", check: "plugin_and_database", do: replaceSlot(`SELECT pg_create_physical_replication_slot($1)`)},
-	{name: "other plugin", check: "plugin_and_database", do: replaceSlot(`SELECT pg_create_logical_replication_slot($1, 'test_decoding')`)},
-	{name: "publication dropped", check: "publication", do: alter(`DROP PUBLICATION outboxcdc`)},
-	{name: "publication dropped on 14", check: "publication", major: "14", do: alter(`DROP PUBLICATION outboxcdc`)},
-	{name: "publication renamed", check: "publication", do: alter(`ALTER PUBLICATION outboxcdc RENAME TO other`)},
-	{name: "no inserts", check: "publish", do: alter(`ALTER PUBLICATION outboxcdc SET (publish = 'truncate')`)},
-	{name: "updates", check: "publish", do: alter(`ALTER PUBLICATION outboxcdc SET (publish = 'insert, update')`)},
-	{name: "not carried", check: "tables", do: alter(`ALTER PUBLICATION outboxcdc DROP TABLE outbox`)},
-	{name: "row filter", check: "row_filter", do: alter(`ALTER PUBLICATION outboxcdc SET TABLE outbox WHERE (event_type <> 'added')`)},
-	{name: "column list", check: "column_list", do: alter(`ALTER PUBLICATION outboxcdc SET TABLE outbox (id, aggregate_type, aggregate_id, event_type, headers)`)},
-	{name: "other tables", check: "other_tables", do: alter(`ALTER PUBLICATION outboxcdc ADD TABLE counter`)},
-	{name: "unlogged leaf", check: "table", before: func(o *outbox) {
-		defer o.exec(`GRANT SELECT ON outbox TO ` + role)
-		o.partitionOutbox(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)`)
-	}, do: alter(`ALTER TABLE leaf_1 SET UNLOGGED`)},
-	{name: "unlogged, all tables", check: "table", before: func(o *outbox) {
-		o.exec(`DROP PUBLICATION outboxcdc`)
-		o.exec(`CREATE PUBLICATION outboxcdc FOR ALL TABLES WITH (publish = 'insert')`)
-		recreateSlot(o)
-	}, do: alter(`ALTER TABLE outbox SET UNLOGGED`)},
-	{name: "table renamed", check: "table", quiet: true, refused: "exists, but table", do: func(_ *testing.T, o *outbox, p *patient) {
-		o.exec(`ALTER TABLE outbox RENAME TO events`)
-		p.manually["or set outbox.table to an existing table; or, if the table was renamed"] = func() { o.exec(`ALTER TABLE events RENAME TO outbox`) }
-	}},
-	{name: "no right to read", check: "table_rights", do: alter(`REVOKE SELECT ON outbox FROM ` + role)},
-	{name: "no replica identity", check: "replica_identity", do: alter(`ALTER PUBLICATION outboxcdc SET (publish = 'insert, delete')`, `ALTER TABLE outbox REPLICA IDENTITY NOTHING`)},
-	{name: "generated column", check: "generated_columns", quiet: true, do: func(_ *testing.T, o *outbox, _ *patient) {
-		o.exec(`ALTER TABLE outbox DROP COLUMN event_type`)
-		o.exec(`ALTER TABLE outbox ADD COLUMN event_type text GENERATED ALWAYS AS ('added') STORED`)
-		o.exec(`INSERT INTO outbox (aggregate_type, aggregate_id, payload, n) SELECT 'order', 'k', '{}', g FROM generate_series(41, 60) g`)
-	}},
-	{name: "one of two standbys away", check: "standby_slots", settings: map[string]string{}, do: func(t *testing.T, o *outbox, _ *patient) {
-		o.newStandby()
-		var name string
-		await(t, patience, "the standby", func() error {
-			return o.admin.scan(`SELECT slot_name FROM pg_replication_slots WHERE slot_type = 'physical' AND active`, &name)
-		})
-		o.exec(`SELECT pg_create_physical_replication_slot('second', true)`)
-		o.exec(`ALTER SYSTEM SET synchronized_standby_slots = '` + name + `,second'`)
-		o.exec(`SELECT pg_reload_conf()`)
-		o.awaitSetting("synchronized_standby_slots", name+",second")
-		t.Cleanup(func() { o.awaitSetting("synchronized_standby_slots", name) }) // the one that is there is still waited for
-	}},
+	p.exec(`SELECT pg_drop_replication_slot($1)`, p.name)
 }
 
 // awaitSetting waits until new sessions have a setting.
@@ -313,6 +227,9 @@ func followAfter(t *testing.T, d damage, mode string) {
 		o.insert("order", "k", 41, 20)
 	}
 	p.followDoctor()
+	if p.after != nil {
+		p.after()
+	}
 	t.Logf("what was done:\n%s", strings.Join(p.done, "\n"))
 	if !p.followed[d.check] {
 		t.Errorf("doctor has no finding %s", d.check)
@@ -358,7 +275,7 @@ func (p *patient) deliver() {
 		}
 		p.t.Logf("the daemon ended with %d", exit)
 		if strings.Contains(last, advice.DropAndRecover) {
-			p.exec(`SELECT pg_drop_replication_slot($1)`, p.name)
+			p.dropUnreadable(last)
 		}
 		p.shell("daemon", "outboxcdc recover")
 	}
