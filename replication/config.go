@@ -265,8 +265,14 @@ func quotePublication(name string) string {
 	return "'" + strings.ReplaceAll(ident, "'", "''") + "'"
 }
 
+// reservedSlot is the name of a slot of the server itself, since PostgreSQL 19.
+const reservedSlot = "pg_conflict_detection"
+
 // CheckSlotName returns an error for a name that PostgreSQL would refuse. pglogrepl does not quote names.
 func CheckSlotName(name string) error {
+	if name == reservedSlot {
+		return fmt.Errorf("slot name %q: PostgreSQL reserves it", name)
+	}
 	if name == "" || len(name) > maxName {
 		return fmt.Errorf("slot name %q: 1 to 63 characters of a-z, 0-9 and _", name)
 	}

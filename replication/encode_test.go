@@ -147,7 +147,7 @@ func TestQuotePublication(t *testing.T) {
 }
 
 func TestCheckSlotName(t *testing.T) {
-	for _, bad := range []string{"", "Upper", "a-b", `a" LOGICAL`, "ä", string(make([]byte, 64))} {
+	for _, bad := range []string{"", "pg_conflict_detection", "Upper", "a-b", `a" LOGICAL`, "ä", string(make([]byte, 64))} {
 		if CheckSlotName(bad) == nil {
 			t.Errorf("%q is accepted", bad)
 		}

@@ -167,7 +167,7 @@ func (st *Stream) readServer(ctx context.Context) (err error) {
 		return err
 	}
 	if st.server.Major() < minMajor {
-		return fail(Unsuitable, "read the server's version", "use PostgreSQL 14 to 18", "PostgreSQL %s is not supported", st.server.VersionText)
+		return fail(Unsuitable, "read the server's version", "use PostgreSQL 14 or later", "PostgreSQL %s is not supported", st.server.VersionText)
 	}
 	return nil
 }

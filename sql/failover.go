@@ -21,8 +21,8 @@ func Failover(p Params, platform string, serverMajor int) (string, error) {
 	switch {
 	case !slices.Contains(FailoverPlatforms(), platform):
 		return "", fmt.Errorf("render the settings for a failover: no platform %q, only %s", platform, strings.Join(FailoverPlatforms(), ", "))
-	case serverMajor < failoverMajor || serverMajor > MaxMajor:
-		return "", fmt.Errorf("render the settings for a failover: PostgreSQL %d does not copy slots to its standbys, only %d to %d do", serverMajor, failoverMajor, MaxMajor)
+	case serverMajor < failoverMajor:
+		return "", fmt.Errorf("render the settings for a failover: PostgreSQL %d does not copy slots to its standbys, only %d and later do", serverMajor, failoverMajor)
 	}
 	p.Slot, p.Database = comment(p.Slot), comment(p.Database)
 	if p.Database == "" {

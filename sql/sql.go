@@ -14,11 +14,20 @@ import (
 	"time"
 )
 
-// The supported server versions.
+// The supported server versions: MinMajor and later. NewestTested is the newest one that the tests run on; what is refused on a newer one is refused by
+// the server itself.
 const (
-	MinMajor = 14
-	MaxMajor = 18
+	MinMajor     = 14
+	NewestTested = 18
 )
+
+// Untested returns a warning about a server that is newer than NewestTested, and "" about others.
+func Untested(serverMajor int) string {
+	if serverMajor <= NewestTested {
+		return ""
+	}
+	return fmt.Sprintf("PostgreSQL %d is newer than %d, the newest version that outboxcdc was tested with", serverMajor, NewestTested)
+}
 
 // failoverMajor is the first version whose slots can be copied to standbys, and whose pg_logical_emit_message has a
 // fourth argument.
@@ -106,8 +115,8 @@ func (s Statements) Get(name string) string {
 // Setup renders role, tables, grants, publication and slot, and the optional function and advice, for one major version.
 // With NoSlot there is no statement for the slot.
 func Setup(p Params, serverMajor int) (Statements, error) {
-	if serverMajor < MinMajor || serverMajor > MaxMajor {
-		return nil, fmt.Errorf("render setup SQL: PostgreSQL %d is not supported, only %d to %d", serverMajor, MinMajor, MaxMajor)
+	if serverMajor < MinMajor {
+		return nil, fmt.Errorf("render setup SQL: PostgreSQL %d is not supported, only %d and later", serverMajor, MinMajor)
 	}
 	return render(p, serverMajor, []string{Role, Outbox, Grants, Publication, Slot, Function, Advice}, "")
 }

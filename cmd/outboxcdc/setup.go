@@ -57,7 +57,10 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 			name, _, _ := strings.Cut(server, ".")
 			major, err := strconv.Atoi(name)
 			if err != nil {
-				return usageError(fmt.Errorf("--server-version %s: write a major version from %d to %d", server, sql.MinMajor, sql.MaxMajor))
+				return usageError(fmt.Errorf("--server-version %s: write a major version, %d or later", server, sql.MinMajor))
+			}
+			if warning := sql.Untested(major); warning != "" {
+				fmt.Fprintln(cmd.ErrOrStderr(), "note: "+warning)
 			}
 			if platform != "" {
 				if rds || partitioned || noSlot {
@@ -78,7 +81,7 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 				buildVersion(), major, statements)+noSlotComment(&p)+positionTopicComment(cfg))
 		},
 	}
-	cmd.Flags().StringVar(&server, "server-version", "17", "the server's major version, 14 to 18")
+	cmd.Flags().StringVar(&server, "server-version", "17", "the server's major version, 14 or later")
 	cmd.Flags().StringVar(&platform, "for", "", "print the settings for repeated failovers: `platform` is "+strings.Join(sql.FailoverPlatforms(), ", "))
 	cmd.Flags().BoolVar(&rds, "rds", false, "the server is Amazon RDS or Aurora, which grant REPLICATION through the role rds_replication")
 	cmd.Flags().BoolVar(&partitioned, "partitioned", false, "the table is partitioned (or all of several tables)")

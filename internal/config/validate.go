@@ -250,6 +250,8 @@ var (
 
 func checkSlot(s string) string {
 	switch {
+	case s == "pg_conflict_detection":
+		return quote(s) + " is reserved: PostgreSQL itself creates a slot of that name; use another name"
 	case !slotName.MatchString(s):
 		return quote(s) + " is not a slot name; use 1–63 of a–z, 0–9 and _"
 	case strings.HasSuffix(s, "_recovery"):

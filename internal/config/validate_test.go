@@ -13,6 +13,7 @@ func TestValidate(t *testing.T) {
 		want   string // "" = valid
 	}{
 		{func(c *Config) { c.Postgres.Slot = "a_9" }, ""},
+		{func(c *Config) { c.Postgres.Slot = "pg_conflict_detection" }, `postgres.slot: "pg_conflict_detection" is reserved`},
 		{func(c *Config) { c.Postgres.Slot = "My-Slot" }, `postgres.slot: "My-Slot" is not a slot name; use 1–63`},
 		{func(c *Config) { c.Postgres.Slot = "" }, `postgres.slot: ""`},
 		{func(c *Config) { c.Postgres.Slot = "orders_recovery" }, `postgres.slot: "orders_recovery" ends as the slots do that recover`},

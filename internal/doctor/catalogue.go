@@ -94,10 +94,10 @@ const (
 func Checks() []Check {
 	return []Check{
 		{pgConnect, groupPostgres, "can the daemon's role connect: address, password, `pg_hba.conf`, CONNECT", []string{"FAIL 69", "FAIL 77", "FAIL 78"}},
-		{pgVersion, groupPostgres, "is the server PostgreSQL 14 to 18, in a minor version without known bugs of logical decoding", []string{"WARN", "FAIL 78"}},
+		{pgVersion, groupPostgres, "is the server PostgreSQL 14 or later, of a tested version, and in a minor version without known bugs of logical decoding", []string{"WARN", "FAIL 78"}},
 		{pgEncoding, groupPostgres, "can the server convert every text of the database to UTF-8", []string{"WARN"}},
 		{pgPrimary, groupPostgres, "is the server the primary", []string{"FAIL 69"}},
-		{pgWALLevel, groupPostgres, "is `wal_level` `logical`", []string{"FAIL 78"}},
+		{pgWALLevel, groupPostgres, "is `wal_level` `logical`; from PostgreSQL 19 on `replica` is enough, with a warning", []string{"WARN", "FAIL 78"}},
 		{pgReplication, groupPostgres, "does the role have REPLICATION, and can it open a replication connection (which is closed again)", []string{"FAIL 69", "FAIL 77"}},
 		{pgSenders, groupPostgres, "is a walsender free", []string{"WARN", "FAIL 69"}},
 		{pgSlots, groupPostgres, "is a slot free for the daemon, and one for the copy that `peek` creates", []string{"WARN", "FAIL 78"}},
@@ -127,7 +127,7 @@ func Checks() []Check {
 		{pubFilter, groupPublication, "does it have no row filter (a filter loses events silently)", []string{"FAIL 79"}},
 		{pubColumns, groupPublication, "does its column list, if any, have all required columns", []string{"FAIL 78"}},
 		{pubViaRoot, groupPublication, "does it publish a partitioned outbox via its root", []string{"WARN"}},
-		{pubOthers, groupPublication, "does it contain other tables (`FOR ALL TABLES`), whose rows are sent and discarded", []string{"WARN"}},
+		{pubOthers, groupPublication, "does it contain other tables (`FOR ALL TABLES`), whose rows are sent and discarded; does it send rows of a partitioned outbox again that `SPLIT PARTITION` moves (PostgreSQL 19)", []string{"WARN"}},
 
 		{slotExists, groupSlot, "does the slot exist", []string{"FAIL 79"}},
 		{slotRecovery, groupSlot, "has every `recover` and `backfill` finished (until then slot `<slot>_recovery` exists, and no daemon reads the slot)", []string{"FAIL 79"}},

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
 
+	"github.com/outboxcdc/outboxcdc/sql"
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
@@ -192,7 +193,7 @@ func postgresOutcomes(t *testing.T, w *world) {
 		_ = open.Close(context.Background())
 	})
 	t.Run("version", func(t *testing.T) {
-		for number, want := range map[int]string{130020: "FAIL 78", 150012: "WARN", 190000: "WARN"} {
+		for number, want := range map[int]string{130020: "FAIL 78", 150012: "WARN", (sql.NewestTested + 1) * 10000: "WARN"} {
 			e := &examination{found: map[string][]Finding{}}
 			e.server.Version, e.server.VersionText = number, "of old"
 			e.checkVersion()
@@ -202,6 +203,24 @@ func postgresOutcomes(t *testing.T, w *world) {
 			}
 			w.seen[pgVersion+" "+want] = true
 		}
+	})
+	t.Run("wal_level", func(t *testing.T) {
+		for _, c := range []struct {
+			version                int
+			level, effective, want string
+		}{
+			{180006, "logical", "logical", "OK"}, {180006, "replica", "replica", "FAIL"}, {190000, "minimal", "minimal", "FAIL"},
+			{190000, "logical", "logical", "OK"}, {190000, "replica", "logical", "WARN"}, {190000, "replica", "replica", "WARN"}, {200000, "replica", "replica", "WARN"},
+		} {
+			e := &examination{found: map[string][]Finding{}}
+			e.server.Version, e.server.WALLevel, e.server.EffectiveWALLevel = c.version, c.level, c.effective
+			e.checkWALLevel()
+			f := e.found[pgWALLevel][0]
+			if string(f.Level) != c.want || c.want != "OK" && len(f.Remedy) == 0 || c.want == "WARN" && !strings.Contains(f.Text, "effective_wal_level is "+c.effective) {
+				t.Errorf("%+v: %+v", c, f)
+			}
+		}
+		w.seen[pgWALLevel+" WARN"] = true
 	})
 }
 

@@ -204,14 +204,19 @@ func (e *examination) checkPrimary() {
 }
 
 func (e *examination) checkWALLevel() {
-	if e.server.WALLevel != "logical" {
-		e.fail(pgWALLevel, Wrong, []Remedy{
-			sqlf("ALTER SYSTEM SET wal_level = logical"),
-			advicef("then restart the server (managed services: the parameter group, such as rds.logical_replication = 1)"),
-		}, "wal_level is %s", e.server.WALLevel)
-		return
+	s := &e.server
+	raise := []Remedy{
+		sqlf("ALTER SYSTEM SET wal_level = logical"),
+		advicef("then restart the server (managed services: the parameter group, such as rds.logical_replication = 1)"),
 	}
-	e.ok(pgWALLevel, "logical")
+	switch {
+	case !s.CanDecode():
+		e.fail(pgWALLevel, Wrong, raise, "wal_level is %s and has to be %s", s.WALLevel, s.NeededWALLevel())
+	case s.WALLevel != "logical":
+		e.warn(pgWALLevel, raise, "wal_level is %s, and effective_wal_level is %s: %s", s.WALLevel, s.EffectiveWALLevel, replication.DynamicWALLevel)
+	default:
+		e.ok(pgWALLevel, "logical")
+	}
 }
 
 // checkReplication checks the privilege and then opens a replication connection.

@@ -50,6 +50,7 @@ func (e *examination) checkPublication(ctx context.Context) {
 		}
 	}
 	e.checkOthers()
+	e.checkSplit(ctx)
 }
 
 func (e *examination) noPublication() {
@@ -91,7 +92,11 @@ func (e *examination) checkCarried(t *tableFacts) {
 		}
 	}
 	if len(ours) == 0 {
-		e.fail(pubTables, Lost, e.andRecover(sqlf("ALTER PUBLICATION %s ADD TABLE %s", pub, t.quoted())),
+		add := []Remedy{sqlf("ALTER PUBLICATION %s ADD TABLE %s", pub, t.quoted())}
+		if e.pub.AllTables { // the server permits ADD TABLE only for a list of tables
+			add = append([]Remedy{advicef("remove %s from the EXCEPT list of %s, or:", t.quoted(), e.Publication)}, e.narrow()...)
+		}
+		e.fail(pubTables, Lost, e.andRecover(add...),
 			"%s does not carry %s: events written meanwhile are not in the stream", e.Publication, t.Table)
 		e.skip(pubFilter, "it does not carry %s", t.Table)
 		e.skip(pubColumns, "it does not carry %s", t.Table)
@@ -201,6 +206,31 @@ func (e *examination) checkOthers() {
 		e.warn(pubOthers, e.narrow(), "inserts into %s are sent and discarded", listSome(others, "table"))
 	default:
 		e.ok(pubOthers, "none")
+	}
+}
+
+// splitMajor is the first version with ALTER TABLE … SPLIT PARTITION and MERGE PARTITIONS.
+const splitMajor = 19
+
+const schemaPublicationSQL = `
+SELECT EXISTS (SELECT FROM pg_publication_namespace n JOIN pg_publication p ON p.oid = n.pnpubid WHERE p.pubname = $1)`
+
+// checkSplit warns if a partition is in the publication as soon as it is created. SPLIT PARTITION and MERGE PARTITIONS write the rows into such a
+// partition before they attach it.
+func (e *examination) checkSplit(ctx context.Context) {
+	if e.server.Major() < splitMajor || !slices.ContainsFunc(e.tables, func(t tableFacts) bool { return t.partitioned }) {
+		return
+	}
+	byItself := e.pub.AllTables
+	if !byItself {
+		if err := e.conn.QueryRow(ctx, schemaPublicationSQL, e.Publication).Scan(&byItself); err != nil {
+			e.cannot(pubOthers, err)
+			return
+		}
+	}
+	if byItself {
+		e.warn(pubOthers, e.narrow(),
+			"it is FOR ALL TABLES or FOR TABLES IN SCHEMA: ALTER TABLE … SPLIT PARTITION and MERGE PARTITIONS of an outbox send the moved rows again, as new events")
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/human"
 	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/sql"
 )
 
 // The groups that only [UpgradeChecks] has.
@@ -111,6 +112,11 @@ func (e *examination) upgrade(pg, all context.Context) {
 }
 
 func (e *examination) checkKeepsSlot() {
+	if warning := sql.Untested(e.server.Major()); warning != "" {
+		e.warn(upgradeVersion, []Remedy{advicef("try the upgrade with a copy of the server first")},
+			"%s: pg_upgrade creates the slot again, if it is valid and everything is confirmed", warning)
+		return
+	}
 	if e.server.Major() >= checkpoint.KeepsSlots {
 		e.ok(upgradeVersion, "PostgreSQL %s: pg_upgrade creates the slot again, if it is valid and everything is confirmed", e.server.VersionText)
 		return
@@ -287,7 +293,7 @@ func (e *examination) nextSteps(ctx context.Context, system uint64) {
 	case e.server.Major() >= checkpoint.KeepsSlots:
 		text = "the slot survives"
 		steps = append(steps,
-			fmt.Sprintf("in the new cluster set wal_level = logical and max_replication_slots to at least %d, and create no logical slot there", slots),
+			fmt.Sprintf("in the new cluster set wal_level = logical (from PostgreSQL 19 on, replica is enough) and max_replication_slots to at least %d, and create no logical slot there", slots),
 			"run pg_upgrade; if it refuses because the slot has not consumed the WAL yet, nothing has changed: start the old server and the daemon again, and go back to step 2",
 			"start the new server")
 		if e.Positions != "" {
@@ -297,7 +303,7 @@ func (e *examination) nextSteps(ctx context.Context, system uint64) {
 	default:
 		text = "the slot is lost, and outboxcdc recover creates a new one"
 		steps = append(steps,
-			"run pg_upgrade, and start the new server with wal_level = logical; the applications stay stopped",
+			"run pg_upgrade, and start the new server with wal_level = logical (from PostgreSQL 19 on, replica is enough); the applications stay stopped",
 			"outboxcdc recover: it creates the slot, delivers the rows that Kafka lacks, and writes a position record",
 			"start the daemon and the applications")
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/sql"
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
@@ -214,6 +215,11 @@ func TestUpgradeOutcomes(t *testing.T) {
 		e.checkKeepsSlot()
 		e.checkPrimary()
 		if f := e.found[upgradeVersion][0]; f.Level != Warn || !strings.Contains(f.Remedy[0].Text, "recover") {
+			t.Errorf("%+v", f)
+		}
+		e.found[upgradeVersion], e.server.Version = nil, (sql.NewestTested+1)*10000
+		e.checkKeepsSlot()
+		if f := e.found[upgradeVersion][0]; f.Level != Warn || !strings.Contains(f.Text, "is newer than") {
 			t.Errorf("%+v", f)
 		}
 		w.seen[upgradeVersion+" WARN"], w.seen[pgPrimary+" FAIL 1"] = true, e.has(pgPrimary, Fail)

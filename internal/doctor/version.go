@@ -48,12 +48,12 @@ func bugsOf(version int) (bugs, harmless []string, fixed string) {
 
 func (e *examination) checkVersion() {
 	s := &e.server
-	if m := s.Major(); m < sql.MinMajor || m > sql.MaxMajor {
-		if m > sql.MaxMajor { // the daemon starts all the same
-			e.warn(pgVersion, []Remedy{advicef("use PostgreSQL %d to %d", sql.MinMajor, sql.MaxMajor)}, "PostgreSQL %s is newer than the tested versions", s.VersionText)
-			return
-		}
-		e.fail(pgVersion, Wrong, []Remedy{advicef("use PostgreSQL %d to %d", sql.MinMajor, sql.MaxMajor)}, "PostgreSQL %s is not supported", s.VersionText)
+	if s.Major() < sql.MinMajor {
+		e.fail(pgVersion, Wrong, []Remedy{advicef("use PostgreSQL %d to %d", sql.MinMajor, sql.NewestTested)}, "PostgreSQL %s is not supported", s.VersionText)
+		return
+	}
+	if warning := sql.Untested(s.Major()); warning != "" {
+		e.warn(pgVersion, []Remedy{advicef("try this version with your events before production, or use PostgreSQL %d to %d", sql.MinMajor, sql.NewestTested)}, "%s", warning)
 		return
 	}
 	bugs, harmless, fixed := bugsOf(s.Version)

@@ -46,17 +46,28 @@ func (c *catalog) checkServer(ctx context.Context) (err error) {
 	if c.server, err = replication.ReadServer(ctx, c.conn); err != nil {
 		return err
 	}
-	if major := c.server.Major(); major < sql.MinMajor || major > sql.MaxMajor {
-		return fmt.Errorf("the server is PostgreSQL %s; outboxcdc supports %d to %d", c.server.VersionText, sql.MinMajor, sql.MaxMajor)
-	}
-	if c.server.Standby {
-		return errors.New("the server is a standby; connect to the primary")
-	}
 	if err := c.checkProvider(ctx); err != nil {
 		return err
 	}
-	if c.server.WALLevel != "logical" {
-		return exit.With(exit.Config, fmt.Errorf("wal_level is %s and must be logical: %s", c.server.WALLevel, c.walLevelRemedy()))
+	return c.judgeServer()
+}
+
+// judgeServer fails if nothing can be created on the server, and notes what works and should be known.
+func (c *catalog) judgeServer() error {
+	s := c.server
+	switch {
+	case s.Major() < sql.MinMajor:
+		return exit.With(exit.Config, fmt.Errorf("the server is PostgreSQL %s; outboxcdc supports %d and later", s.VersionText, sql.MinMajor))
+	case s.Standby:
+		return errors.New("the server is a standby; connect to the primary")
+	case !s.CanDecode():
+		return exit.With(exit.Config, fmt.Errorf("wal_level is %s and must be %s: %s", s.WALLevel, s.NeededWALLevel(), c.walLevelRemedy()))
+	}
+	if s.WALLevel != "logical" {
+		c.notes = append(c.notes, fmt.Sprintf("wal_level is %s, and effective_wal_level is %s: %s", s.WALLevel, s.EffectiveWALLevel, replication.DynamicWALLevel))
+	}
+	if warning := sql.Untested(s.Major()); warning != "" {
+		c.notes = append(c.notes, warning)
 	}
 	return nil
 }

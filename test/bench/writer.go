@@ -119,7 +119,7 @@ func (b *bench) bill(ctx context.Context, pgbench string, w *bill, lasts time.Du
 		return nil, err
 	}
 	if w.emits.HasFunction() {
-		statements, err := sql.Setup(w.emits, sql.MaxMajor)
+		statements, err := sql.Setup(w.emits, sql.NewestTested)
 		if err != nil {
 			return nil, err
 		}

@@ -19,8 +19,11 @@ import (
 // On every supported server, everything that an application may do in a transaction arrives, byte for byte; the slot
 // follows within three seconds on a quiet machine; and a clean restart repeats nothing.
 func TestSmoke(t *testing.T) {
-	for _, major := range pgtest.Majors() {
+	for _, major := range append(pgtest.Majors(), pgtest.Upcoming) {
 		t.Run(major, func(t *testing.T) {
+			if major == pgtest.Upcoming {
+				pgtest.NeedUpcoming(t)
+			}
 			pg := sharedPostgres(t, major)
 			t.Run("jsonb", func(t *testing.T) { t.Parallel(); smoke(t, pg, "") })
 			t.Run("bytea", func(t *testing.T) { t.Parallel(); smoke(t, pg, "bytea") })

@@ -28,6 +28,15 @@ func FromEnv(major string) (s *Server, ok bool, err error) {
 	return &Server{Major: major, outside: u}, true, nil
 }
 
+// NeedUpcoming skips the test, and says so, if there is no server of the version Upcoming.
+func NeedUpcoming(t testing.TB) {
+	t.Helper()
+	bin, running := "OUTBOXCDC_PG_BIN_"+Upcoming, "OUTBOXCDC_TEST_POSTGRES_"+Upcoming
+	if os.Getenv(bin) == "" && os.Getenv(running) == "" {
+		t.Skipf("SKIPPED, NOT RUN ON POSTGRESQL %s: no build of it can be fetched, and neither %s nor %s names one", Upcoming, bin, running)
+	}
+}
+
 // ForTest starts a server for one test (or benchmark), or uses the one of FromEnv, and closes it at the test's end. If
 // the machine cannot have the server, the test is skipped; with CI=true it fails.
 func ForTest(t testing.TB, o Options) *Server {

@@ -28,22 +28,25 @@ func versions() map[string]string {
 	}
 }
 
+// Upcoming is a version of which no build can be fetched. Tests run on it if OUTBOXCDC_PG_BIN_<major> or OUTBOXCDC_TEST_POSTGRES_<major> names a server.
+const Upcoming = "19"
+
 // Majors returns the versions that Start knows, oldest first.
 func Majors() []string { return slices.Sorted(maps.Keys(versions())) }
 
 // Fetch returns the bin directory of a PostgreSQL server, and fetches it into the cache if needed. Several processes
 // may do so at once.
 func Fetch(ctx context.Context, major string) (binDir string, err error) {
-	v := Version(major)
-	if v == "" {
-		return "", fmt.Errorf("fetch PostgreSQL: no version %q (there are %v)", major, Majors())
-	}
 	instead := "OUTBOXCDC_PG_BIN_" + major
 	if dir := os.Getenv(instead); dir != "" {
 		if err := complete(dir); err != nil {
 			return "", fmt.Errorf("use the PostgreSQL %s of %s: %w", major, instead, err)
 		}
 		return dir, nil
+	}
+	v := Version(major)
+	if v == "" {
+		return "", fmt.Errorf("fetch PostgreSQL: no build of version %q can be fetched (only of %v), and %s names none", major, Majors(), instead)
 	}
 	dir, err := child.Fill(ctx, "postgres-"+v, func(stage string) (string, error) {
 		return download(stage, major, v)

@@ -41,7 +41,7 @@ var ErrExternal = errors.New("not possible: a server of the environment cannot b
 
 // Options describe the server. The zero value of every field except Major is valid.
 type Options struct {
-	// Major is "14" to "18".
+	// Major is one of Majors, or Upcoming.
 	Major string
 	// Settings go to postgresql.conf, over the ones of this package.
 	Settings map[string]string

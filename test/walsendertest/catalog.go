@@ -121,10 +121,10 @@ var queries = []query{
 		return [][]any{{exists, fingerprint, []string{table}, p.Pending, nil, []uint32{}, []int16{}, v.cat.SyncNames, v.cat.SyncState}}
 	}},
 	{"SELECT ARRAY['detached'", []uint32{oids, int2s}, []uint32{texts}, func(*view) [][]any { return nil }},
-	{"server_version_num", nil, []uint32{int4, text, text, boolT, text, int8T, int8T}, func(v *view) [][]any {
+	{"server_version_num", nil, []uint32{int4, text, text, boolT, text, text, int8T, int8T}, func(v *view) [][]any {
 		major, _, _ := strings.Cut(v.cat.Version, ".")
 		version, _ := strconv.Atoi(major)
-		return [][]any{{int32(version * 10000), v.cat.Version, v.cat.Database, v.cat.Standby, "logical", int64(-1), v.cat.IdleTimeout.Milliseconds()}}
+		return [][]any{{int32(version * 10000), v.cat.Version, v.cat.Database, v.cat.Standby, "logical", "logical", int64(-1), v.cat.IdleTimeout.Milliseconds()}}
 	}},
 	{"WITH RECURSIVE up AS", []uint32{oid, oids, text}, []uint32{text, text, int4, boolT}, func(v *view) [][]any {
 		for _, t := range v.cat.Tables {
