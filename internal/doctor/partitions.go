@@ -34,7 +34,7 @@ func (e *examination) checkPartitionKey(ctx context.Context, f *tableFacts) {
 		return
 	}
 	e.warn(tablePartitions, []Remedy{
-		advicef("let nothing update %s: stop whoever marks rows, such as the former poller or a cleaner", strings.Join(moves, ", ")),
+		advicef("let nothing update %s: stop the programs that mark rows, such as the former poller or a cleaner", strings.Join(moves, ", ")),
 		advicef("or partition the table by a column that is never updated, such as the time at which the row was written"),
 	}, "%s is partitioned by %s: an UPDATE that moves a row to another partition is an INSERT in the stream, and the event is delivered twice", f.Table, strings.Join(moves, ", "))
 }

@@ -81,7 +81,7 @@ func TestShapes(t *testing.T) {
 			columns: config.Columns{ID: "id", AggregateType: "aggregatetype", AggregateID: "aggregateid", EventType: "type", Payload: "payload", CreatedAt: "occurred_at"},
 			order:   []string{"id"}, topic: defaultTopic, key: "{aggregate_id}", where: "status IN ('FAILED', 'PENDING')",
 			comments: []string{
-				"because a sequence gives its values", "not sent, because the poller would not send these rows either: 'DEAD'", "a row that failed was not sent: 'FAILED'",
+				"because a sequence gives its values", "not chosen, because the poller would not send these rows either: 'DEAD'", "a row that failed was not sent: 'FAILED'",
 				"#   retry_count (int4): only the poller needs it", "#   next_retry_at (timestamptz): only the poller needs it", "#   trace_id (text): unknown; to send it as a header",
 			},
 		},
@@ -90,8 +90,8 @@ func TestShapes(t *testing.T) {
 			table: table("id uuid!", "aggregate_type text!", "aggregate_id text!", "event_type text!", "payload jsonb!", "created_at timestamptz!", "sent_at timestamptz",
 				"status enum").withValues(true, "the labels of its type", "PENDING", "IN_PROGRESS", "HELD", "DONE", "CANCELLED"),
 			columns: bundled, topic: defaultTopic, key: "{aggregate_id}",
-			where:    "status IN ('PENDING', …)",
-			comments: []string{"unknown: 'HELD'; add them", "not sent, because the poller would not send these rows either: 'CANCELLED'", "sent_at does not count, because status decides"},
+			where:    "(status IN ('PENDING', 'IN_PROGRESS', …) OR status IS NULL AND sent_at IS NULL)",
+			comments: []string{"unknown: 'HELD'; add them", "not chosen, because the poller would not send these rows either: 'CANCELLED'", "status may be NULL; then the next column decides"},
 		},
 		{
 			name: "flag",
@@ -163,7 +163,7 @@ func TestPending(t *testing.T) {
 	}{
 		{columns: []string{"status int2!"}, values: Values{List: []string{"0", "1", "2"}}, where: "…", comments: []string{"the value with which a row begins is not among them"}},
 		{columns: []string{"status int2!"}, values: Values{List: []string{"0", "1"}}, preset: "0", where: "status IN ('0', …)", comments: []string{"a row begins with the default of the column: '0'", "unknown: '1'"}},
-		{columns: []string{"status text!"}, values: Values{List: []string{"PENDING"}}, where: "status IN ('PENDING')", comments: []string{"backfill --dry-run counts the rows of each value"}},
+		{columns: []string{"status text!"}, values: Values{List: []string{"PENDING"}}, where: "status IN ('PENDING')", comments: []string{"run config from-polling again: the condition below names the values of status"}},
 		{columns: []string{"status text!"}, values: Values{From: "they could not be read: permission denied"}, where: "…", comments: []string{"its values are not known: they could not be read: permission denied"}},
 		{columns: []string{"status text!"}, values: Values{}, where: "…", comments: []string{"status has no values (from all rows)"}},
 		{columns: []string{"status text!"}, values: Values{}, preset: "'NEW'::text", where: "status IN ('NEW')"},
@@ -173,10 +173,11 @@ func TestPending(t *testing.T) {
 		{columns: []string{"status text!"}, values: Values{List: []string{"NEW", "PUBLISHED", "DONE"}}, where: "status IN ('NEW', …)", comments: []string{"more than one of them may mean that a row was sent"}},
 		{columns: []string{"status text!"}, values: Values{List: []string{"NEW", "PUBLISHED", "published"}}, where: "status IN ('NEW')"},
 		{columns: []string{"status text"}, values: Values{List: []string{"NEW", "SENT"}}, where: "(status IS NULL OR status IN ('NEW'))", comments: []string{"status may be NULL, which is no mark"}},
-		{columns: []string{"status text!"}, values: Values{List: []string{"SENDING", "SENT"}}, where: "…", comments: []string{"with which a row begins is not among them"}},
+		{columns: []string{"status text!"}, values: Values{List: []string{"SENDING", "SENT"}}, where: "status IN ('SENDING', …)", comments: []string{"with which a row begins is not among them"}},
 		{columns: []string{"status text!"}, values: Values{List: []string{"NEW", "SENDING", "SENT"}}, where: "status IN ('NEW', 'SENDING')"},
 		{columns: []string{"sent_at timestamptz", "status text"}, values: Values{List: []string{"NEW", "SENT"}}, where: "(status IN ('NEW') OR status IS NULL AND sent_at IS NULL)"},
 		{columns: []string{"state text!", "status text!"}, values: Values{List: []string{"NEW", "SENT"}}, where: "…", comments: []string{"state, status: each of them may be the mark"}},
+		{columns: []string{"status text!"}, values: Values{List: []string{"NEW", "FAILED", "SENT", "DELIVERED"}}, where: "status IN ('NEW', 'FAILED', …)"},
 		// A time counts only without a status, also if the status is not understood.
 		{columns: []string{"published_at timestamptz", "status int2!"}, values: Values{List: []string{"1"}}, where: "…"},
 		{columns: []string{"published_at timestamptz!", "status text!"}, values: Values{List: []string{"new", "sent"}}, where: "status IN ('new')", comments: []string{"They do not count: published_at"}},

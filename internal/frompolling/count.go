@@ -11,7 +11,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/human"
 )
 
-// Count has the number of rows of each value of a status: those that a condition chooses, and the others.
+// Count has the number of rows of each value of a status: those that a condition chooses, and those that it does not.
 type Count struct {
 	Column string
 	Values []CountedValue
@@ -23,12 +23,12 @@ type Count struct {
 type CountedValue struct {
 	Value          string // as SQL has it: 'PENDING', or NULL
 	Chosen, Others int64
-	// Sent reports whether the value is known to mean that its rows were sent, or that nobody will send them.
+	// Sent reports whether the value is known to mean that its rows were sent, or that they will never be sent.
 	Sent bool
 }
 
 // CountByStatus counts the rows of a table by the values of its status, or of a column such as processed with the values 0 and 1: those that the
-// condition where chooses (""; all), and the others. It returns nil if the table has no such column. It reads the table in a read-only
+// condition where chooses (""; all), and those that it does not. It returns nil if the table has no such column. It reads the table in a read-only
 // transaction of its own, for at most the given time; conn must not be in a transaction.
 func CountByStatus(ctx context.Context, conn *pgx.Conn, schema, name, where string, timeout time.Duration) (*Count, error) {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
@@ -91,21 +91,28 @@ func (r *reader) count(ctx context.Context, c *Column, where string) (*Count, er
 	return n, nil
 }
 
-// Lines are the numbers for people. They name each value that the condition leaves out although nobody knows that its rows were sent.
+// NotChosen are the values whose rows the condition does not choose, although they are not known to have been sent.
+func (n *Count) NotChosen() []string {
+	var all []string
+	for _, v := range n.Values {
+		if v.Others > 0 && !v.Sent {
+			all = append(all, v.Value)
+		}
+	}
+	return all
+}
+
+// Lines are the numbers for people.
 func (n *Count) Lines() []string {
 	if n.Unknown != "" {
 		return []string{fmt.Sprintf("the rows were not counted by %s: %s", n.Column, n.Unknown)}
 	}
-	lines := []string{fmt.Sprintf("by %s, the condition chooses and leaves out:", n.Column)}
-	var left []string
+	lines := []string{fmt.Sprintf("by %s, the condition chooses:", n.Column)}
 	for _, v := range n.Values {
-		lines = append(lines, fmt.Sprintf("  %s: %s, and not %s", v.Value, human.Count(int(v.Chosen), "row", "rows"), human.Count(int(v.Others), "row", "rows")))
-		if v.Others > 0 && !v.Sent {
-			left = append(left, v.Value)
-		}
+		lines = append(lines, fmt.Sprintf("  %s: %s, and %s not", v.Value, human.Count(int(v.Chosen), "row", "rows"), human.Count(int(v.Others), "row", "rows")))
 	}
-	if len(left) > 0 {
-		lines = append(lines, fmt.Sprintf("  left out, and not known to have been sent: rows with %s %s; check the condition", n.Column, strings.Join(left, ", ")))
+	if left := n.NotChosen(); len(left) > 0 {
+		lines = append(lines, fmt.Sprintf("  not chosen, and not known to have been sent: rows with %s %s; check the condition", n.Column, strings.Join(left, ", ")))
 	}
 	return lines
 }

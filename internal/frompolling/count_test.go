@@ -43,12 +43,12 @@ func TestCountByStatus(t *testing.T) {
 		want                []string
 	}{
 		{"My App", "Outbox", `"State" IN ('PENDING') -- and no more`, time.Minute, []string{
-			`by "State", the condition chooses and leaves out:`, "  NULL: 0 rows, and not 4000 rows", "  'DEAD': 0 rows, and not 4000 rows", "  'PENDING': 4000 rows, and not 0 rows",
-			"  'RETRY': 0 rows, and not 1 row", "  'SENT': 0 rows, and not 4000 rows", "  'it''s': 0 rows, and not 4000 rows",
-			`  left out, and not known to have been sent: rows with "State" NULL, 'RETRY', 'it''s'; check the condition`,
+			`by "State", the condition chooses:`, "  NULL: 0 rows, and 4000 rows not", "  'DEAD': 0 rows, and 4000 rows not", "  'PENDING': 4000 rows, and 0 rows not",
+			"  'RETRY': 0 rows, and 1 row not", "  'SENT': 0 rows, and 4000 rows not", "  'it''s': 0 rows, and 4000 rows not",
+			`  not chosen, and not known to have been sent: rows with "State" NULL, 'RETRY', 'it''s'; check the condition`,
 		}},
-		{"public", "flags", "sent = 0", time.Minute, []string{"by sent, the condition chooses and leaves out:", "  '0': 1 row, and not 0 rows", "  '1': 0 rows, and not 2 rows"}},
-		{"public", "flags", "", time.Minute, []string{"by sent, the condition chooses and leaves out:", "  '0': 1 row, and not 0 rows", "  '1': 2 rows, and not 0 rows"}},
+		{"public", "flags", "sent = 0", time.Minute, []string{"by sent, the condition chooses:", "  '0': 1 row, and 0 rows not", "  '1': 0 rows, and 2 rows not"}},
+		{"public", "flags", "", time.Minute, []string{"by sent, the condition chooses:", "  '0': 1 row, and 0 rows not", "  '1': 2 rows, and 0 rows not"}},
 		{"public", "plain", "", time.Minute, nil},
 		{"public", "many", "", time.Minute, []string{"the rows were not counted by status: there are more than 20"}},
 		{"My App", "Outbox", "", time.Millisecond, []string{`the rows were not counted by "State": they were not read within 1ms`}},

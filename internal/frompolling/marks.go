@@ -81,6 +81,7 @@ type pending struct {
 	open  bool
 	notes []string  // why
 	used  []*Column // columns that the condition has
+	again string    // a status whose rows may get other values than the condition names; "": none
 }
 
 func (p *pending) note(format string, args ...any) {
@@ -144,7 +145,7 @@ func (p *pending) neverNull(c *Column) string {
 	return ""
 }
 
-// decide builds the condition from the marks, the first of which decides. The others decide where it is NULL.
+// decide builds the condition from the marks, the first of which decides. The next ones decide where it is NULL.
 func (p *pending) decide(marks []*Column) {
 	c := marks[0]
 	p.used = append(p.used, c)
@@ -173,7 +174,7 @@ func (p *pending) decide(marks []*Column) {
 		rest.decide(marks[1:])
 	}
 	switch {
-	case c.NotNull || p.open:
+	case c.NotNull || says == "…":
 		p.where = says
 		for _, m := range marks[1:] {
 			p.used = append(p.used, m)
@@ -186,6 +187,7 @@ func (p *pending) decide(marks []*Column) {
 		p.where = fmt.Sprintf("(%s OR %s IS NULL AND %s)", says, name, rest.where)
 		p.note("%s may be NULL; then the next column decides:", name)
 		p.notes, p.used = append(p.notes, rest.notes...), append(p.used, rest.used...)
+		p.again = cmp.Or(p.again, rest.again)
 	case empty == "":
 		p.where = name + " IS NOT TRUE"
 	default:
@@ -206,33 +208,19 @@ func (p *pending) values(c *Column) (says string, open bool) {
 		all = append(slices.Clone(all), begin)
 	}
 	by := map[meaning][]string{}
+	var waiting []string
+	sent := map[string]bool{}
 	for _, value := range all {
 		m := c.meaning(value)
 		by[m] = append(by[m], value)
-	}
-	p.note("%s has %s (from %s)", name, cmp.Or(list(v.List), "no values"), v.From)
-	if begin, ok := c.begin(); ok {
-		p.note("  a row begins with the default of the column: %s", literal(begin))
-	}
-	waiting := slices.Concat(by[meansNew], by[meansClaimed], by[meansFailed])
-	slices.SortStableFunc(waiting, func(a, b string) int { return slices.Index(all, a) - slices.Index(all, b) })
-	for _, m := range []struct {
-		values []string
-		why    string
-	}{
-		{by[meansSent], "sent, so these rows are not: %s"},
-		{by[meansGivenUp], "not sent, because the poller would not send these rows either: %s"},
-		{by[meansClaimed], "sent, because the poller has not marked these rows as sent; it may have sent some of them: %s"},
-		{by[meansFailed], "sent, because a row that failed was not sent: %s; if these rows must not be sent, leave the value out"},
-	} {
-		if len(m.values) > 0 {
-			p.note("  "+m.why, list(m.values))
+		switch m {
+		case meansNew, meansClaimed, meansFailed:
+			waiting = append(waiting, value)
+		case meansSent:
+			sent[plain(value)] = true
 		}
 	}
-	sent := map[string]bool{}
-	for _, value := range by[meansSent] {
-		sent[plain(value)] = true
-	}
+	p.explain(c, by)
 	switch {
 	case len(by[meansNew]) == 0:
 		p.note("  the value with which a row begins is not among them")
@@ -244,18 +232,36 @@ func (p *pending) values(c *Column) (says string, open bool) {
 		p.note("  unknown: %s; add them if these rows were not sent", list(by[meansUnknown]))
 		open = true
 	}
-	if open {
-		waiting = by[meansNew]
-	}
 	switch {
 	case open && len(waiting) == 0:
 		return "…", true
 	case open:
 		return fmt.Sprintf("%s IN (%s, …)", name, list(waiting)), true
 	case !v.Complete:
-		p.note("  Rows may have other values when backfill runs: backfill --dry-run counts the rows of each value, those that it sends and the others")
+		p.again = name
 	}
 	return fmt.Sprintf("%s IN (%s)", name, list(waiting)), false
+}
+
+// explain notes what the values of a column mean.
+func (p *pending) explain(c *Column, by map[meaning][]string) {
+	p.note("%s has %s (from %s)", identSQL(c.Name), cmp.Or(list(c.Values.List), "no values"), c.Values.From)
+	if begin, ok := c.begin(); ok {
+		p.note("  a row begins with the default of the column: %s", literal(begin))
+	}
+	for _, m := range []struct {
+		meaning
+		why string
+	}{
+		{meansSent, "not chosen, because the poller has sent these rows: %s"},
+		{meansGivenUp, "not chosen, because the poller would not send these rows either: %s"},
+		{meansClaimed, "pending, because the poller has not marked these rows as sent; it may have sent some of them: %s"},
+		{meansFailed, "pending, because a row that failed was not sent: %s; if these rows must not be sent, leave the value out"},
+	} {
+		if values := by[m.meaning]; len(values) > 0 {
+			p.note("  "+m.why, list(values))
+		}
+	}
 }
 
 // meaning is what a value says about its rows.
@@ -263,11 +269,11 @@ type meaning int
 
 const (
 	meansUnknown meaning = iota
-	meansNew             // nobody has sent the row
+	meansNew             // the row was not sent
 	meansClaimed         // the poller has begun to send it
 	meansFailed          // it could not be sent
 	meansSent
-	meansGivenUp // nobody will send it
+	meansGivenUp // it will never be sent
 )
 
 // meaning returns what a value of the column means. Rows begin with the default, whatever its name.

@@ -32,7 +32,7 @@ var (
 		"published", "sent", "dispatched", "delivered", "processed", "completed", "completion", "complete", "handled", "relayed", "done", "finished", "emitted", "pushed", "forwarded",
 		"produced", "transmitted", "acked", "acknowledged",
 	}
-	// What it calls a row that it will never send, or that somebody has deleted.
+	// What it calls a row that it will never send, or that was deleted.
 	givenUpNames = []string{
 		"abandoned", "deadlettered", "deadletter", "dead", "discarded", "cancelled", "canceled", "skipped", "ignored", "rejected", "quarantined", "archived", "deleted", "expired",
 	}
@@ -87,7 +87,7 @@ func plain(s string) string {
 	return strings.NewReplacer("_", "", "-", "", " ", "").Replace(strings.ToLower(s))
 }
 
-// timeWords are left out of names: processed_on_utc, ProcessedDate, date_processed and is_processed are all processed.
+// timeWords are ignored in names: processed_on_utc, ProcessedDate, date_processed and is_processed are all processed.
 var timeWords = []string{"utc", "date", "time", "at", "on", "timestamp", "ts"}
 
 // forms returns a name as it is, and without the words is, utc, date, time, at and on at its ends.

@@ -116,13 +116,12 @@ func testRead(t *testing.T, s *pgtest.Server) {
 		t.Fatal(err)
 	}
 	wantValues(table, false, "they could not be read: permission denied")
-	// A policy hides rows, and with them values, from the role.
-	read(`id uuid, status text`, `GRANT USAGE ON SCHEMA "Poll ing" TO polling_reader`, `GRANT SELECT ON $t TO polling_reader`, `INSERT INTO $t VALUES (NULL, 'SENT'), (NULL, 'DEAD')`,
-		`ALTER TABLE $t ENABLE ROW LEVEL SECURITY`, `CREATE POLICY sent ON $t USING (status = 'SENT')`)
+	// Nor are the values known if a policy hides rows from the role.
+	read(`id uuid, status text`, `INSERT INTO $t VALUES (NULL, 'SENT')`, `ALTER TABLE $t ENABLE ROW LEVEL SECURITY`, `GRANT USAGE ON SCHEMA "Poll ing" TO polling_reader`, `GRANT SELECT ON $t TO polling_reader`)
 	if table, err = Read(t.Context(), reader, "Poll ing", fmt.Sprintf("t%d", n), DefaultTimeout); err != nil {
 		t.Fatal(err)
 	}
-	wantValues(table, false, "they could not be read: query would be affected by row-level security")
+	wantValues(table, false, "row-level security")
 	for _, test := range [][2]string{{"nope", "it does not exist"}, {"v", "it is not a table"}} {
 		_, _ = admin.Exec(t.Context(), `CREATE VIEW "Poll ing".v AS SELECT 1`)
 		if _, err := Read(t.Context(), admin, "Poll ing", test[0], DefaultTimeout); err == nil || exit.Code(err) != exit.Config || !strings.Contains(err.Error(), test[1]) {

@@ -8,7 +8,7 @@ var pollingMutants = []mutant{
 	{
 		name:  "polling-time-beside-a-status",
 		rule:  "A row with a time of its processing was sent, whatever its status says.",
-		edits: []edit{{"internal/frompolling/marks.go", "	case c.NotNull || p.open:\n		p.where = says\n", "	case (c.NotNull || p.open) && len(marks) > 1:\n		p.where = says + \" AND \" + identSQL(marks[1].Name) + \" IS NULL\"\n	case c.NotNull || p.open:\n		p.where = says\n"}},
+		edits: []edit{{"internal/frompolling/marks.go", "	case c.NotNull || says == \"…\":\n		p.where = says\n", "	case (c.NotNull || says == \"…\") && len(marks) > 1:\n		p.where = says + \" AND \" + identSQL(marks[1].Name) + \" IS NULL\"\n	case c.NotNull || says == \"…\":\n		p.where = says\n"}},
 		tests: []suite{pends},
 	},
 	{
@@ -25,7 +25,7 @@ var pollingMutants = []mutant{
 	},
 	{
 		name:  "polling-unknown-value",
-		rule:  "A value that nobody knows leaves its rows out.",
+		rule:  "The rows of an unknown value are not pending.",
 		edits: []edit{{"internal/frompolling/marks.go", "		p.note(\"  unknown: %s; add them if these rows were not sent\", list(by[meansUnknown]))\n		open = true\n", "		p.note(\"  unknown: %s; add them if these rows were not sent\", list(by[meansUnknown]))\n"}},
 		tests: []suite{pends},
 	},

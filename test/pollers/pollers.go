@@ -42,7 +42,7 @@ var Tables = []Table{
 			status varchar(255) CHECK (status IN ('PUBLISHED', 'PROCESSING', 'COMPLETED', 'FAILED', 'RESUBMITTED')))`,
 		Pending: `INSERT INTO jpa.event_publication SELECT gen_random_uuid(), 'l', 'e', '{}', now(), NULL, NULL, 0, 'PUBLISHED' FROM generate_series(1, 5)`,
 		Other:   `INSERT INTO jpa.event_publication SELECT gen_random_uuid(), 'l', 'e', '{}', now(), now(), NULL, 1, 'COMPLETED' FROM generate_series(1, 5)`,
-		Where:   "…",
+		Where:   "(status IN ('PROCESSING', 'FAILED', 'RESUBMITTED', …) OR status IS NULL AND completion_date IS NULL)",
 	},
 	{
 		Library: "Spring Modulith 2, with a default", Name: "modulith.event_publication", Args: []string{"--topic", "events", "--column", "aggregate_id=id"},
@@ -273,7 +273,7 @@ var Tables = []Table{
 		Where:   "status IN ('PENDING')",
 	},
 	{
-		Library: "a value that nobody knows", shape: true, Name: "public.held",
+		Library: "an unknown value", shape: true, Name: "public.held",
 		SQL:     `CREATE TABLE held (id bigserial PRIMARY KEY, ` + aggregate + `, status text NOT NULL DEFAULT 'PENDING')`,
 		Pending: `INSERT INTO held (aggregate_type, aggregate_id, event_type, payload) SELECT 'order', 'k', 'e', '{}' FROM generate_series(1, 4)`,
 		Other:   `INSERT INTO held (aggregate_type, aggregate_id, event_type, payload, status) SELECT 'order', 'k', 'e', '{}', (ARRAY['SENT', 'HELD'])[g % 2 + 1] FROM generate_series(1, 4) g`,
