@@ -28,13 +28,14 @@ const (
 )
 
 // unpublishedSQL finds the partitions and children of tree whose rows are not published as rows of the outbox, each with the reason. A
-// child that is an outbox itself is in tree.
+// child that is an outbox itself is in tree. relhassubclass is true of every table that has children, and saves a search for each partition.
 const unpublishedSQL = `
   SELECT c.oid, CASE WHEN t.detaching THEN '` + detaching + `' WHEN c.relkind = 'f' THEN '` + foreign + `' ELSE '` + unlogged + `' END AS why
     FROM tree t JOIN pg_class c ON c.oid = t.oid
    WHERE t.detaching OR c.relispartition AND (c.relkind = 'r' AND c.relpersistence <> 'p' OR c.relkind = 'f')
   UNION ALL
-  SELECT c.oid, '` + inherited + `' FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid JOIN pg_class c ON c.oid = i.inhrelid
+  SELECT c.oid, '` + inherited + `' FROM tree t JOIN pg_class p ON p.oid = t.oid AND p.relkind = 'r' AND p.relhassubclass
+    JOIN pg_inherits i ON i.inhparent = p.oid JOIN pg_class c ON c.oid = i.inhrelid
    WHERE NOT c.relispartition AND c.oid NOT IN (SELECT o.oid FROM tree o)`
 
 // UnpublishedTable is a partition or a child of an outbox, with rows that the server does not publish as rows of the outbox.

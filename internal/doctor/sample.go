@@ -144,5 +144,9 @@ func (f *tableFacts) newest(read []string) string {
 	if len(order) > 0 {
 		by = " ORDER BY " + strings.Join(order, ", ")
 	}
-	return fmt.Sprintf("SELECT %s FROM %s%s LIMIT %d", strings.Join(columns, ", "), f.quoted(), by, sampleRows)
+	from := f.quoted()
+	if !f.partitioned {
+		from = "ONLY " + from // children that are outboxes have samples of their own
+	}
+	return fmt.Sprintf("SELECT %s FROM %s%s LIMIT %d", strings.Join(columns, ", "), from, by, sampleRows)
 }
