@@ -73,11 +73,11 @@ func TestPlantedFaultsAreSeenInPlaces(t *testing.T) {
 			h.Records[5].Producer, h.Records[5].Partition, h.Records[5].Offset = 70, 0, 20
 			h.Records[1].Producer, h.Records[1].Partition = 72, 2
 		}},
-		{"id-0 at {7 1 4096 0} was sent to {t/0 0} and again to {any/0 1}, and no change", func(h *history) { again(h, 0, 71, "any", 1) }}, // acked
-		{"id-2 at {7 1 4098 0} was sent to {u/0 20} and again to {any/0 1}, and no change", func(h *history) { again(h, 2, 71, "any", 1) }},
-		{"id-1 at {7 1 4097 0} was sent to {any/0 1} and again to {t/0 10}, and no change", func(h *history) { again(h, 1, 70, "any", 1) }},
-		{"id-3 at {7 1 4099 0} was sent to {any/0 30} and again to {any/0 60}, and no change", func(h *history) { again(h, 3, 72, "any", 60) }},
-		{"id-1 at {7 1 4097 0} was sent to {t/0 10} and again to {any/0 1}, and no change", func(h *history) {
+		{"id-0 at {7 0  0 1 4096 0} was sent to {t/0 0} and again to {any/0 1}, and no change", func(h *history) { again(h, 0, 71, "any", 1) }}, // acked
+		{"id-2 at {7 0  0 1 4098 0} was sent to {u/0 20} and again to {any/0 1}, and no change", func(h *history) { again(h, 2, 71, "any", 1) }},
+		{"id-1 at {7 0  0 1 4097 0} was sent to {any/0 1} and again to {t/0 10}, and no change", func(h *history) { again(h, 1, 70, "any", 1) }},
+		{"id-3 at {7 0  0 1 4099 0} was sent to {any/0 30} and again to {any/0 60}, and no change", func(h *history) { again(h, 3, 72, "any", 60) }},
+		{"id-1 at {7 0  0 1 4097 0} was sent to {t/0 10} and again to {any/0 1}, and no change", func(h *history) {
 			h.Altered.Changes[0].What = "limit"
 			again(h, 1, 71, "any", 1)
 		}},
