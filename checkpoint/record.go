@@ -233,8 +233,8 @@ func last[T any](list []T, n int) []T { return list[max(0, len(list)-n):] }
 // and after the adoption. The record names no producer and no acked position, so the next session skips nothing.
 func (s *PositionRecord) Adoption(slot string, systemID uint64, timeline int32, major int, confirm pglogrepl.LSN, published, sources string, now time.Time) PositionRecord {
 	out := PositionRecord{
-		Slot: slot, Generation: 1, SystemID: systemID, Timeline: timeline, ServerMajor: major, Confirm: confirm, Clean: true, Adopted: true, At: now,
-		Published: published, Sources: sources, Epoch: 1,
+		Slot: slot, Generation: 1, Epoch: 1, SystemID: systemID, Timeline: timeline, ServerMajor: major, Confirm: confirm, Clean: true, Adopted: true, At: now,
+		Published: published, Sources: sources,
 	}
 	if s != nil {
 		out.Generation = s.Generation + 1

@@ -3,6 +3,8 @@ package main
 var (
 	deduplicates    = suite{"./relay", "^(TestPositionRecord|TestFollows|TestSlotWasMoved|TestWithoutPositions|TestWithoutPositionsForAWhile|TestPositionUnheard|TestFence|TestSkipped|TestSearch|TestPhantoms|TestPhantomsOfThisProcess|TestPhantomsAfterTwoSessions|TestOlderCopy|TestKafkaFailsBeforeTheFirstRecord)$"}
 	simDeduplicated = suite{"./relay", "^TestSimDeduplicated$"}
+	simRestored     = suite{"./relay", "^TestSimRestored$"}
+	epochs          = suite{"./checkpoint", "^(TestEpoch.*|TestAdoption)$"}
 	positions       = suite{"./checkpoint", "^(TestHolds|TestFound.*|TestCompare|TestPositionRecord.*|TestAckedForOtherSources|TestMerge.*|TestAdoption)$"}
 	ends            = suite{"./kafka", "^TestEnds"}
 )
@@ -302,5 +304,47 @@ var historyMutants = []mutant{
 		rule:  "A slot beyond its last confirmed position is accepted.",
 		edits: []edit{{"checkpoint/record.go", "	case start > allowed:\n", "	case start > allowed+0x10000:\n"}},
 		tests: []suite{history, deduplicates},
+	},
+	{
+		name:  "adoption-in-the-old-epoch",
+		rule:  "An adoption continues the epoch, whatever history the server has.",
+		edits: []edit{{"checkpoint/record.go", "		out.Epoch = s.Epoch + 1\n", "		out.Epoch = s.Epoch\n"}},
+		tests: []suite{epochs, simRestored},
+	},
+	{
+		name:  "timeline-in-the-old-epoch",
+		rule:  "A session on another timeline continues the epoch.",
+		edits: []edit{{"checkpoint/epoch.go", "s.Epoch+1, from\n", "s.Epoch, from\n"}},
+		tests: []suite{epochs, simRestored},
+	},
+	{
+		name:  "epoch-of-the-late-record",
+		rule:  "The epoch is that of the last record in the topic.",
+		edits: []edit{{"checkpoint/epoch.go", "		epoch = max(epoch, records[i].Epoch)\n", "		epoch = records[i].Epoch\n"}},
+		tests: []suite{epochs},
+	},
+	{
+		name:  "epoch-of-two-timelines",
+		rule:  "Two sessions on different timelines may use one epoch.",
+		edits: []edit{{"checkpoint/epoch.go", "			return epoch + 1, 0\n", "			from = 0\n"}},
+		tests: []suite{epochs},
+	},
+	{
+		name:  "epoch-before-the-fork",
+		rule:  "An event from before the fork belongs to the new epoch, so its repeat is another record.",
+		edits: []edit{{"checkpoint/epoch.go", "	if commit < s.EpochFrom && s.Epoch > 0 {\n", "	if false {\n"}},
+		tests: []suite{epochs, simRestored},
+	},
+	{
+		name:  "epoch-not-verified",
+		rule:  "A session uses the epoch that it has begun, whoever else has begun it.",
+		edits: []edit{{"relay/position.go", "	if now == nil || now.Epoch != p.record.Epoch {\n", "	if now == nil {\n"}},
+		tests: []suite{{"./relay", "^TestEpochOfTwoPrimaries$"}},
+	},
+	{
+		name:  "origin-of-the-last-session",
+		rule:  "The text of a position is made once for each commit LSN, whatever the origin is.",
+		edits: []edit{{"router/router.go", "		r.origin, r.firstText = o, r.firstText[:0]\n", "		r.origin = o\n"}},
+		tests: []suite{{"./router", "^TestOrigin$"}},
 	},
 }
