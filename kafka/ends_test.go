@@ -45,8 +45,16 @@ func at(lsn int) checkpoint.Position {
 // event returns a record like the relay's.
 func event(topic, key string, pos checkpoint.Position) *router.Record {
 	rec := record(topic, key, pos.String())
-	rec.Headers = []router.Header{{Name: "id", Value: []byte("id-" + pos.CommitLSN.String())}, {Name: router.HeaderPosition, Value: []byte(pos.String())}}
+	rec.Headers = []router.Header{{Name: "id", Value: []byte("id-" + pos.CommitLSN.String())}, {Name: router.HeaderPosition, Value: []byte(headerText(pos))}}
 	return rec
+}
+
+// headerText returns the header of a record: of every second transaction in version 1, as a daemon sends it that is updated after an unclean end.
+func headerText(pos checkpoint.Position) string {
+	if pos.CommitLSN%2 == 0 {
+		return pos.String()
+	}
+	return checkpoint.FormatHeader(pos, checkpoint.Origin{Database: 5, Slot: "s", Epoch: uint32(pos.CommitLSN % 3)})
 }
 
 // toPartition sets the partition of a record.
