@@ -144,7 +144,10 @@ func (a *SimAudit) run(ctx context.Context) (err error) {
 func (a *SimAudit) begin(s *SimSnapshot) {
 	for i := range s.rows {
 		row := &s.rows[i]
-		skipped := row.values[2].Null && a.Poison.Of(&router.Poison{Cause: router.NullKey, ID: strconv.Itoa(row.e.id)}) == SkipPoison
+		skips := func(cause router.Cause) bool {
+			return a.Poison.Of(&router.Poison{Cause: cause, ID: strconv.Itoa(row.e.id)}) == SkipPoison
+		}
+		skipped := row.values[2].Null && skips(router.NullKey) || row.e.poison == hopeless && skips(router.TooLarge)
 		a.watched[row.e] = &watch{skipped: skipped}
 	}
 	for e := range a.p.w.kafka.copies {

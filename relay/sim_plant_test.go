@@ -2,8 +2,12 @@ package relay
 
 import (
 	"slices"
+	"strconv"
+	"time"
 
+	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/router"
 )
 
 // Faults that an audit has to find.
@@ -43,6 +47,7 @@ func (w *world) plant() {
 		}
 		pg.flush()
 	}
+	w.otherDatabase()
 	switch kind {
 	case 0:
 		pg.confirmed = pg.end // advanced, or recreated
@@ -82,4 +87,38 @@ func (w *world) failOver() {
 		pg.commit(w.someRows(healthy))
 	}
 	pg.flush()
+}
+
+// otherDatabase has another database of another server write records with the ids of some events, into the logs that audits read. One of key and value may
+// be that of the event as well. They say nothing about the rows. w.mu is held.
+func (w *world) otherDatabase() {
+	if w.IntN(2) == 0 {
+		return
+	}
+	position := checkpoint.FormatHeader(checkpoint.Position{SystemID: 8, Timeline: 1, CommitLSN: w.pg.end}, checkpoint.Origin{Database: 5, Slot: "theirs"})
+	for _, e := range w.pg.events {
+		if e.message || w.IntN(3) > 0 {
+			continue
+		}
+		rec := &router.Record{Key: []byte("stranger"), Value: []byte("theirs"), Headers: []router.Header{
+			{Name: router.HeaderID, Value: []byte(strconv.Itoa(e.id))}, {Name: router.HeaderPosition, Value: []byte(position)},
+		}}
+		switch w.IntN(3) {
+		case 0:
+			rec.Key = []byte(e.key)
+		case 1:
+			rec.Value = []byte(e.value)
+		}
+		w.kafka.putStranger(simPartition{e.lane / 2, 0}, w.copied(nil, rec))
+	}
+	w.reached[idsElsewhere] = true
+}
+
+// putStranger stores a record of no event. w.mu is held.
+func (k *simRecords) putStranger(at simPartition, r *simRecord) {
+	if k.records == nil {
+		k.records, k.copies = map[simPartition][]*simRecord{}, map[*event]int{}
+	}
+	r.kept, r.Time, r.Offset = true, time.Now(), int64(len(k.records[at]))
+	k.records[at] = append(k.records[at], r)
 }

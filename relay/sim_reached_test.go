@@ -93,6 +93,7 @@ const (
 	auditNeverSent
 	auditPhantom
 	auditForked
+	idsElsewhere
 	firstRecovered // from here on only in runs of recover
 	recoverKilled
 	recoverLate
@@ -140,7 +141,7 @@ var markNames = [marks]string{
 	auditFailed: "an audit that a crash of the server ends", auditUnseen: "a record whose row is not in the snapshot, and becomes visible",
 	auditEarly: "a row in the snapshot whose commit is not flushed", auditMissing: "an audit finds a record that Kafka has lost",
 	auditNeverSent: "an audit finds a row that no stream had", auditPhantom: "an audit finds a record of a lost history",
-	auditForked: "likewise, on a new timeline", firstRecovered: "recover has sent something, and the daemon goes on", recoverKilled: "recover is killed with some records in Kafka",
+	auditForked: "likewise, on a new timeline", idsElsewhere: "records of another database with the ids of events", firstRecovered: "recover has sent something, and the daemon goes on", recoverKilled: "recover is killed with some records in Kafka",
 	recoverLate: "records of a killed recover land late", recoverUnseen: "recover runs before a commit that no slot has is visible",
 	recoverActive: "recover meets a daemon that was started before it held the slot",
 	failedOver:    "a standby promoted", deliveredIsLost: "a standby promoted that lacks a delivered transaction",

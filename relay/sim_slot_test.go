@@ -26,6 +26,7 @@ func (w *world) recoverAll() {
 		}
 	}
 	w.edit(w.harmSlot)
+	w.edit(w.otherDatabase)
 	w.look()
 	for tries := 0; ; tries++ {
 		if tries > 20 {

@@ -365,11 +365,7 @@ func (f *flight) keep() {
 
 // put stores a record. w.mu is held.
 func (k *simRecords) put(at simPartition, r *simRecord) {
-	if k.records == nil {
-		k.records, k.copies = map[simPartition][]*simRecord{}, map[*event]int{}
-	}
-	r.kept, r.Time, r.Offset = true, time.Now(), int64(len(k.records[at]))
-	k.records[at] = append(k.records[at], r)
+	k.putStranger(at, r)
 	k.copies[r.e]++
 }
 

@@ -125,6 +125,11 @@ func TestAnIDIsNotAnEvent(t *testing.T) {
 			name: "no key", rows: []Row{{ID: []byte("1"), Topic: "t", Value: 7}},
 			records: []Record{record(100, 0, "", 8)}, want: "unjudged 1: a record with this id and key has another value",
 		},
+		{
+			name: "one of two rows", rows: []Row{row("t", "k", 7), {ID: []byte("2"), Topic: "t", Key: []byte("k"), Value: 5}},
+			records: []Record{record(100, 16, "k", 8), with(record(101, 16, "k", 5), func(r *Record) { r.ID = []byte("2") })},
+			want:    "delivered 1 unjudged 1: a record with this id and key",
+		},
 		{name: "it waits", waiting: []Record{record(0, 0, "k", 7)}, want: "waiting 1"},
 		{name: "another event waits", waiting: []Record{record(0, 0, "x", 8)}, want: "missing 1"},
 		{name: "it was updated while it waits", waiting: []Record{record(0, 0, "k", 8)}, want: "unjudged 1: an event in the slot with this id and key"},
