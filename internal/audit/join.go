@@ -17,9 +17,10 @@ type group struct {
 	id      []byte
 	rows    []candidate
 	outside bool    // a row outside the range has the id
-	first   *Record // the first record
+	first   *Record // the first record, if there is no row
+	records bool    // there are records
 	stray   *Record // a record that is of no row of the group, rather one of our database than another
-	places  []string
+	places  []place
 }
 
 // candidate is a row, and what the records with its id say about it.
@@ -179,12 +180,13 @@ func (g *group) noteDead(r *Record, j *Judge) {
 // noteRecord notes a record. keep returns a copy of it that stays valid.
 func (g *group) noteRecord(r *Record, j *Judge, keep func() *Record) {
 	if len(g.places) < maxPlaces {
-		g.places = append(g.places, places(r)...)
+		g.places = append(g.places, placeOf(r))
 	}
 	from := j.Origin(r)
-	if g.first == nil {
+	if !g.records && len(g.rows) == 0 {
 		g.first = keep()
 	}
+	g.records = true
 	stray := true
 	g.of(r.Topic, j, func(x *candidate, other bool) {
 		key := bytes.Equal(r.Key, x.row.Key)

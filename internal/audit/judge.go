@@ -130,7 +130,7 @@ func (c *Comparison) reportDiffering(x *candidate, j *Judge) error {
 	if r.Topic != row.Topic {
 		why = fmt.Sprintf("the record is in topic %s, and the row is routed to %s now", r.Topic, row.Topic)
 	}
-	return c.report(j, c.finding(Differs, row, places(r), j, "%s", why))
+	return c.report(j, c.finding(Differs, row, []place{placeOf(r)}, j, "%s", why))
 }
 
 // judgeMissing explains why an event has no record, or reports it.
@@ -165,7 +165,7 @@ func (c *Comparison) judgeMissing(g *group, x *candidate, j *Judge) error {
 	switch {
 	case row.Poison != "":
 		why = "poison, " + row.Poison + ", and no dead letter has this id"
-	case g.first != nil:
+	case g.records:
 		why = "the records with this id are of other events: their key and value differ, or the server has lost their transactions"
 	}
 	return c.missing(row, j, why)
@@ -218,7 +218,7 @@ func (c *Comparison) undecided(row *Row, j *Judge, why string, young bool) error
 // suspect is a record without a row.
 type suspect struct {
 	record *Record
-	places []string
+	places []place
 }
 
 // judgeStray sorts out a record that is of no row of the range. The rest are suspects.
@@ -306,8 +306,11 @@ func (c *Comparison) report(j *Judge, f Finding) error {
 	return j.Report(f)
 }
 
-func (c *Comparison) finding(kind Kind, row *Row, places []string, j *Judge, why string, args ...any) Finding {
-	f := Finding{Kind: kind, ID: string(row.ID), Topic: row.Topic, Key: string(row.Key), Why: fmt.Sprintf(why, args...), Places: places}
+func (c *Comparison) finding(kind Kind, row *Row, places []place, j *Judge, why string, args ...any) Finding {
+	f := Finding{Kind: kind, ID: string(row.ID), Topic: row.Topic, Key: string(row.Key), Why: fmt.Sprintf(why, args...)}
+	for _, p := range places {
+		f.Places = append(f.Places, fmt.Sprintf("%s/%d/%d", p.topic, p.partition, p.offset))
+	}
 	if row.Table >= 0 {
 		f.Table = j.Tables[row.Table]
 	}
@@ -317,11 +320,11 @@ func (c *Comparison) finding(kind Kind, row *Row, places []string, j *Judge, why
 	return f
 }
 
-// places names records.
-func places(records ...*Record) []string {
-	var all []string
-	for _, r := range records {
-		all = append(all, fmt.Sprintf("%s/%d/%d", r.Topic, r.Partition, r.Offset))
-	}
-	return all
+// place is where a record is.
+type place struct {
+	topic     string
+	partition int32
+	offset    int64
 }
+
+func placeOf(r *Record) place { return place{r.Topic, r.Partition, r.Offset} }

@@ -32,7 +32,7 @@ func (c *Comparison) checkOrder(j *Judge) error {
 		}
 		if bytes.Equal(line, own) && isBefore(&rec, &newest) {
 			row := &Row{ID: rec.ID, Topic: rec.Topic, Key: rec.Key, Table: -1}
-			return c.report(j, c.finding(Inversion, row, places(&newest, &rec), j,
+			return c.report(j, c.finding(Inversion, row, []place{placeOf(&newest), placeOf(&rec)}, j,
 				"its position %s is before %s, that of an earlier record of the key", rec.Position, newest.Position))
 		}
 		line = append(line[:0], own...)
