@@ -30,7 +30,7 @@ func newAuditMetrics(reg prometheus.Registerer) *auditMetrics {
 	}
 	return &auditMetrics{
 		ended:     gauge("outboxcdc_audit_timestamp_seconds", "When the last audit ended, in Unix time."),
-		lastClean: gauge(lastCleanName, "When the last audit ended that judged rows and had no findings, in Unix time; 0: there was none."),
+		lastClean: gauge(lastCleanName, "When the last audit ended that had no findings and could judge every row that Kafka should have, in Unix time; 0: there was none."),
 		duration:  gauge("outboxcdc_audit_duration_seconds", "How long the last audit took."),
 		rows:      gauge("outboxcdc_audit_rows", "Rows that the last audit compared."),
 		unjudged:  gauge("outboxcdc_audit_unjudged", "Rows that the last audit could not judge, because Kafka may have deleted their records, or has others with their ids."),

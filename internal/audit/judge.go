@@ -254,6 +254,9 @@ func (c *Comparison) judgeStray(g *group, j *Judge) error {
 // phantom reports a record without a row.
 func (c *Comparison) phantom(s *suspect, j *Judge, why string) error {
 	r := s.record
+	if !r.Position.IsZero() && r.Origin.IsZero() {
+		c.counts.Unnamed++
+	}
 	return c.report(j, c.finding(Phantom, &Row{ID: r.ID, Topic: r.Topic, Key: r.Key, Table: -1}, s.places, j, "%s", why))
 }
 

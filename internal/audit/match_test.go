@@ -200,6 +200,15 @@ func (x *idCase) judge(t *testing.T, gone pglogrepl.LSN) string {
 		Report:    func(Finding) error { return nil },
 	})
 	check(err)
+	unnamed := int64(0)
+	for _, rec := range x.records {
+		if rec.Origin.IsZero() && !rec.Position.IsZero() && n.Findings[Phantom] > 0 {
+			unnamed++
+		}
+	}
+	if n.Unnamed != unnamed {
+		t.Errorf("%s: %d phantoms name no database, want %d", x.name, n.Unnamed, unnamed)
+	}
 	if int64(lost) != n.Findings[Missing] || int64(undecided) != n.Unjudged || n.Young != n.Unjudged || n.Clean() != (n.Unjudged == 0 && len(n.Findings) == 0) {
 		t.Errorf("%s: %d rows are handed over as missing, and %d as not judged: %+v", x.name, lost, undecided, n)
 	}

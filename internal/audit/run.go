@@ -406,6 +406,9 @@ func (r *run) compare(ctx context.Context) error {
 	}
 	r.res.Counts, err = r.c.Run(j)
 	r.noteKept()
+	if n := r.res.Unnamed; n > 0 && r.Database != 0 {
+		r.Note(fmt.Sprintf("%d of the records without a row were sent by an earlier version, which does not say of which database of this server they are: they may be another's", n))
+	}
 	if r.res.Findings[Phantom] > r.res.Rows {
 		r.Note("more records have no row than rows were compared: if the application deletes rows soon, only those that are left can be audited")
 	}
