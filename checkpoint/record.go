@@ -28,8 +28,8 @@ type PositionRecord struct {
 	EpochFrom pglogrepl.LSN
 	// ServerMajor is the server's major version. pg_upgrade keeps the slots of version 17 and later only. 0: an earlier version wrote this.
 	ServerMajor int
-	// UpgradedFrom is the system that pg_upgrade has upgraded to the present one, as an operator has said. 0: none. Kafka has everything of
-	// that system, and no position of that system decides about an event of SystemID.
+	// UpgradedFrom is the system that the present one has replaced, by pg_upgrade or in another way, as an operator has said. 0: none. No
+	// position of that system decides about an event of SystemID.
 	UpgradedFrom uint64
 	// Acked is the last event up to which Kafka has acknowledged every event. Zero: not known.
 	Acked Position
@@ -380,7 +380,7 @@ func (s *PositionRecord) OtherServer(l Lineage) string {
 func (s *PositionRecord) foreign(l Lineage) string {
 	switch {
 	case s.UpgradedFrom != 0 && s.UpgradedFrom == l.System():
-		return fmt.Sprintf("this server is system %d, which pg_upgrade has upgraded to system %d, for which the position record was written", l.System(), s.SystemID)
+		return fmt.Sprintf("this server is system %d, which system %d has replaced, for which the position record was written", l.System(), s.SystemID)
 	case s.SystemID != l.System():
 		return fmt.Sprintf("it was written for system %d, this server is system %d", s.SystemID, l.System())
 	case !descends(l, s.Timeline):

@@ -16,6 +16,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
 	"github.com/outboxcdc/outboxcdc/internal/progress"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 )
 
 func newAuditCommand(load func() (*config.Config, error)) *cobra.Command {
@@ -75,20 +76,20 @@ type auditor struct {
 const shownAtMost = 20
 
 func (a *auditor) run(ctx context.Context, cfg *config.Config) error {
-	t, err := openTables(ctx, cfg)
+	t, err := wire.OpenTables(ctx, cfg)
 	if err != nil {
 		return withExitCode(err)
 	}
-	defer t.close()
-	t.also = a.also
-	if err := t.choose(a.tables); err != nil {
+	defer t.Close()
+	t.Also = a.also
+	if err := t.Choose(a.tables); err != nil {
 		return err
 	}
 	meter := progress.New(os.Stderr)
 	defer meter.Clear()
 	began := time.Now()
 	limitMemory(a.memory)
-	job := t.audit(a.rows, a.deep)
+	job := t.Audit(a.rows, a.deep)
 	job.Memory, job.Wait, job.Progress = a.memory, a.wait, meter.Show
 	a.shown = map[audit.Kind]int{}
 	job.Report = func(f audit.Finding) error {
@@ -97,7 +98,7 @@ func (a *auditor) run(ctx context.Context, cfg *config.Config) error {
 	}
 	var notes []string
 	job.Note = func(s string) { notes = append(notes, s) }
-	res, err := job.Run(ctx, t.snapshot, t, t.client, "")
+	res, err := t.RunAudit(ctx, job)
 	if err != nil {
 		return withExitCode(err)
 	}
@@ -174,7 +175,7 @@ type auditJSON struct {
 }
 
 // sum prints what was compared and found.
-func (a *auditor) sum(t *tableSet, res *audit.Result, notes []string, began time.Time) error {
+func (a *auditor) sum(t *wire.Servers, res *audit.Result, notes []string, began time.Time) error {
 	if a.output == "json" {
 		var out auditJSON
 		s := &out.Summary

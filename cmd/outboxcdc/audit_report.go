@@ -7,10 +7,11 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/internal/audit"
 	"github.com/outboxcdc/outboxcdc/internal/human"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 )
 
 // auditText is the summary of an audit.
-func auditText(t *tableSet, res *audit.Result, shown map[audit.Kind]int, notes []string, took time.Duration) string {
+func auditText(t *wire.Servers, res *audit.Result, shown map[audit.Kind]int, notes []string, took time.Duration) string {
 	var b strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	for _, k := range audit.Kinds {
@@ -18,7 +19,7 @@ func auditText(t *tableSet, res *audit.Result, shown map[audit.Kind]int, notes [
 			say("%s … and %d more: -o json prints all", k, more)
 		}
 	}
-	say("%s of %s, %s of %s, in %s", human.Count(int(res.Rows), "row", "rows"), t.names(),
+	say("%s of %s, %s of %s, in %s", human.Count(int(res.Rows), "row", "rows"), t.Names(),
 		human.Count(int(res.Records), "record", "records"), human.Count(readTopics(res), "topic", "topics"), human.Duration(took))
 	if res.Confirmed {
 		say("the slot has confirmed every row, up to %s", res.SnapshotAt)

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -32,7 +33,7 @@ func TestCertificates(t *testing.T) {
 	cfg.HTTP.WebConfigFile = webConfig
 	cfg.Postgres.URL = fmt.Sprintf("postgres://u@h/d?sslmode=require&sslcert=%s&sslkey=%s.key", sslcert, sslcert)
 	reg := prometheus.NewRegistry()
-	reg.MustRegister(certificates{fixed(cfg)})
+	reg.MustRegister(certificates{wire.Fixed(cfg)})
 	wants := func(want map[string]time.Time) {
 		t.Helper()
 		families, err := reg.Gather()

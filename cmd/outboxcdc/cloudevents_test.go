@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"io"
 	"os"
 	"path/filepath"
@@ -87,7 +88,7 @@ func cloudEvent(t *testing.T, settings, payload string, payloadType uint32) (*ev
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := newRouter(cfg)
+	r, err := wire.Router(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"maps"
 	"slices"
 	"strings"
@@ -17,7 +18,7 @@ import (
 // checkConnections reads the secrets, the certificates and the web configuration, and returns all errors.
 func checkConnections(cfg *config.Config) error {
 	_, secretErr := cfg.PostgresURL()
-	_, kafkaErr := kafkaSecurity(cfg)
+	_, kafkaErr := wire.KafkaSecurity(cfg)
 	return errors.Join(secretErr, checkPostgresURL(cfg, true), checkStandbys(cfg, true), kafkaErr, checkWebConfig(cfg))
 }
 

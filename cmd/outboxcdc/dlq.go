@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"io"
 	"log/slog"
 	"os/signal"
@@ -140,7 +141,7 @@ type outcome struct {
 
 func (d *dlq) run(ctx context.Context, cfg *config.Config) (err error) {
 	// The outcome of each dead letter is printed, so nothing is logged.
-	cluster, err := newCluster(fixed(cfg), prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+	cluster, err := wire.Cluster(wire.Fixed(cfg), prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 	if err != nil {
 		return exit.With(exit.Config, err)
 	}

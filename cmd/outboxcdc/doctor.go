@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"log/slog"
 	"net"
 	"os"
@@ -94,7 +95,7 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 	for _, f := range files {
 		c.Command += " -c " + shellWord(f)
 	}
-	if p := poisonConfig(&cfg.Poison); p.SendsDeadLetters() {
+	if p := wire.PoisonPolicies(&cfg.Poison); p.SendsDeadLetters() {
 		c.Letters = cfg.Poison.Topic
 	}
 	if cfg.Deduplicated() {
@@ -109,9 +110,9 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 	for _, s := range cfg.Sources() {
 		schema, name := s.Name()
 		c.Tables = append(c.Tables, doctor.Table{
-			Schema: schema, Name: name, Needs: routerConfig(&s.Columns, &s.Route).Needs(), Routing: routingColumns(&s),
+			Schema: schema, Name: name, Needs: wire.RouterConfig(&s.Columns, &s.Route).Needs(), Routing: routingColumns(&s),
 			Order: s.Order, CreatedAt: s.Columns.CreatedAt,
-			ID: routerConfig(&s.Columns, &s.Route).IDColumns(),
+			ID: wire.RouterConfig(&s.Columns, &s.Route).IDColumns(),
 		})
 	}
 	dsn, err := cfg.PostgresURL()
@@ -127,17 +128,17 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 	c.NoPassword = cc.Password == ""
 	// Errors are in the report, so nothing is logged.
 	log := slog.New(slog.DiscardHandler)
-	if c.Source, err = newSource(fixed(cfg), log); err != nil {
+	if c.Source, err = wire.Source(wire.Fixed(cfg), log); err != nil {
 		return c, err
 	}
 	c.AutoStandbys = cfg.AutoStandbys()
 	if c.Standbys, err = standbyHosts(cfg); err != nil {
 		return c, err
 	}
-	if c.Router, err = newRouter(cfg); err != nil {
+	if c.Router, err = wire.Router(cfg); err != nil {
 		return c, err
 	}
-	c.Kafka, err = newClusterWith(fixed(cfg), prometheus.NewRegistry(), log, func(k *kafka.Config) {
+	c.Kafka, err = wire.ClusterWith(wire.Fixed(cfg), prometheus.NewRegistry(), log, func(k *kafka.Config) {
 		k.DialTimeout, k.AskTimeout = 3*time.Second, 5*time.Second // short, because a person waits
 	})
 	return c, err

@@ -12,6 +12,7 @@ import (
 	dto "github.com/prometheus/client_model/go"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 )
 
 // TestMetricsAreDocumented checks that docs/metrics.md lists exactly the metrics, with their types and labels: those of
@@ -71,10 +72,10 @@ func registeredMetrics(t *testing.T) map[string]string {
 	var reg recorder
 	registerBuildInfo(&reg)
 	newReloader(config.Default(), nil, nil, &reg, nil)
-	if _, err := wire(fixed(config.Default()), &reg, slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := wire.Relay(wire.Fixed(config.Default()), &reg, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newWatcher(fixed(config.Default()), &reg, slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := newWatcher(wire.Fixed(config.Default()), &reg, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	return reg.described(t)

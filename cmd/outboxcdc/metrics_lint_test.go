@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 )
 
 // TestMetricsLint runs the linter of Prometheus on all metrics. Metrics without a series, which /metrics omits, are
@@ -20,10 +21,10 @@ func TestMetricsLint(t *testing.T) {
 	cfg := config.Default()
 	cfg.Kafka.TLS.Enabled, cfg.Kafka.TLS.CAFile = true, validUntil(t, time.Now().Add(time.Hour))
 	newReloader(cfg, nil, nil, all, nil)
-	if _, err := wire(fixed(config.Default()), all, slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := wire.Relay(wire.Fixed(config.Default()), all, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := newWatcher(fixed(config.Default()), all, slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := newWatcher(wire.Fixed(config.Default()), all, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	newAuditMetrics(all)
@@ -77,7 +78,7 @@ func TestSeriesExistFromTheStart(t *testing.T) {
 func wired(t *testing.T) *prometheus.Registry {
 	t.Helper()
 	reg := prometheus.NewRegistry()
-	if _, err := wire(fixed(config.Default()), reg, slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := wire.Relay(wire.Fixed(config.Default()), reg, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	return reg

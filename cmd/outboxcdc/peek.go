@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"io"
 	"log/slog"
 	"os"
@@ -66,11 +67,11 @@ type peeker struct {
 }
 
 func (p *peeker) run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
-	route, err := newRouter(cfg)
+	route, err := wire.Router(cfg)
 	if err != nil {
 		return exit.With(exit.Config, err)
 	}
-	source, err := newSource(fixed(cfg), log)
+	source, err := wire.Source(wire.Fixed(cfg), log)
 	if err != nil {
 		return exit.With(exit.Config, err)
 	}
@@ -80,7 +81,7 @@ func (p *peeker) run(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 	}
 	defer st.Abandon()
 	reader := peek.Peek{
-		Router: route, Poison: poisonConfig(&cfg.Poison), MessagePrefix: cfg.Messages.Prefix, Slot: cfg.Postgres.Slot, Follow: p.follow, Limit: p.limit,
+		Router: route, Poison: wire.PoisonPolicies(&cfg.Poison), MessagePrefix: cfg.Messages.Prefix, Slot: cfg.Postgres.Slot, Follow: p.follow, Limit: p.limit,
 		WalSenderTimeout: cfg.Tuning.WALSenderTimeout, Show: p.show,
 	}
 	seen, err := reader.Run(ctx, st)

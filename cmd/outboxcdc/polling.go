@@ -97,6 +97,6 @@ func readPollingTable(ctx context.Context, dsn, schema, name string, timeout tim
 	if err != nil {
 		return nil, err
 	}
-	defer closeConn(conn)
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing is pending
 	return frompolling.Read(ctx, conn, schema, name, timeout)
 }

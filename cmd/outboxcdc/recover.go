@@ -10,14 +10,13 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
-	"github.com/outboxcdc/outboxcdc/internal/audit"
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/human"
 	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
 	"github.com/outboxcdc/outboxcdc/internal/progress"
 	"github.com/outboxcdc/outboxcdc/internal/recovery"
-	"github.com/outboxcdc/outboxcdc/kafka/sender"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 )
 
 func newRecoverCommand(load func() (*config.Config, error)) *cobra.Command {
@@ -125,33 +124,26 @@ func (r *recoverer) start(cmd *cobra.Command, load func() (*config.Config, error
 }
 
 func (r *recoverer) deliver(ctx context.Context, cfg *config.Config, unjudged recovery.Unjudged) (recovery.Sent, error) {
-	t, err := connectTables(ctx, cfg)
+	t, err := wire.ConnectTables(ctx, cfg)
 	if err != nil {
 		return recovery.Sent{}, err
 	}
-	defer t.close()
-	t.also = r.also
-	if err := t.lock(ctx); err != nil {
+	defer t.Close()
+	t.Also = r.also
+	if err := t.Lock(ctx); err != nil {
 		return recovery.Sent{}, err
 	}
-	if err := t.checkRange(ctx, r.rows); err != nil {
+	if err := t.CheckRange(ctx, r.rows); err != nil {
 		return recovery.Sent{}, err
 	}
 	limitMemory(recoverMemory)
-	r.ordered, r.keysFile = t.ordered(), r.keys
-	run := recovery.Recovery{
-		Server: &recoveryServer{tableSet: t, say: r.Say}, Positions: t.positions(), Kafka: t.client, Operator: r,
-		Audit: func() *audit.Audit {
-			a := t.audit(r.rows, false)
-			a.Memory = recoverMemory
-			return a
-		},
-		Open:   func() recovery.Sender { return sender.New(t.cluster, t.senderOptions(r.rate)) },
-		Router: t.route, Poison: &t.poison, Tables: len(t.list), Slot: cfg.Postgres.Slot, Sources: cfg.EventSources(),
-		PositionHeader: cfg.Route.PositionHeader, FenceWait: cfg.Tuning.FenceWait,
-		Backfill: r.backfill, Beside: r.beside, DryRun: r.dryRun, ThisServer: r.thisServer, Rows: r.rows, Unjudged: unjudged,
-		Compacted: r.compacted, Run: uuid.NewString(),
+	if r.ordered, err = t.Ordered(ctx); err != nil {
+		return recovery.Sent{}, err
 	}
+	r.keysFile = r.keys
+	run := t.Recovery(r, r.rows, r.rate, recoverMemory)
+	run.Backfill, run.Beside, run.DryRun, run.ThisServer = r.backfill, r.beside, r.dryRun, r.thisServer
+	run.Unjudged, run.Compacted, run.Run = unjudged, r.compacted, uuid.NewString()
 	return run.Deliver(ctx)
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -57,7 +58,7 @@ func TestReload(t *testing.T) {
 	if now.Postgres.Slot != "outboxcdc" || now.HTTP.Listen != ":9464" {
 		t.Errorf("taken over, but only a restart may: %s", now)
 	}
-	if s, err := kafkaSecurity(now); err != nil || s.SASL.Password != "s3cr3t-2" {
+	if s, err := wire.KafkaSecurity(now); err != nil || s.SASL.Password != "s3cr3t-2" {
 		t.Errorf("%+v, %v", s, err)
 	}
 	for _, want := range []string{`"changed":["postgres.url","kafka.sasl.mechanism","kafka.sasl.user","kafka.sasl.password_file","log.level"]`} {

@@ -18,7 +18,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
 	"github.com/outboxcdc/outboxcdc/internal/progress"
 	"github.com/outboxcdc/outboxcdc/internal/recovery"
-	"github.com/outboxcdc/outboxcdc/kafka/sender"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
@@ -82,16 +82,13 @@ type replayer struct {
 }
 
 func (r *replayer) run(ctx context.Context, cfg *config.Config) error {
-	t, err := openTables(ctx, cfg)
+	t, err := wire.OpenTables(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	defer t.close()
-	run := recovery.Replay{
-		Snapshot: t.snapshot, Kafka: t.client, Router: t.route, Poison: &t.poison, Topic: r.topic, Compacted: r.compacted, DryRun: r.dryRun,
-		Run: uuid.NewString(), Operator: r, Selected: r.show,
-		Open: func() recovery.Sender { return sender.New(t.cluster, t.senderOptions(r.rate)) },
-	}
+	defer t.Close()
+	run := t.Replay(r, r.rate)
+	run.Topic, run.Compacted, run.DryRun, run.Run, run.Selected = r.topic, r.compacted, r.dryRun, uuid.NewString(), r.show
 	if !r.yes {
 		run.AtMost = replayAsks
 	}
@@ -102,7 +99,7 @@ func (r *replayer) run(ctx context.Context, cfg *config.Config) error {
 		}
 		rows := r.rows
 		rows.Where = where
-		if err := t.snapshot.Check(ctx, i, rows); err != nil {
+		if err := run.Check(ctx, i, rows); err != nil {
 			return exit.With(exit.Usage, err)
 		}
 		run.Tables = append(run.Tables, recovery.Table{Number: i, Range: rows})

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -104,7 +105,7 @@ func docProblem(t *testing.T, title string, settings []string, says string) stri
 	if err != nil {
 		return err.Error() + "\n" + yaml
 	}
-	r, err := newRouter(cfg)
+	r, err := wire.Router(cfg)
 	if err != nil {
 		return err.Error()
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"io"
 	"log/slog"
 	"os"
@@ -193,7 +194,7 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 			if noTopic || !cfg.Deduplicated() {
 				return nil
 			}
-			cluster, err := newCluster(fixed(cfg), prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+			cluster, err := wire.Cluster(wire.Fixed(cfg), prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 			if err != nil {
 				return exit.With(exit.Config, err)
 			}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/internal/recovery"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
@@ -74,18 +75,16 @@ type adopter struct {
 
 func (a *adopter) run(ctx context.Context, cfg *config.Config) error {
 	a.slot, a.topic, a.deduplicated = cfg.Postgres.Slot, cfg.Delivery.PositionTopic, cfg.Deduplicated()
-	t, err := connectServers(ctx, cfg)
+	t, err := wire.Connect(ctx, cfg)
 	if err != nil {
 		return err
 	}
-	defer t.close()
-	if err := t.lock(ctx); err != nil {
+	defer t.Close()
+	if err := t.Lock(ctx); err != nil {
 		return err
 	}
-	run := recovery.Adoption{
-		Server: &recoveryServer{tableSet: t}, Positions: t.positions(), Slot: a.slot, Topic: a.topic, Sources: cfg.EventSources(),
-		DryRun: a.dryRun, UpgradedFrom: a.upgradedFrom,
-	}
+	run := t.Adoption()
+	run.DryRun, run.UpgradedFrom = a.dryRun, a.upgradedFrom
 	a.Adopted, err = run.Run(ctx)
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"io"
 	"log/slog"
 	"net"
@@ -67,7 +68,7 @@ func watchedHosts(cfg *config.Config) (watched, others []*replication.Host, err 
 // newWatcher returns the watcher of the servers, which asks nothing yet.
 func newWatcher(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger) (*standby.Watcher, error) {
 	slot := now().Postgres.Slot
-	source, err := newSource(now, slog.New(slog.DiscardHandler))
+	source, err := wire.Source(now, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +139,7 @@ func (c *cleaner) run(ctx context.Context, cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	source, err := newSource(fixed(cfg), slog.New(slog.DiscardHandler))
+	source, err := wire.Source(wire.Fixed(cfg), slog.New(slog.DiscardHandler))
 	if err != nil {
 		return exit.With(exit.Config, err)
 	}

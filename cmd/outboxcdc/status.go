@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"io"
 	"log/slog"
 	"net/http"
@@ -63,7 +64,7 @@ func (s *statusCommand) run(ctx context.Context, cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	source, err := newSource(fixed(cfg), slog.New(slog.DiscardHandler))
+	source, err := wire.Source(wire.Fixed(cfg), slog.New(slog.DiscardHandler))
 	if err != nil {
 		return exit.With(exit.Config, err)
 	}

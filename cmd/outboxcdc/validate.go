@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"log/slog"
 	"os"
 	"slices"
@@ -86,12 +87,12 @@ func (s *settings) problems() error {
 		return err
 	}
 	if err == nil {
-		_, err := wire(fixed(cfg), prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+		_, err := wire.Relay(wire.Fixed(cfg), prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 		return errors.Join(err, checkConnections(cfg))
 	}
 	// Contradictions between settings of the route, for settings that are set and have no other error.
 	reported := config.Errors(err)
-	_, contradictions := newRouter(cfg)
+	_, contradictions := wire.Router(cfg)
 	for _, e := range config.Errors(contradictions) {
 		if e.Where != "" && !slices.ContainsFunc(reported, func(k *config.Error) bool { return k.Path == e.Path }) {
 			err = errors.Join(err, e)

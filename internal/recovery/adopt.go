@@ -46,7 +46,6 @@ func (a *Adoption) Run(ctx context.Context) (*Adopted, error) {
 	out := &Adopted{Old: s.old, Broken: s.broken, Wrong: s.wrong, Reused: s.reused, Unfinished: s.recovery != nil, Confirm: s.base().ConfirmedFlush}
 	if a.Positions != nil {
 		out.New = s.adoption(a.Slot, out.Confirm, time.Now())
-		out.New.UpgradedFrom = a.UpgradedFrom
 	}
 	if a.DryRun {
 		return out, nil

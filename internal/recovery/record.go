@@ -81,17 +81,24 @@ func (v *verdict) readPublished(ctx context.Context, server Server, before strin
 // adoption is the record with which the next session starts at confirm.
 func (v *verdict) adoption(slot string, confirm pglogrepl.LSN, now time.Time) checkpoint.PositionRecord {
 	id := v.identity
-	return v.old.Adoption(slot, id.SystemID, id.Timeline, id.Major, confirm, v.published, v.sources, now)
+	record := v.old.Adoption(slot, id.SystemID, id.Timeline, id.Major, confirm, v.published, v.sources, now)
+	switch {
+	case v.old == nil:
+	case v.old.SystemID != id.SystemID:
+		record.UpgradedFrom = v.old.SystemID
+	default:
+		record.UpgradedFrom = v.old.UpgradedFrom
+	}
+	return record
 }
 
-// predecessors are the systems of which the position record says that their slot was this one: the operator has said that this server has
-// replaced them.
-func (v *verdict) predecessors() (systems []uint64) {
-	if v.old == nil {
+// Predecessors are the systems of which a position record says that their slot was this one.
+func Predecessors(old *checkpoint.PositionRecord, id replication.Identity) (systems []uint64) {
+	if old == nil {
 		return nil
 	}
-	for _, system := range []uint64{v.old.SystemID, v.old.UpgradedFrom} {
-		if system != 0 && system != v.identity.SystemID {
+	for _, system := range []uint64{old.SystemID, old.UpgradedFrom} {
+		if system != 0 && system != id.SystemID {
 			systems = append(systems, system)
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package wire
 
 import (
 	"crypto/tls"
@@ -37,13 +37,13 @@ func TestKafkaSecurity(t *testing.T) {
 	}
 
 	cfg := config.Default()
-	if s, err := kafkaSecurity(cfg); err != nil || s.TLS != nil || s.SASL != nil {
+	if s, err := KafkaSecurity(cfg); err != nil || s.TLS != nil || s.SASL != nil {
 		t.Errorf("by default: %+v, %v", s, err)
 	}
 	k := &cfg.Kafka
 	k.TLS = config.TLS{Enabled: true, CAFile: write("ca", a.PEM), CertFile: write("cert", certificate), KeyFile: write("key", key), ServerName: "kafka"}
 	k.SASL = config.SASL{Mechanism: "PLAIN", User: "u", PasswordFile: write("password", []byte("one\n"))}
-	s, err := kafkaSecurity(cfg)
+	s, err := KafkaSecurity(cfg)
 	if err != nil || s.SASL.User != "u" || s.SASL.Password != "one" || s.TLS.ServerName != "kafka" || s.TLS.MinVersion < tls.VersionTLS12 || s.TLS.InsecureSkipVerify {
 		t.Fatalf("%+v, %v", s, err)
 	}
@@ -70,7 +70,7 @@ func TestKafkaSecurity(t *testing.T) {
 	if got := shown(); got != "two" { // the next connection of the same session
 		t.Errorf("after the rotation the certificate of %s", got)
 	}
-	if s, err := kafkaSecurity(cfg); err != nil || s.SASL.Password != "two" {
+	if s, err := KafkaSecurity(cfg); err != nil || s.SASL.Password != "two" {
 		t.Errorf("after the rotation: %+v, %v", s.SASL, err)
 	}
 
@@ -85,7 +85,7 @@ func TestKafkaSecurity(t *testing.T) {
 	} {
 		was, _ := os.ReadFile(filepath.Join(dir, wrong.file))
 		write(wrong.file, []byte(wrong.text))
-		if _, err := kafkaSecurity(cfg); err == nil || !strings.Contains(err.Error(), wrong.want) || strings.Contains(err.Error(), "s3cr3t") {
+		if _, err := KafkaSecurity(cfg); err == nil || !strings.Contains(err.Error(), wrong.want) || strings.Contains(err.Error(), "s3cr3t") {
 			t.Errorf("%s: %v", name, err)
 		}
 		write(wrong.file, was)
@@ -93,7 +93,7 @@ func TestKafkaSecurity(t *testing.T) {
 	if err := os.Remove(k.TLS.CAFile); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := kafkaSecurity(cfg); err == nil || !strings.Contains(err.Error(), "kafka.tls.ca_file: open ") {
+	if _, err := KafkaSecurity(cfg); err == nil || !strings.Contains(err.Error(), "kafka.tls.ca_file: open ") {
 		t.Errorf("a missing file: %v", err)
 	}
 }

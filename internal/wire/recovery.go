@@ -1,4 +1,4 @@
-package main
+package wire
 
 import (
 	"context"
@@ -11,8 +11,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/internal/audit"
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
+	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
 	"github.com/outboxcdc/outboxcdc/internal/peek"
 	"github.com/outboxcdc/outboxcdc/internal/recovery"
 	"github.com/outboxcdc/outboxcdc/kafka"
@@ -22,7 +24,7 @@ import (
 
 // recoveryServer is the Postgres server of a recovery or an adoption.
 type recoveryServer struct {
-	*tableSet
+	*Servers
 	say func(format string, args ...any)
 }
 
@@ -154,10 +156,10 @@ func (s *recoveryServer) Snapshot(ctx context.Context) (recovery.Snapshot, func(
 // Waiting implements [recovery.Server].
 func (s *recoveryServer) Waiting(ctx context.Context, recovery bool, upTo pglogrepl.LSN, fn func(*router.Record) error) error {
 	if !recovery {
-		return s.tableSet.Waiting(ctx, upTo, fn)
+		return s.Servers.Waiting(ctx, upTo, fn)
 	}
 	_, name := s.names()
-	source, err := newSourceOf(s.cfg, name)
+	source, err := sourceOf(s.cfg, name)
 	if err != nil {
 		return err
 	}
@@ -207,8 +209,38 @@ func (s *recoveryServer) OtherHistory(ctx context.Context, acked checkpoint.Posi
 // lockPatience is how long the lock is waited for: the server notices with a delay that a run has ended or was killed.
 const lockPatience = 5 * time.Second
 
-// lock takes an advisory lock for the life of the connection: two runs at a time would send every row twice.
-func (t *tableSet) lock(ctx context.Context) error {
+// Recovery is a run of recover or backfill for these tables, without its flags. The run has memory bytes for its comparisons, and sends at most
+// rate records per second; 0: no limit.
+func (t *Servers) Recovery(operator recovery.Operator, rows outboxtable.Range, rate int, memory int64) *recovery.Recovery {
+	return &recovery.Recovery{
+		Server: &recoveryServer{Servers: t, say: operator.Say}, Positions: t.positions(), Kafka: t.client, Operator: operator,
+		Audit: func() *audit.Audit {
+			a := t.Audit(rows, false)
+			a.Memory = memory
+			return a
+		},
+		Open:   func() recovery.Sender { return t.sender(rate) },
+		Router: t.route, Poison: &t.poison, Tables: len(t.list), Slot: t.cfg.Postgres.Slot, Sources: t.cfg.EventSources(),
+		PositionHeader: t.cfg.Route.PositionHeader, FenceWait: t.cfg.Tuning.FenceWait, Rows: rows,
+	}
+}
+
+// Adoption is a run of slot adopt, without its flags.
+func (t *Servers) Adoption() *recovery.Adoption {
+	return &recovery.Adoption{
+		Server: &recoveryServer{Servers: t}, Positions: t.positions(), Slot: t.cfg.Postgres.Slot, Topic: t.cfg.Delivery.PositionTopic, Sources: t.cfg.EventSources(),
+	}
+}
+
+// Replay is a run of replay on the snapshot, without its flags.
+func (t *Servers) Replay(operator recovery.Operator, rate int) *recovery.Replay {
+	return &recovery.Replay{
+		Snapshot: t.snapshot, Kafka: t.client, Router: t.route, Poison: &t.poison, Operator: operator, Open: func() recovery.Sender { return t.sender(rate) },
+	}
+}
+
+// Lock takes an advisory lock for the life of the connection: two runs at a time would send every row twice.
+func (t *Servers) Lock(ctx context.Context) error {
 	for end := time.Now().Add(lockPatience); ; {
 		var locked bool
 		err := t.control.QueryRow(ctx, "SELECT pg_try_advisory_lock(hashtext('outboxcdc recover'), hashtext($1))", t.cfg.Postgres.Slot).Scan(&locked)
@@ -228,7 +260,7 @@ func (t *tableSet) lock(ctx context.Context) error {
 }
 
 // lockHolder says which connection has the lock; "": that is not known any more.
-func (t *tableSet) lockHolder(ctx context.Context) (text string) {
+func (t *Servers) lockHolder(ctx context.Context) (text string) {
 	_ = t.control.QueryRow(ctx, `SELECT format(' (PID %s of the server, connected from %s since %s)', a.pid, coalesce(host(a.client_addr), 'a socket'), a.backend_start)
 		FROM pg_locks l JOIN pg_stat_activity a USING (pid)
 		WHERE l.locktype = 'advisory' AND l.granted AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()) AND l.objsubid = 2
@@ -238,7 +270,7 @@ func (t *tableSet) lockHolder(ctx context.Context) (text string) {
 }
 
 // positions returns the position records in Kafka; nil: delivery is at least once.
-func (t *tableSet) positions() recovery.Positions {
+func (t *Servers) positions() recovery.Positions {
 	if !t.cfg.Deduplicated() {
 		return nil
 	}
@@ -292,9 +324,9 @@ func (p positions) Save(ctx context.Context, r checkpoint.PositionRecord) error 
 	})
 }
 
-// newSourceOf returns a source of another slot than the daemon's.
-func newSourceOf(cfg *config.Config, slot string) (*replication.Source, error) {
+// sourceOf returns a source of another slot than the daemon's.
+func sourceOf(cfg *config.Config, slot string) (*replication.Source, error) {
 	other := *cfg
 	other.Postgres.Slot = slot
-	return newSource(fixed(&other), slog.New(slog.DiscardHandler))
+	return Source(Fixed(&other), slog.New(slog.DiscardHandler))
 }

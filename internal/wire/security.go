@@ -1,4 +1,4 @@
-package main
+package wire
 
 import (
 	"crypto/tls"
@@ -10,8 +10,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/config"
 )
 
-// kafkaSecurity reads certificates and secrets, and returns the security configuration of connections to Kafka.
-func kafkaSecurity(cfg *config.Config) (brokerauth.Config, error) {
+// KafkaSecurity reads certificates and secrets, and returns the security configuration of connections to Kafka.
+func KafkaSecurity(cfg *config.Config) (brokerauth.Config, error) {
 	var s brokerauth.Config
 	var err error
 	if cfg.Kafka.TLS.Enabled {

@@ -1,4 +1,4 @@
-package main
+package wire
 
 import (
 	"errors"
@@ -9,19 +9,19 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// routerConfigs returns a configuration of the router for each table and, if logical messages are a source, one more
+// RouterConfigs returns a configuration of the router for each table and, if logical messages are a source, one more
 // for them.
-func routerConfigs(cfg *config.Config) []router.Config {
+func RouterConfigs(cfg *config.Config) []router.Config {
 	var out []router.Config
 	for _, s := range cfg.Sources() {
-		out = append(out, routerConfig(&s.Columns, &s.Route))
+		out = append(out, RouterConfig(&s.Columns, &s.Route))
 	}
 	if cfg.Messages.Prefix != "" {
-		c := routerConfig(&config.Columns{}, &cfg.Route)
+		c := RouterConfig(&config.Columns{}, &cfg.Route)
 		c.Messages, c.Columns = true, router.MessageColumns()
 		out = append(out, c)
 	}
-	p := poisonConfig(&cfg.Poison)
+	p := PoisonPolicies(&cfg.Poison)
 	letters := p.SendsDeadLetters()
 	for i := range out {
 		out[i].PositionTopic = cfg.Delivery.PositionTopic
@@ -32,7 +32,7 @@ func routerConfigs(cfg *config.Config) []router.Config {
 	return out
 }
 
-func routerConfig(cols *config.Columns, r *config.Route) router.Config {
+func RouterConfig(cols *config.Columns, r *config.Route) router.Config {
 	return router.Config{
 		Topic: r.Topic, Topics: r.Topics, Replace: router.Replace{Regex: r.Replace.Regex, With: r.Replace.With}, Unmatched: r.Unmatched,
 		Columns: router.Columns{
@@ -50,9 +50,9 @@ func routerConfig(cols *config.Columns, r *config.Route) router.Config {
 	}
 }
 
-// newRouter builds the router, or returns errors about settings that contradict each other.
-func newRouter(cfg *config.Config) (*router.Router, error) {
-	all := routerConfigs(cfg)
+// Router builds the router, or returns errors about settings that contradict each other.
+func Router(cfg *config.Config) (*router.Router, error) {
+	all := RouterConfigs(cfg)
 	var errs []error
 	for i, c := range all {
 		for _, p := range c.Problems() {
@@ -73,8 +73,8 @@ func newRouter(cfg *config.Config) (*router.Router, error) {
 	return router.New(all...)
 }
 
-// poisonConfig converts the settings of poison events.
-func poisonConfig(p *config.Poison) relay.PoisonPolicies {
+// PoisonPolicies converts the settings of poison events.
+func PoisonPolicies(p *config.Poison) relay.PoisonPolicies {
 	out := relay.PoisonPolicies{
 		Policy: relay.PoisonPolicy(p.Policy), Causes: map[router.Cause]relay.PoisonPolicy{}, Decisions: map[string]relay.PoisonPolicy{},
 		Topic: p.Topic, Cut: p.Oversize == "cut", Hold: p.OnStop == "hold",

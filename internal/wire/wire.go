@@ -1,0 +1,118 @@
+// Package wire opens the parts of the product from the settings: for the daemon ([Relay]), and for the commands ([Open]).
+package wire
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
+	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/kafka"
+	"github.com/outboxcdc/outboxcdc/relay"
+	"github.com/outboxcdc/outboxcdc/replication"
+)
+
+// Relay builds the relay from its parts and connects to nothing. The parts call now again for settings that may change
+// while the daemon runs.
+func Relay(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger) (*relay.Relay, error) {
+	cfg := now()
+	source, err := Source(now, log)
+	if err != nil {
+		return nil, err
+	}
+	route, err := Router(cfg)
+	if err != nil {
+		return nil, err
+	}
+	cluster, err := ClusterWith(now, reg, log, func(k *kafka.Config) {
+		if cfg.Deduplicated() {
+			k.FenceWait = cfg.Tuning.FenceWait
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	rcfg := relay.DefaultConfig()
+	rcfg.StatusInterval, rcfg.WalSenderTimeout = cfg.Tuning.StatusInterval, cfg.Tuning.WALSenderTimeout
+	rcfg.Poison, rcfg.MessagePrefix = PoisonPolicies(&cfg.Poison), cfg.Messages.Prefix
+	rcfg.Slot, rcfg.Poison.Slot = cfg.Postgres.Slot, cfg.Postgres.Slot
+	rcfg.MissingAfter = cfg.MissingTopicAfter()
+	rcfg.ParkAfter, rcfg.ShutdownTimeout = cfg.Tuning.ParkAfter, cfg.ShutdownTimeout
+	rcfg.MaxEvents, rcfg.MaxBytes = cfg.Tuning.MaxInFlight.Records, int64(cfg.Tuning.MaxInFlight.Bytes)
+	if cfg.Deduplicated() {
+		rcfg.Deduplication = relay.Deduplication{
+			Slot: cfg.Postgres.Slot, LookBack: cfg.Tuning.LookBack, FenceWait: cfg.Tuning.FenceWait, Sources: cfg.EventSources(),
+		}
+	}
+	metrics := relay.NewMetrics(reg, cfg.Postgres.Slot)
+	return relay.New(rcfg, pgSource{source}, kafkaCluster{cluster}, route, metrics, log.With("slot", cfg.Postgres.Slot)), nil
+}
+
+// Tables are the outboxes, in the order of the router's configurations.
+func Tables(cfg *config.Config) []replication.Table {
+	var out []replication.Table
+	for _, s := range cfg.Sources() {
+		schema, name := s.Name()
+		out = append(out, replication.Table{Schema: schema, Name: name, Columns: RouterConfig(&s.Columns, &s.Route).Needs()})
+	}
+	return out
+}
+
+// Fixed returns a function that always returns cfg, for commands that do not reload the configuration.
+func Fixed(cfg *config.Config) func() *config.Config { return func() *config.Config { return cfg } }
+
+func Source(now func() *config.Config, log *slog.Logger) (*replication.Source, error) {
+	cfg := now()
+	return replication.NewSource(replication.Config{
+		URL: func() (string, error) { return now().PostgresURL() }, Slot: cfg.Postgres.Slot, Publication: cfg.Postgres.Publication,
+		Tables: Tables(cfg), Messages: cfg.Messages.Prefix != "",
+		WalSenderTimeout: cfg.Tuning.WALSenderTimeout, DecodingWorkMem: cfg.Tuning.DecodingWorkMem,
+		ReadInterval: cfg.Tuning.ReadInterval, ReceiveBuffer: cfg.ReceiveBuffer(),
+		Logger: log.With("component", "replication"),
+	})
+}
+
+func Cluster(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger) (*kafka.Cluster, error) {
+	return ClusterWith(now, reg, log, func(*kafka.Config) {})
+}
+
+// ClusterWith is Cluster with a change of the configuration, such as other timeouts.
+func ClusterWith(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger, change func(*kafka.Config)) (*kafka.Cluster, error) {
+	cfg, kcfg := now(), kafka.DefaultConfig()
+	kcfg.Brokers, kcfg.ClientID, kcfg.Version = cfg.Kafka.Brokers, cfg.ClientID(), cfg.Kafka.Version
+	kcfg.Requests, kcfg.Partitions = cfg.Tuning.RequestsPerBroker, map[string]int32{}
+	for topic, n := range cfg.Route.Partitions {
+		kcfg.Partitions[topic] = int32(n)
+	}
+	kcfg.PositionTopic, kcfg.Slot = cfg.Delivery.PositionTopic, cfg.Postgres.Slot
+	if ct := &cfg.Kafka.CreateTopics; ct.Enabled {
+		kcfg.Create = &kafka.Create{Partitions: int32(ct.Partitions), ReplicationFactor: int16(ct.ReplicationFactor), Config: ct.Config}
+	}
+	kcfg.Security = func() (brokerauth.Config, error) { return KafkaSecurity(now()) }
+	kcfg.Compression, kcfg.Logger = cfg.Kafka.Compression, log.With("component", "kafka")
+	change(&kcfg)
+	return kafka.NewCluster(kcfg, reg)
+}
+
+// pgSource and kafkaCluster adapt packages replication and kafka to the interfaces of package relay.
+type pgSource struct{ *replication.Source }
+
+func (s pgSource) Open(ctx context.Context) (relay.Stream, error) {
+	st, err := s.Source.Open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return st, nil
+}
+
+type kafkaCluster struct{ *kafka.Cluster }
+
+func (c kafkaCluster) Open(ctx context.Context, cb relay.Callbacks) (relay.Sink, error) {
+	p, err := c.Cluster.Open(ctx, kafka.Callbacks(cb))
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
