@@ -1,6 +1,10 @@
 package checkpoint
 
-import "github.com/jackc/pglogrepl"
+import (
+	"slices"
+
+	"github.com/jackc/pglogrepl"
+)
 
 // Epochs order the histories of a slot where the numbers of timelines do not: after a restore the server can be on a timeline with a lower
 // number, or on the same one with lower LSNs. The position record has the epoch. A new one begins with every adoption, and with the first
@@ -12,26 +16,34 @@ func (s *PositionRecord) enter(l Lineage) {
 	if s.SystemID == l.System() && s.Timeline == l.Current() {
 		return
 	}
-	from, _ := l.EndOf(s.Timeline) // 0: the server does not have the record's history
-	if s.SystemID != l.System() {
-		from = 0
+	starts := last(append(slices.Clone(s.EpochStarts), 0), maxEpochStarts)
+	if from, over := l.EndOf(s.Timeline); over && s.SystemID == l.System() {
+		starts[len(starts)-1] = from
+	} else { // the server does not have the record's history
+		starts = nil
 	}
 	s.SystemID, s.Timeline = l.System(), l.Current()
-	s.Epoch, s.EpochFrom = s.Epoch+1, from
+	s.Epoch, s.EpochStarts = s.Epoch+1, starts
 }
+
+// maxEpochStarts is how many starts of epochs are kept. Events from before the oldest one get a later epoch than theirs if they are sent again.
+const maxEpochStarts = 100
 
 // EpochOf returns the epoch of the events of a transaction.
 func (s *PositionRecord) EpochOf(commit pglogrepl.LSN) uint32 {
-	if commit < s.EpochFrom && s.Epoch > 0 {
-		return s.Epoch - 1
+	epoch := s.Epoch
+	for _, from := range s.EpochStarts {
+		if commit < from && epoch > 0 {
+			epoch--
+		}
 	}
-	return s.Epoch
+	return epoch
 }
 
 // latestEpoch returns the epoch of merged records, of which out is the newest: the highest one, because a late record of a process that was
 // frozen has an earlier one. An epoch belongs to one timeline. If two sessions on different timelines have begun the same epoch, because each
 // did not know of the other's, a new one begins.
-func latestEpoch(records []PositionRecord, out *PositionRecord) (epoch uint32, from pglogrepl.LSN) {
+func latestEpoch(records []PositionRecord, out *PositionRecord) (epoch uint32, starts []pglogrepl.LSN) {
 	for i := range records {
 		epoch = max(epoch, records[i].Epoch)
 	}
@@ -39,10 +51,10 @@ func latestEpoch(records []PositionRecord, out *PositionRecord) (epoch uint32, f
 		switch r := &records[i]; {
 		case r.Epoch != epoch:
 		case r.SystemID != out.SystemID || r.Timeline != out.Timeline:
-			return epoch + 1, 0
+			return epoch + 1, nil
 		default:
-			from = r.EpochFrom
+			starts = r.EpochStarts
 		}
 	}
-	return epoch, from
+	return epoch, starts
 }

@@ -26,7 +26,7 @@ func TestEpochOfTimelines(t *testing.T) {
 		"the same timeline":             {same, map[pglogrepl.LSN]uint32{0x10: 0}},
 		"a failover":                    {forked, map[pglogrepl.LSN]uint32{0xff: 0, 0x100: 1, 0x999: 1}},
 		"the session after it":          {again, map[pglogrepl.LSN]uint32{0xff: 0, 0x100: 1}},
-		"two failovers":                 {twice, map[pglogrepl.LSN]uint32{0x1ff: 1, 0x200: 2, 0x300: 2}},
+		"two failovers":                 {twice, map[pglogrepl.LSN]uint32{0xff: 0, 0x100: 1, 0x1ff: 1, 0x200: 2, 0x300: 2}},
 		"a restore onto a lower number": {adopted, map[pglogrepl.LSN]uint32{0: 3, 0x80: 3}},
 		"the session after an adoption": {restored, map[pglogrepl.LSN]uint32{0x60: 3, 0x80: 3}},
 		"another system":                {other, map[pglogrepl.LSN]uint32{0x10: 4}},
@@ -41,10 +41,13 @@ func TestEpochOfTimelines(t *testing.T) {
 
 // TestEpochMerged: late records do not lower the epoch, and two timelines do not share one.
 func TestEpochMerged(t *testing.T) {
-	base := PositionRecord{SystemID: 7, Timeline: 1, Generation: 4, Epoch: 2, EpochFrom: 0x20}
+	base := PositionRecord{SystemID: 7, Timeline: 1, Generation: 4, Epoch: 2, EpochStarts: []pglogrepl.LSN{0x20}}
 	with := func(generation uint64, timeline int32, epoch uint32, from pglogrepl.LSN) PositionRecord {
 		s := base
-		s.Generation, s.Timeline, s.Epoch, s.EpochFrom = generation, timeline, epoch, from
+		s.Generation, s.Timeline, s.Epoch, s.EpochStarts = generation, timeline, epoch, nil
+		if from > 0 {
+			s.EpochStarts = []pglogrepl.LSN{from}
+		}
 		return s
 	}
 	failedOver := with(5, 2, 3, 0x30)
@@ -62,8 +65,8 @@ func TestEpochMerged(t *testing.T) {
 		"a record of a version without epochs":          {[]PositionRecord{failedOver, with(6, 2, 0, 0)}, 3, 0x30},
 		"another timeline, without an epoch of its own": {[]PositionRecord{failedOver, with(6, 4, 0, 0)}, 4, 0},
 	} {
-		if got := Merge(c.records); got.Epoch != c.epoch || got.EpochFrom != c.from {
-			t.Errorf("%s: epoch %d from %s, want %d from %s", what, got.Epoch, got.EpochFrom, c.epoch, c.from)
+		if got := Merge(c.records); got.Epoch != c.epoch || len(got.EpochStarts) > 0 != (c.from > 0) || c.from > 0 && got.EpochStarts[0] != c.from {
+			t.Errorf("%s: epoch %d from %s, want %d from %s", what, got.Epoch, got.EpochStarts, c.epoch, c.from)
 		}
 	}
 }

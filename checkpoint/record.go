@@ -23,9 +23,10 @@ type PositionRecord struct {
 	Generation uint64 // counts the sessions of the slot
 	SystemID   uint64
 	Timeline   int32 // the server's
-	// Epoch is that of the events committed at or after EpochFrom. Events before it have an earlier one: see [PositionRecord.EpochOf].
-	Epoch     uint32
-	EpochFrom pglogrepl.LSN
+	// Epoch is that of the events committed at or after the last of EpochStarts, which has the starts of the latest epochs, newest last. Events
+	// before it have an earlier one: see [PositionRecord.EpochOf].
+	Epoch       uint32
+	EpochStarts []pglogrepl.LSN
 	// ServerMajor is the server's major version. pg_upgrade keeps the slots of version 17 and later only. 0: an earlier version wrote this.
 	ServerMajor int
 	// UpgradedFrom is the system that the present one has replaced, by pg_upgrade or in another way, as an operator has said. 0: none. No
@@ -77,7 +78,7 @@ type recordText struct {
 	SystemID   string           `json:"system_id"`
 	Timeline   int32            `json:"timeline"`
 	Epoch      uint32           `json:"epoch,omitempty"`
-	EpochFrom  string           `json:"epoch_from,omitempty"`
+	Starts     []string         `json:"epoch_starts,omitempty"`
 	Major      int              `json:"server_major,omitempty"`
 	Upgraded   string           `json:"upgraded_from,omitempty"`
 	Acked      string           `json:"acked,omitempty"`
@@ -110,8 +111,8 @@ func (s *PositionRecord) MarshalText() ([]byte, error) {
 	if !s.Settled.IsZero() {
 		t.Settled = s.Settled.String()
 	}
-	if s.EpochFrom != 0 {
-		t.EpochFrom = s.EpochFrom.String()
+	for _, from := range s.EpochStarts {
+		t.Starts = append(t.Starts, from.String())
 	}
 	if t.Major = s.ServerMajor; s.UpgradedFrom != 0 {
 		t.Upgraded = strconv.FormatUint(s.UpgradedFrom, 10)
@@ -147,10 +148,12 @@ func (s *PositionRecord) UnmarshalText(b []byte) error {
 			return fmt.Errorf("read the position record: upgraded_from: %w", err)
 		}
 	}
-	if t.EpochFrom != "" {
-		if out.EpochFrom, err = pglogrepl.ParseLSN(t.EpochFrom); err != nil {
-			return fmt.Errorf("read the position record: epoch_from %q: %w", t.EpochFrom, err)
+	for _, text := range t.Starts {
+		from, err := pglogrepl.ParseLSN(text)
+		if err != nil {
+			return fmt.Errorf("read the position record: epoch_starts %q: %w", text, err)
 		}
+		out.EpochStarts = append(out.EpochStarts, from)
 	}
 	if out.Confirm, err = pglogrepl.ParseLSN(t.Confirm); err != nil {
 		return fmt.Errorf("read the position record: confirm %q: %w", t.Confirm, err)
@@ -287,7 +290,7 @@ func Merge(records []PositionRecord) *PositionRecord {
 		}
 	}
 	out := records[newest]
-	out.Epoch, out.EpochFrom = latestEpoch(records, &out)
+	out.Epoch, out.EpochStarts = latestEpoch(records, &out)
 	out.Clean = out.Clean && newest == len(records)-1
 	out.Producers, out.Topics = nil, nil
 	inOrder := slices.Clone(records)

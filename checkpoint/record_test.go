@@ -13,14 +13,14 @@ import (
 
 func TestPositionRecord(t *testing.T) {
 	want := PositionRecord{
-		Slot: "outboxcdc", Generation: 3, SystemID: 1<<63 + 1, Timeline: 2, Epoch: 1<<32 - 1, EpochFrom: 0x1_0000_0004, ServerMajor: 17, UpgradedFrom: 1<<63 + 2, Acked: Position{1<<63 + 1, 2, 0x1_0000_0010, 4}, AckedTx: TxID{0x1_0000_0010, 77, time.Unix(3, 1000).UTC()}, Settled: Position{1<<63 + 1, 2, 0x1_0000_0008, 1}, Confirm: 0x1_0000_0020,
+		Slot: "outboxcdc", Generation: 3, SystemID: 1<<63 + 1, Timeline: 2, Epoch: 1<<32 - 1, EpochStarts: []pglogrepl.LSN{0x10, 0x1_0000_0004}, ServerMajor: 17, UpgradedFrom: 1<<63 + 2, Acked: Position{1<<63 + 1, 2, 0x1_0000_0010, 4}, AckedTx: TxID{0x1_0000_0010, 77, time.Unix(3, 1000).UTC()}, Settled: Position{1<<63 + 1, 2, 0x1_0000_0008, 1}, Confirm: 0x1_0000_0020,
 		Producers: []int64{1, 1 << 60}, Topics: []string{"t", "u"}, Sources: "abc", Published: "def", FenceWait: 5 * time.Second, Clean: true, Adopted: true, At: time.Unix(1, 5).UTC(),
 	}
 	b, err := want.MarshalText()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, part := range []string{`"version":1`, `"epoch":4294967295`, `"epoch_from":"1/4"`, `"confirm":"1/20"`, `"fence_wait_ms":5000`, `"server_major":17`, `"upgraded_from":"9223372036854775810"`, `"system_id":"9223372036854775809"`, `"acked":"1:9223372036854775809:2:0000000100000010:4"`} {
+	for _, part := range []string{`"version":1`, `"epoch":4294967295`, `"epoch_starts":["0/10","1/4"]`, `"confirm":"1/20"`, `"fence_wait_ms":5000`, `"server_major":17`, `"upgraded_from":"9223372036854775810"`, `"system_id":"9223372036854775809"`, `"acked":"1:9223372036854775809:2:0000000100000010:4"`} {
 		if !strings.Contains(string(b), part) {
 			t.Errorf("%s lacks %s", b, part)
 		}
@@ -43,7 +43,7 @@ func TestPositionRecordUnreadable(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []struct{ old, text string }{
-		{`{"version":1`, `version=1`}, {`"7"`, `"-7"`}, {`"0/1"`, `"0-1"`}, {`"confirm"`, `"acked":"1:2","confirm"`}, {`"confirm"`, `"settled":"1:2","confirm"`}, {`"confirm"`, `"epoch_from":"0-1","confirm"`},
+		{`{"version":1`, `version=1`}, {`"7"`, `"-7"`}, {`"0/1"`, `"0-1"`}, {`"confirm"`, `"acked":"1:2","confirm"`}, {`"confirm"`, `"settled":"1:2","confirm"`}, {`"confirm"`, `"epoch_starts":["0-1"],"confirm"`},
 	} {
 		err := s.UnmarshalText([]byte(strings.Replace(good, c.old, c.text, 1)))
 		if err == nil || !strings.Contains(err.Error(), "read the position record") {
@@ -134,7 +134,7 @@ func TestPositionRecordOfEarlierVersion(t *testing.T) {
 func TestAdoption(t *testing.T) {
 	now := time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC)
 	old := &PositionRecord{
-		Slot: "a", Generation: 9, SystemID: 1, Timeline: 3, Epoch: 3, EpochFrom: 7, Acked: Position{1, 3, 90, 0}, Confirm: 99, Producers: []int64{1, 2},
+		Slot: "a", Generation: 9, SystemID: 1, Timeline: 3, Epoch: 3, EpochStarts: []pglogrepl.LSN{7}, Acked: Position{1, 3, 90, 0}, Confirm: 99, Producers: []int64{1, 2},
 		Topics: []string{"t"}, Sources: "r",
 	}
 	want := PositionRecord{Slot: "a", Generation: 10, SystemID: 7, Timeline: 2, Epoch: 4, ServerMajor: 17, Confirm: 40, Clean: true, Adopted: true, At: now, Published: "p", Sources: "r"}

@@ -60,7 +60,7 @@ func TestEpochAfterFailover(t *testing.T) {
 		b.pg.commit("c")
 		b.sleep(30 * time.Second)
 		wantHeaders(t, b, "a 0 1", "b 3 1", "c 4 2")
-		if s := p.last(); s.Epoch != 4 || s.EpochFrom != x.End || s.Timeline != 2 {
+		if s := p.last(); s.Epoch != 4 || len(s.EpochStarts) != 1 || s.EpochStarts[0] != x.End || s.Timeline != 2 {
 			t.Errorf("the record: %+v", s)
 		}
 	})

@@ -314,7 +314,7 @@ var historyMutants = []mutant{
 	{
 		name:  "timeline-in-the-old-epoch",
 		rule:  "A session on another timeline continues the epoch.",
-		edits: []edit{{"checkpoint/epoch.go", "s.Epoch+1, from\n", "s.Epoch, from\n"}},
+		edits: []edit{{"checkpoint/epoch.go", "s.Epoch+1, starts\n", "s.Epoch, starts\n"}},
 		tests: []suite{epochs, simRestored},
 	},
 	{
@@ -326,13 +326,13 @@ var historyMutants = []mutant{
 	{
 		name:  "epoch-of-two-timelines",
 		rule:  "Two sessions on different timelines may use one epoch.",
-		edits: []edit{{"checkpoint/epoch.go", "			return epoch + 1, 0\n", "			from = 0\n"}},
+		edits: []edit{{"checkpoint/epoch.go", "			return epoch + 1, nil\n", "			starts = nil\n"}},
 		tests: []suite{epochs},
 	},
 	{
 		name:  "epoch-before-the-fork",
 		rule:  "An event from before the fork belongs to the new epoch, so its repeat is another record.",
-		edits: []edit{{"checkpoint/epoch.go", "	if commit < s.EpochFrom && s.Epoch > 0 {\n", "	if false {\n"}},
+		edits: []edit{{"checkpoint/epoch.go", "		if commit < from && epoch > 0 {\n", "		if from < 0 {\n"}},
 		tests: []suite{epochs, simRestored},
 	},
 	{
