@@ -331,7 +331,8 @@ func (st *Stream) begin(ctx context.Context) error {
 		return fail(Unavailable, op, "let postgres.url name one server, not a load balancer",
 			"the slot is active for PID %d, our walsender is %d: two connections reached two servers", slot.ActivePID, st.conn.PID())
 	}
-	st.start, st.identity.Database = slot.ConfirmedFlush, slot.DatabaseOID
+	st.start = slot.ConfirmedFlush
+	st.identity.Database = slot.DatabaseOID
 	st.identity.WALEnd = max(st.identity.WALEnd, slot.ServerLSN)
 	st.log.Debug("replication started", "slot", st.cfg.Slot, "start", st.start.String(), "system", st.identity.SystemID,
 		"timeline", st.identity.Timeline, "server", st.server.Major())
