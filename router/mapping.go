@@ -9,6 +9,7 @@ type mapping struct {
 	topic, key, id []part
 	sources        []source       // of the format's fields
 	jsonData       bool           // datacontenttype is JSON
+	commitMembers  [][]byte       // see Config.commitMembers
 	replace        *regexp.Regexp // nil: none
 	replacements   map[string]replacement
 	shape          *shape // of the newest version of the table; nil: no version is known
@@ -22,7 +23,7 @@ type replacement struct {
 
 // newMapping prepares a valid configuration.
 func newMapping(c Config) *mapping {
-	m := &mapping{config: c, replacements: map[string]replacement{}}
+	m := &mapping{config: c, replacements: map[string]replacement{}, commitMembers: c.commitMembers()}
 	if c.Topic != "" {
 		m.topic, _ = parseTemplate(c.Topic)
 	}

@@ -258,7 +258,7 @@ func TestComparison(t *testing.T) {
 		if !maps.Equal(counts.Findings, h.counts.Findings) {
 			t.Fatalf("seed %d: counts %v, want %v", seed, counts.Findings, h.counts.Findings)
 		}
-		counts.Findings, h.counts.Findings, counts.ByTopic, counts.Undecided = nil, nil, nil, nil
+		counts.Findings, h.counts.Findings, counts.ByTopic, counts.Undecided, counts.Unnamed = nil, nil, nil, nil, 0
 		if fmt.Sprint(counts) != fmt.Sprint(h.counts) {
 			t.Fatalf("seed %d: counts\n%+v, want\n%+v", seed, counts, h.counts)
 		}

@@ -104,7 +104,7 @@ func (c *Comparison) join(j *Judge) error {
 		switch kind {
 		case entryRow:
 			row := c.decodeRow(r, g.id)
-			return c.undecided(&row, j, fmt.Sprintf("more than %d rows have this id", maxRows), false)
+			return c.undecided(&row, j, fmt.Sprintf("more than %d rows have this id", maxRows), j.Young(&row))
 		case entryWaiting:
 			rec := c.decodeRecord(r, g.id)
 			g.noteWaiting(&rec, j)

@@ -309,7 +309,7 @@ func (r *run) content(topic string, key, value []byte, headers func(func(string,
 	h.SetSeed(r.seed)
 	hashPart(&h, []byte(topic))
 	hashPart(&h, key)
-	hashPart(&h, value)
+	hashPart(&h, r.Router.Stable(value))
 	for name, b := range headers {
 		if name != router.HeaderPosition {
 			hashPart(&h, []byte(name))
@@ -319,11 +319,11 @@ func (r *run) content(topic string, key, value []byte, headers func(func(string,
 	return h.Sum64()
 }
 
-// hash hashes a value. A tombstone and an empty value differ.
+// hash hashes a value, without the time of the commit, which a row does not have. A tombstone and an empty value differ.
 func (r *run) hash(value []byte) uint64 {
 	var h maphash.Hash
 	h.SetSeed(r.seed)
-	hashPart(&h, value)
+	hashPart(&h, r.Router.Stable(value))
 	return h.Sum64()
 }
 

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
+	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/decoder"
 	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
 	"github.com/outboxcdc/outboxcdc/kafka"
@@ -26,6 +28,7 @@ type order struct {
 	rows     []outboxtable.Row
 	since    []time.Time // what Spans was asked for
 	settings kafka.Retention
+	records  []kafka.Record
 }
 
 func (o *order) WALEnd() pglogrepl.LSN { return 100 }
@@ -73,8 +76,13 @@ func (o *order) Retention(context.Context, []string) (map[string]kafka.Retention
 	return map[string]kafka.Retention{"t": o.settings}, nil
 }
 
-func (o *order) ReadSpan(context.Context, *kafka.Span, func(*kafka.Record) error) error {
+func (o *order) ReadSpan(_ context.Context, _ *kafka.Span, fn func(*kafka.Record) error) error {
 	o.ask()
+	for i := range o.records {
+		if err := fn(&o.records[i]); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
@@ -204,5 +212,32 @@ func TestRefusedByKafka(t *testing.T) {
 		if got := map[bool]string{true: "skipped", false: "missing"}[res.Skipped == 1 && lost == 0 && res.Clean()]; got != c.want || res.Skipped+int64(lost) != 1 {
 			t.Errorf("%s: %s, want %s: %+v", c.name, got, c.want, res.Counts)
 		}
+	}
+}
+
+// TestCommitTimeIsNotCompared checks that a record with the time of the commit in its value is that of its row, which has only created_at.
+func TestCommitTimeIsNotCompared(t *testing.T) {
+	row := outboxRow("1", "k", `{"n": 1}`, time.Now())
+	row.Event.Begin.CommitTime = row.CreatedAt
+	a, o := newOrder(t, row)
+	cfg := router.DefaultConfig()
+	cfg.Topic, cfg.Format = "{aggregate_type}", router.FormatEnvelope
+	var err error
+	if a.Router, err = router.New(cfg); err != nil {
+		t.Fatal(err)
+	}
+	var rec router.Record
+	row.Event.Begin.CommitTime = row.CreatedAt.Add(time.Second)
+	if err := a.Router.Route(&row.Event, checkpoint.Position{SystemID: system, CommitLSN: 5}, &rec); err != nil {
+		t.Fatal(err)
+	}
+	o.records = []kafka.Record{{Key: bytes.Clone(rec.Key), Value: bytes.Clone(rec.Value), Time: time.Now()}}
+	for _, h := range rec.Headers {
+		o.records[0].Headers = append(o.records[0].Headers, router.Header{Name: h.Name, Value: bytes.Clone(h.Value)})
+	}
+	o.rows[0].Event.Begin.CommitTime = row.CreatedAt
+	a.Deep = true
+	if res, err := a.Run(t.Context(), o, o, o, t.TempDir()); err != nil || res.Delivered != 1 || !res.Clean() {
+		t.Errorf("%+v, %v", res, err)
 	}
 }

@@ -245,3 +245,18 @@ func TestAuditOldDeadLetter(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// The envelope has the time of the commit, which a row does not have.
+func TestAuditEnvelope(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	env := append(o.deduplicating(fence), "OUTBOXCDC_ROUTE_FORMAT=envelope")
+	o.startStreaming(env...)
+	o.insert("order", "k", 1, 1)
+	o.awaitRecords(1)
+	o.awaitConfirmed(o.walFlushed(), patience)
+	o.exec(`UPDATE outbox SET created_at = created_at - interval '1 minute'`)
+	if _, sum := o.audit(env, 0, "--deep"); sum.Summary.Delivered != 1 {
+		t.Errorf("%+v", sum.Summary)
+	}
+}

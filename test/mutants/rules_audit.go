@@ -9,7 +9,7 @@ var (
 	sameIDs    = suite{"./internal/audit", "^TestSameID"}
 	deleted    = suite{"./internal/audit", "^(TestDeletedByPartition|TestDeletedOfMovedRows|TestRetention|TestOldDeadLetter|TestGaps|TestUntimed)$"}
 	histories  = suite{"./internal/audit", "^TestRandomHistories$"}
-	reads      = suite{"./internal/audit", "^(TestKafkaIsReadFromTheOldestRow|TestRefusedByKafka)$"}
+	reads      = suite{"./internal/audit", "^(TestKafkaIsReadFromTheOldestRow|TestRefusedByKafka|TestCommitTimeIsNotCompared)$"}
 	recovers   = suite{"./internal/recovery", "^(TestRun|TestPoison|TestFailure|TestSet|TestWithoutPosition)$"}
 )
 
@@ -173,6 +173,12 @@ var auditMutants = []mutant{
 		rule:  "What is before the beginning of a compacted log was deleted by age.",
 		edits: []edit{{"internal/audit/deleted.go", "return r.isBefore(t, row, p.gap) || r.isBefore(t, row, p.oldest)", "return r.isBefore(t, row, p.gap)"}},
 		tests: []suite{histories},
+	},
+	{
+		name:  "audit-compares-times-of-commits",
+		rule:  "The value of a record is the same whenever its row was committed.",
+		edits: []edit{{"internal/audit/run.go", "	h.SetSeed(r.seed)\n	hashPart(&h, r.Router.Stable(value))\n", "	h.SetSeed(r.seed)\n	hashPart(&h, value)\n"}},
+		tests: []suite{reads},
 	},
 	{
 		name:  "audit-trusts-all-times",
