@@ -330,7 +330,7 @@ func testUnfitSlots(t *testing.T, d *database, major string) {
 	d.mustSetup("destroy", "--yes")
 
 	// During a recovery no slot is created, and everything else is.
-	d.exec(`DROP PUBLICATION badslot`, `SELECT pg_create_logical_replication_slot('badslot_recovery', 'pgoutput')`)
+	d.exec(`SELECT pg_create_logical_replication_slot('badslot_recovery', 'pgoutput')`)
 	_, err = d.setup("", "apply")
 	wantError(t, err, exit.Fault, "nothing was changed", "slot badslot_recovery exists", advice.RecoverAgain)
 	want(t, d.mustSetup("apply", "--no-slot"), "created publication badslot")

@@ -20,11 +20,9 @@ func TestSameAsStream(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, pgtest.ForTest(t, pgtest.Options{Major: major, Settings: serverSettings}), "types", "")
 			columns := b.wideTable()
-			b.exec(`CREATE TABLE public.heir () INHERITS (public.outbox)`)
 			b.exec(`GRANT SELECT ON public.outbox TO types`)
 			b.exec(`CREATE PUBLICATION pub FOR TABLE public.outbox WITH (publish = 'insert')`)
 			b.exec(`SELECT pg_create_logical_replication_slot('types', 'pgoutput')`)
-			b.exec(`INSERT INTO public.heir (seq) VALUES (0)`) // of another table
 			rows := b.fill(columns)
 			b.setOpposite()
 

@@ -49,8 +49,8 @@ var auditMutants = []mutant{
 		name: "audit-knows-no-fork",
 		rule: "A record whose transaction the server has lost is newer than the snapshot.",
 		edits: []edit{
-			{"internal/audit/run.go", "case !checkpoint.Holds(&r.Lineage, p):", "case false:"},
-			{"internal/audit/run.go", "case p.CommitLSN >= end:", "case false:"},
+			{"internal/audit/origin.go", "case !checkpoint.Holds(&r.Lineage, p):", "case false:"},
+			{"internal/audit/origin.go", "case p.CommitLSN >= end:", "case false:"},
 		},
 		tests: []suite{simAudit},
 	},
@@ -237,7 +237,7 @@ var auditMutants = []mutant{
 	{
 		name:  "audit-trusts-another-database",
 		rule:  "All databases of a server are one.",
-		edits: []edit{{"internal/audit/run.go", ", !rec.Origin.IsZero() && r.Database != 0 && rec.Origin.Database != r.Database:", ":"}},
+		edits: []edit{{"internal/audit/origin.go", ", !rec.Origin.IsZero() && r.Database != 0 && rec.Origin.Database != r.Database:", ":"}},
 		tests: []suite{events},
 	},
 	{
@@ -267,7 +267,7 @@ var auditMutants = []mutant{
 	{
 		name:  "audit-takes-a-command-for-the-transaction",
 		rule:  "A record that a person has sent is lost with the transaction whose position it has.",
-		edits: []edit{{"internal/audit/run.go", "case !rec.Resent && abandoned(p) != \"\":", "case abandoned(p) != \"\":"}},
+		edits: []edit{{"internal/audit/origin.go", "case !rec.Resent && abandoned(p) != \"\":", "case abandoned(p) != \"\":"}},
 		tests: []suite{events},
 	},
 	{
