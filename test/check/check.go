@@ -1,9 +1,10 @@
 // Package check decides from outside whether outboxcdc kept its promise: it compares the rows committed to the outbox
-// with the records that an independent reader found in Kafka. It knows nothing of the daemon but the record's header
-// id.
+// with the records that an independent reader found in Kafka. It knows nothing of the daemon but the record's headers
+// id and outboxcdc-position.
 //
 // Report.OK is true only if every row arrived, no other record did, first deliveries of each key are in commit order,
-// and every duplicate is identical to the first delivery. The caller collects rows and records; where that visibly went
+// and every duplicate is identical to the first delivery, except that the epoch of its position may be higher: after an
+// adoption the slot's events are sent again. The caller collects rows and records; where that visibly went
 // wrong (an id twice in the truth, offsets that do not rise) the report is not OK either.
 package check
 
@@ -12,6 +13,8 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"strconv"
+	"strings"
 )
 
 // Row is the truth about one committed row: the record that it must become.
@@ -82,6 +85,7 @@ type delivery struct {
 	id             string
 	topic, key     string
 	value, headers hash
+	epoch          uint64
 	partition      int32
 	offset         int64
 }
@@ -127,8 +131,9 @@ func (c *Checker) Add(r Record) {
 		c.noID = append(c.noID, fmt.Sprintf("%s has no single header id", at))
 		return
 	}
+	headers, epoch := withoutEpoch(r.Headers)
 	d := &delivery{
-		id: id, topic: r.Topic, key: nilOr(r.Key), value: sum(r.Value), headers: sumHeaders(r.Headers),
+		id: id, topic: r.Topic, key: nilOr(r.Key), value: sum(r.Value), headers: sumHeaders(headers), epoch: epoch,
 		partition: r.Partition, offset: r.Offset,
 	}
 	h := recordHome{topic: d.topic, key: d.key}
@@ -147,6 +152,7 @@ func (c *Checker) Add(r Record) {
 		return
 	}
 	c.repeats++
+	first.epoch = max(first.epoch, d.epoch)
 	if what := differingField(first, d); what != "" {
 		c.bad = append(c.bad, fmt.Sprintf("id %q at %s has another %s than at %s", id, at, what, where(first.topic, first.partition, first.offset)))
 	}
@@ -241,6 +247,8 @@ func differingField(a, b *delivery) string {
 		return "value"
 	case a.headers != b.headers:
 		return "headers"
+	case b.epoch < a.epoch:
+		return "epoch, a lower one,"
 	}
 	return ""
 }
@@ -269,6 +277,26 @@ func idOf(hs []Header) (id string, ok bool) {
 		id, ok = string(h.Value), true
 	}
 	return id, ok
+}
+
+// withoutEpoch returns the headers without the epoch of the position, and the epoch; 0: there is none.
+func withoutEpoch(hs []Header) ([]Header, uint64) {
+	for i, h := range hs {
+		// 2:<system id>:<database OID>:<slot>:<epoch>:<timeline>:<commit LSN>:<ordinal>
+		f := strings.Split(string(h.Value), ":")
+		if h.Name != "outboxcdc-position" || len(f) != 8 || f[0] != "2" {
+			continue
+		}
+		epoch, err := strconv.ParseUint(f[4], 10, 32)
+		if err != nil {
+			continue
+		}
+		f[4] = ""
+		hs = append([]Header(nil), hs...)
+		hs[i].Value = []byte(strings.Join(f, ":"))
+		return hs, epoch
+	}
+	return hs, 0
 }
 
 // nilOr returns b as a string in which nil and empty differ.

@@ -146,6 +146,12 @@ func TestCheck(t *testing.T) {
 			w.deliver("a4")
 		}, "FAILED: 13 rows, 14 records, 1 repeats, 2 out of order"},
 
+		{"repeats of later epochs", func(w *world) {
+			w.epochs("2:7:5:s:0:1:00AB:0", "2:7:5:s:1:1:00AB:0", "2:7:5:s:12:1:00AB:0", "2:7:5:s:12:1:00AB:0")
+		}, "ok: 13 rows, 16 records, 3 repeats"},
+		{"repeat of an earlier epoch", func(w *world) { w.epochs("2:7:5:s:3:1:00AB:0", "2:7:5:s:4:1:00AB:0", "2:7:5:s:3:1:00AB:0") }, "FAILED: 13 rows, 15 records, 2 repeats, 1 bad repeats"},
+		{"repeat of a later epoch with another position", func(w *world) { w.epochs("2:7:5:s:0:1:00AB:0", "2:7:5:s:1:1:00AB:1") }, "FAILED: 13 rows, 14 records, 1 repeats, 1 bad repeats"},
+		{"repeat of a later epoch of another slot", func(w *world) { w.epochs("2:7:5:s:0:1:00AB:0", "2:7:5:u:1:1:00AB:0") }, "FAILED: 13 rows, 14 records, 1 repeats, 1 bad repeats"},
 		{"repeat with another position", badRepeat(func(r *Record) { r.Headers[3].Value = []byte("1:7:1:0000000000000000:1") }), "FAILED: 13 rows, 14 records, 1 repeats, 1 bad repeats"},
 		{"repeat with another value", badRepeat(func(r *Record) { r.Value = []byte("other") }), "FAILED: 13 rows, 14 records, 1 repeats, 1 bad repeats"},
 		{"repeat with no value", badRepeat(func(r *Record) { r.Value = nil }), "FAILED: 13 rows, 14 records, 1 repeats, 1 bad repeats"},
@@ -211,6 +217,18 @@ func badRepeat(edit func(*Record)) func(*world) {
 	return func(w *world) {
 		rec, _ := w.record("a2")
 		edit(&rec)
+		w.add(rec)
+	}
+}
+
+// epochs gives the first record of a row the first position, and adds a repeat with each further one.
+func (w *world) epochs(first string, more ...string) {
+	rec, at := w.record("a2")
+	rec.Headers[3].Value = []byte(first)
+	w.records[at] = rec
+	for _, position := range more {
+		rec, _ = w.record("a2")
+		rec.Headers[3].Value = []byte(position)
 		w.add(rec)
 	}
 }
