@@ -29,8 +29,8 @@ type PositionRecord struct {
 	EpochStarts []pglogrepl.LSN
 	// ServerMajor is the server's major version. pg_upgrade keeps the slots of version 17 and later only. 0: an earlier version wrote this.
 	ServerMajor int
-	// UpgradedFrom is the system that the present one has replaced, by pg_upgrade or in another way, as an operator has said. 0: none. No
-	// position of that system decides about an event of SystemID.
+	// UpgradedFrom is the system that the present one has replaced, as an operator has said: pg_upgrade has upgraded it, or its rows were
+	// restored here. 0: none. No position of that system decides about an event of SystemID.
 	UpgradedFrom uint64
 	// Acked is the last event up to which Kafka has acknowledged every event. Zero: not known.
 	Acked Position
@@ -242,8 +242,25 @@ func (s *PositionRecord) Adoption(slot string, systemID uint64, timeline int32, 
 	if s != nil {
 		out.Generation = s.Generation + 1
 		out.Epoch = s.Epoch + 1
+		if s.SystemID == systemID {
+			out.UpgradedFrom = s.UpgradedFrom
+		}
 	}
 	return out
+}
+
+// Predecessors returns the systems, other than this one, whose records in Kafka may be of rows of this one: the slot was theirs before. s may
+// be nil.
+func (s *PositionRecord) Predecessors(system uint64) (systems []uint64) {
+	if s == nil {
+		return nil
+	}
+	for _, other := range []uint64{s.SystemID, s.UpgradedFrom} {
+		if other != 0 && other != system {
+			systems = append(systems, other)
+		}
+	}
+	return systems
 }
 
 // Unusable means that position records cannot be read or stored until an operator resolves the cause.
@@ -383,7 +400,7 @@ func (s *PositionRecord) OtherServer(l Lineage) string {
 func (s *PositionRecord) foreign(l Lineage) string {
 	switch {
 	case s.UpgradedFrom != 0 && s.UpgradedFrom == l.System():
-		return fmt.Sprintf("this server is system %d, which system %d has replaced, for which the position record was written", l.System(), s.SystemID)
+		return fmt.Sprintf("this server is system %d, which was replaced by system %d, for which the position record was written", l.System(), s.SystemID)
 	case s.SystemID != l.System():
 		return fmt.Sprintf("it was written for system %d, this server is system %d", s.SystemID, l.System())
 	case !descends(l, s.Timeline):
@@ -403,7 +420,7 @@ func (s *PositionRecord) Contradiction(l Lineage, start pglogrepl.LSN, altered s
 	what := s.foreign(l)
 	switch {
 	case what != "" && s.UpgradedFrom != 0 && s.UpgradedFrom == l.System():
-		remedy = "let postgres.url name the new server; if the upgrade was undone, " + remedy
+		remedy = "let postgres.url name the new server; if that was undone, " + remedy
 	case s.SystemID != l.System():
 		remedy = "if both servers are in use, give each a topic of its own in delivery.position_topic (slot adopt would stop the other server's daemon); " +
 			s.upgradeRemedy() + "if this server replaces the other in another way, " + remedy

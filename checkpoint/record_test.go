@@ -204,7 +204,7 @@ func TestUpgraded(t *testing.T) {
 	if merged.SystemID != 8 || merged.UpgradedFrom != 7 || !merged.Acked.IsZero() || merged.Confirm != 0x900 || !slices.Equal(merged.Producers, []int64{5}) {
 		t.Errorf("a late record of the old system: %+v", merged)
 	}
-	if text := remedy(merged, server{system: 7, timeline: 3, end: 0x1000}); !strings.Contains(text, "which system 8 has replaced") || strings.Contains(text, "slot adopt --upgraded") {
+	if text := remedy(merged, server{system: 7, timeline: 3, end: 0x1000}); !strings.Contains(text, "which was replaced by system 8") || strings.Contains(text, "slot adopt --upgraded") {
 		t.Error(text)
 	}
 	h := NewHistory()

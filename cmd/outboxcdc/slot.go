@@ -172,10 +172,8 @@ func (a *adopter) recordText(say func(string, ...any)) {
 	}
 	say("  The next start begins at %s. It does not deliver events that were committed before that position:\n"+
 		"  outboxcdc recover delivers those that Kafka lacks.", a.New.Confirm)
-	say("  It skips nothing: events that Kafka already has are sent again, with the same position. Later starts skip what Kafka has.")
-	if a.Reused {
-		say("  %s", recovery.PositionsReused)
-	}
+	say("  It skips nothing: events that Kafka already has are sent again, with the same id and a position of a new epoch, which consumers that\n" +
+		"  compare positions take for new. Later starts skip what Kafka has.")
 }
 
 func (a *adopter) describe(say func(string, ...any)) {

@@ -9,7 +9,7 @@ const Recover = "run outboxcdc recover: it creates the slot if that is missing o
 	"position record that the daemon needs; then start the daemon"
 
 // RecoverAgain is for a recovery that has not finished.
-const RecoverAgain = "run outboxcdc recover again: it delivers what is still missing, and creates the slot when nothing is; until then no daemon may read the slot"
+const RecoverAgain = "run the command again that has not finished, outboxcdc recover, or outboxcdc backfill with the same --where: it delivers what is still missing, and creates the slot when nothing is; until then no daemon may read the slot"
 
 // NoTable is for a slot that recover cannot help, because logical messages are the only source.
 const NoTable = "logical messages that were not delivered are lost, because no table has them: drop the slot if there is one (SELECT pg_drop_replication_slot('<slot>')), " +

@@ -34,7 +34,6 @@ type Adopted struct {
 	Confirm pglogrepl.LSN              // the slot's position
 	// Unfinished is whether a recovery had not finished, which this run ends.
 	Unfinished bool
-	Reused     bool // see [PositionsReused]
 }
 
 // Run adopts.
@@ -43,9 +42,12 @@ func (a *Adoption) Run(ctx context.Context) (*Adopted, error) {
 	if err != nil {
 		return nil, fmt.Errorf("nothing was changed: %w", err)
 	}
-	out := &Adopted{Old: s.old, Broken: s.broken, Wrong: s.wrong, Reused: s.reused, Unfinished: s.recovery != nil, Confirm: s.base().ConfirmedFlush}
+	out := &Adopted{Old: s.old, Broken: s.broken, Wrong: s.wrong, Unfinished: s.recovery != nil, Confirm: s.base().ConfirmedFlush}
 	if a.Positions != nil {
 		out.New = s.adoption(a.Slot, out.Confirm, time.Now())
+		if a.UpgradedFrom != 0 {
+			out.New.UpgradedFrom = a.UpgradedFrom
+		}
 	}
 	if a.DryRun {
 		return out, nil
@@ -85,12 +87,12 @@ func (a *Adoption) look(ctx context.Context) (*state, error) {
 	if err := a.checkUpgraded(s, base.ConfirmedFlush); err != nil || a.Positions == nil {
 		return s, err
 	}
-	before := ""
-	if s.old != nil && a.UpgradedFrom == 0 { // pg_upgrade writes the catalogs again
-		before = s.old.PublishedFor(a.Sources)
+	before := s.publishedBefore()
+	if a.UpgradedFrom != 0 { // pg_upgrade writes the catalogs again
+		before = ""
 	}
 	altered, err := s.readPublished(ctx, a.Server, before)
-	if err == nil && s.old != nil {
+	if err == nil && s.old != nil && s.broken == nil {
 		s.judgeRecord(base.ConfirmedFlush, altered)
 	}
 	return s, err

@@ -95,7 +95,7 @@ func (r *Recovery) compare(ctx context.Context) (*Found, error) {
 		f.next.Timeline = id.TimelineOf(f.next.CommitLSN)
 	}
 	job := r.Audit()
-	job.Lineage, job.Database, job.Predecessors = id, r.Server.Database(), Predecessors(r.state.old, id)
+	job.Lineage, job.Database, job.Predecessors = id, r.Server.Database(), r.state.old.Predecessors(id.SystemID)
 	job.Range, job.Count = r.Rows, f.next.CommitLSN
 	job.Progress, job.Note = r.Operator.Progress, func(s string) { r.Operator.Say("note: %s", s) }
 	job.Release, job.WALEnd = done, r.Server.WALEnd

@@ -15,14 +15,15 @@ import (
 type verdict struct {
 	sources  string // fingerprint of the settings that number events
 	identity replication.Identity
-	old      *checkpoint.PositionRecord // nil: there is no readable record
-	broken   error                      // why the newest record cannot be read
-	wrong    error                      // why a daemon would stop; nil: it would start
+	// old is the record, nil: there is no readable one. If the newest one cannot be read, it is of the earlier ones: nothing is decided by it, but
+	// the next record continues its generation and epoch.
+	old    *checkpoint.PositionRecord
+	broken error // why the newest record cannot be read
+	wrong  error // why a daemon would stop; nil: it would start
 	// published is what the publication sends now.
 	published string
 	// detached says which partition's rows may be missing, in a table that is no outbox any more; "": none is known.
 	detached string
-	reused   bool // the server is an older copy, so that LSNs are used again on the same timeline
 }
 
 // loadRecord reads the position record and the identity of the server. positions may be nil: there is no record then.
@@ -31,7 +32,7 @@ func loadRecord(ctx context.Context, server Server, positions Positions, sources
 	if positions != nil {
 		v.old, err = positions.Load(ctx)
 		if u, ok := errors.AsType[*checkpoint.Unusable](err); ok && u.Record {
-			v.old, v.broken, err = nil, u.Err, nil
+			v.broken, err = u.Err, nil
 		}
 		if err != nil {
 			return v, err
@@ -43,12 +44,8 @@ func loadRecord(ctx context.Context, server Server, positions Positions, sources
 
 // judgeSlot finds out whether a daemon would start with its slot at start, and reads the stream if that decides.
 func (v *verdict) judgeSlot(ctx context.Context, server Server, start pglogrepl.LSN) error {
-	before := ""
-	if v.old != nil {
-		before = v.old.PublishedFor(v.sources)
-	}
-	altered, err := v.readPublished(ctx, server, before)
-	if err != nil || v.old == nil {
+	altered, err := v.readPublished(ctx, server, v.publishedBefore())
+	if err != nil || v.old == nil || v.broken != nil {
 		return err
 	}
 	v.judgeRecord(start, altered)
@@ -58,15 +55,22 @@ func (v *verdict) judgeSlot(ctx context.Context, server Server, start pglogrepl.
 	}
 	other, err := server.OtherHistory(ctx, acked, tx, start)
 	if other != nil {
-		v.wrong, v.reused = other, true
+		v.wrong = other
 	}
 	return err
+}
+
+// publishedBefore is what the publication sent according to the record; "": that is not known.
+func (v *verdict) publishedBefore() string {
+	if v.old == nil || v.broken != nil {
+		return ""
+	}
+	return v.old.PublishedFor(v.sources)
 }
 
 // judgeRecord compares the record with the slot at start.
 func (v *verdict) judgeRecord(start pglogrepl.LSN, altered string) {
 	v.wrong = v.old.Contradiction(v.identity, start, altered)
-	v.reused = checkpoint.Holds(v.identity, v.old.Acked) && v.old.Acked.CommitLSN >= v.identity.WALEnd
 }
 
 // readPublished reads what the publication sends now, and returns how that differs from before; "": it does not, or before is "". Rows that
@@ -81,29 +85,5 @@ func (v *verdict) readPublished(ctx context.Context, server Server, before strin
 // adoption is the record with which the next session starts at confirm.
 func (v *verdict) adoption(slot string, confirm pglogrepl.LSN, now time.Time) checkpoint.PositionRecord {
 	id := v.identity
-	record := v.old.Adoption(slot, id.SystemID, id.Timeline, id.Major, confirm, v.published, v.sources, now)
-	switch {
-	case v.old == nil:
-	case v.old.SystemID != id.SystemID:
-		record.UpgradedFrom = v.old.SystemID
-	default:
-		record.UpgradedFrom = v.old.UpgradedFrom
-	}
-	return record
+	return v.old.Adoption(slot, id.SystemID, id.Timeline, id.Major, confirm, v.published, v.sources, now)
 }
-
-// Predecessors are the systems of which a position record says that their slot was this one.
-func Predecessors(old *checkpoint.PositionRecord, id replication.Identity) (systems []uint64) {
-	if old == nil {
-		return nil
-	}
-	for _, system := range []uint64{old.SystemID, old.UpgradedFrom} {
-		if system != 0 && system != id.SystemID {
-			systems = append(systems, system)
-		}
-	}
-	return systems
-}
-
-// PositionsReused is what follows from a restore of an older copy without a new timeline.
-const PositionsReused = "New events get positions that were used before. Consumers that compare positions must forget the positions they keep."

@@ -63,11 +63,7 @@ func (r *Recovery) look(ctx context.Context) (err error) {
 	case s.usable():
 		return s.judgeSlot(ctx, r.Server, s.daemon.ConfirmedFlush)
 	}
-	before := ""
-	if s.old != nil {
-		before = s.old.PublishedFor(r.Sources)
-	}
-	_, err = s.readPublished(ctx, r.Server, before)
+	_, err = s.readPublished(ctx, r.Server, s.publishedBefore())
 	return err
 }
 
@@ -199,9 +195,6 @@ func (r *Recovery) finish(ctx context.Context) error {
 			return fmt.Errorf("write the position record: %w", err)
 		}
 		r.Operator.Say("position record written: the daemon continues at %s", record.Confirm)
-		if s.reused {
-			r.Operator.Say("%s", PositionsReused)
-		}
 	}
 	if err := release(ctx, r.Server, s); err != nil {
 		return err
@@ -237,6 +230,9 @@ func (r *Recovery) recordToWrite(ctx context.Context) (*checkpoint.PositionRecor
 			"or continue without its rows with outboxcdc slot adopt", s.detached))
 	}
 	record := s.adoption(r.Slot, s.base().ConfirmedFlush, time.Now())
+	if s.old != nil && s.old.SystemID != record.SystemID { // the operator has said that this server replaces that one
+		record.UpgradedFrom = s.old.SystemID
+	}
 	return &record, nil
 }
 

@@ -18,7 +18,6 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
 	"github.com/outboxcdc/outboxcdc/internal/peek"
-	"github.com/outboxcdc/outboxcdc/internal/recovery"
 	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/kafka/sender"
 	"github.com/outboxcdc/outboxcdc/relay"
@@ -353,7 +352,7 @@ func (t *Servers) RunAudit(ctx context.Context, a *audit.Audit) (*audit.Result, 
 		if err != nil {
 			a.Note("the position record cannot be read, so it is not known whether this server has replaced another one: " + err.Error())
 		}
-		a.Predecessors = recovery.Predecessors(old, t.identity)
+		a.Predecessors = old.Predecessors(t.identity.SystemID)
 	}
 	return a.Run(ctx, t.snapshot, t, t.client, "")
 }

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -114,15 +113,4 @@ func (o *outbox) restoreWithoutArchive(older string) {
 	must(o.t, o.pg.AppendConf("restore_command = 'false'"))
 	must(o.t, o.pg.StartAgain(ctx))
 	o.awaitPromoted()
-}
-
-func (o *outbox) awaitPromoted() {
-	o.t.Helper()
-	await(o.t, patience, "the recovery to end", func() error {
-		var recovers bool
-		if err := o.admin.scan("SELECT pg_is_in_recovery()", &recovers); err != nil || recovers {
-			return errors.Join(err, errors.New("it is in recovery"))
-		}
-		return nil
-	})
 }

@@ -128,7 +128,8 @@ func TestRecoverInvisibleCommit(t *testing.T) {
 	}
 }
 
-// Kafka has deleted all records of a partition: rows that are older than the retention may have had one.
+// Kafka has deleted all records of a topic: rows that are older than the retention may have had one. They are not judged, and nothing is adopted
+// before an operator has decided about them.
 func TestRecoverEmptiedTopic(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
@@ -139,23 +140,34 @@ func TestRecoverEmptiedTopic(t *testing.T) {
 	r.term()
 	o.deleteRecords(o.topic("order"), 3)
 	o.exec(`UPDATE outbox SET created_at = now() - interval '9 days'`)
-	if out := o.recoverUnjudged(env); !strings.Contains(out, "0 rows are missing") || !strings.Contains(out, "5 older rows are not among them") {
-		t.Errorf("recover prints:\n%s", out)
+	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+	record := o.newestRecord()
+	for _, args := range [][]string{{"recover", "--dry-run"}, {"recover", "--yes"}} {
+		out, notes, code := o.runBinary(env, args...)
+		for _, want := range []string{": 0 rows are missing", "5 rows are not judged", o.topic("order") + ": 5 rows, first ", "Kafka may have deleted its record", "--unjudged=leave"} {
+			if code != 1 || !strings.Contains(out+notes, want) {
+				t.Errorf("%v: exit code %d, no %q:\n%s%s", args, code, want, out, notes)
+			}
+		}
+		if n := slots(o); n != 0 || o.newestRecord() != record {
+			t.Errorf("%v: %d slots, position record %s, before %s", args, n, o.newestRecord(), record)
+		}
 	}
 	out, notes, code := o.runBinary(env, "audit")
-	if code != 1 || strings.Contains(out, "nothing is missing") || !strings.Contains(out, "5 rows are not judged") {
+	if code != 1 || !strings.Contains(out, "5 rows are not judged") { // there is no slot
 		t.Errorf("audit: exit code %d:\n%s%s", code, out, notes)
 	}
-}
-
-// recoverUnjudged runs a dry run while nothing is known to be missing.
-func (o *outbox) recoverUnjudged(env []string) string {
-	o.t.Helper()
-	out, notes, code := o.runBinary(env, "recover", "--dry-run")
-	if code != 0 {
-		o.t.Errorf("recover --dry-run: exit code %d\n%s%s", code, out, notes)
+	o.start(env...).awaitStop(patience, 79, "outboxcdc recover")
+	if out := o.recover(env, 0, "--unjudged=leave"); !strings.Contains(out, "position record written") {
+		t.Errorf("recover --unjudged=leave prints:\n%s", out)
 	}
-	return out + notes
+	o.startStreaming(env...)
+	o.insert("order", "k", 6, 1)
+	o.awaitRecords(6)
+	o.awaitConfirmed(o.walFlushed(), patience)
+	if n := len(o.readAll()); n != 1 {
+		t.Errorf("%d records, want that of the new row", n)
+	}
 }
 
 // A backfill of some rows that was interrupted is continued with the same rows: the other rows may have been sent without an id.

@@ -77,7 +77,12 @@ func recoverOlderCopy(t *testing.T, c restoreCase) {
 		o.start(env...).awaitStop(patience, 79, c.refuses, "outboxcdc recover")
 	}
 
-	out := o.recover(env, 0)
+	var args []string
+	if !c.grows { // nothing says yet that it is another history: the stream does
+		o.refusesOtherServer(env)
+		args = []string{"--this-server"}
+	}
+	out := o.recover(env, 0, args...)
 	t.Log(out)
 	sent := map[bool]string{true: ": 0 rows are missing", false: "15 records sent"}[c.slot]
 	for _, want := range []string{sent, "start the daemon"} {
@@ -87,9 +92,6 @@ func recoverOlderCopy(t *testing.T, c restoreCase) {
 	}
 	if written := strings.Contains(out, "position record written"); written != (c.refuses != "") {
 		t.Errorf("recover has written a position record: %t:\n%s", written, out)
-	}
-	if used := strings.Contains(out, "positions that were used before"); used == c.timeline {
-		t.Errorf("recover says that positions are used again: %t, want %t:\n%s", used, !c.timeline, out)
 	}
 	r = o.startStreaming(env...)
 	o.insert("order", "new", 16, 10)
@@ -186,7 +188,8 @@ func TestRecoverDump(t *testing.T) {
 	o.exec(`INSERT INTO outbox OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::outbox, $1::json)`, dump)
 	o.exec(`SELECT setval(pg_get_serial_sequence('outbox', 'seq'), (SELECT max(seq) FROM outbox))`)
 	o.start(env...).awaitStop(patience, 79, "no logical slot of that name", "outboxcdc recover")
-	if out := o.recover(env, 0); !strings.Contains(out, "\n10 records sent") || !strings.Contains(out, "position record written") {
+	o.refusesOtherServer(env)
+	if out := o.recover(env, 0, "--this-server"); !strings.Contains(out, "\n10 records sent") || !strings.Contains(out, "position record written") {
 		t.Errorf("recover prints:\n%s", out)
 	}
 	o.startStreaming(env...)
@@ -196,6 +199,28 @@ func TestRecoverDump(t *testing.T) {
 		t.Errorf("%+v", sum.Summary)
 	}
 	o.outcome("the daemon stops with 79 and starts after `recover`")
+}
+
+// refusesOtherServer expects that recover asks whether this server replaces that of the position record, that --yes is no answer, and that nothing is
+// changed.
+func (o *outbox) refusesOtherServer(env []string) {
+	o.t.Helper()
+	record, records, slots := o.newestRecord(), len(o.readAll()), o.slotsNow()
+	out := o.recover(env, 1)
+	for _, want := range []string{"the position record of slot " + o.name + " may be of another server, which is in use: ", "nothing was changed", "--this-server"} {
+		if !strings.Contains(out, want) {
+			o.t.Errorf("recover does not print %q:\n%s", want, out)
+		}
+	}
+	if o.newestRecord() != record || len(o.readAll()) != records || o.slotsNow() != slots {
+		o.t.Errorf("recover has changed something: slots %q, before %q:\n%s", o.slotsNow(), slots, out)
+	}
+}
+
+// slotsNow describes the daemon's slot and the recovery slot.
+func (o *outbox) slotsNow() string {
+	o.t.Helper()
+	return o.query(`SELECT coalesce(string_agg(slot_name || ' ' || confirmed_flush_lsn, ', ' ORDER BY slot_name), '') FROM pg_replication_slots WHERE starts_with(slot_name, '` + o.name + `')`)
 }
 
 // ids returns the ids of all rows.
@@ -245,6 +270,12 @@ func (o *outbox) putBack(older string, timeline bool) {
 	must(o.t, o.pg.AppendConf("restore_command = 'cp "+lost+"/pg_wal/%f %p'", "recovery_target_name = 'kept'", "recovery_target_action = 'promote'"))
 	must(o.t, os.WriteFile(o.pg.DataDir+"/recovery.signal", nil, 0o644))
 	must(o.t, o.pg.StartAgain(ctx))
+	o.awaitPromoted()
+}
+
+// awaitPromoted waits until the server is a primary.
+func (o *outbox) awaitPromoted() {
+	o.t.Helper()
 	await(o.t, patience, "the recovery to end", func() error {
 		var recovers bool
 		if err := o.admin.scan("SELECT pg_is_in_recovery()", &recovers); err != nil || recovers {

@@ -139,7 +139,7 @@ func TestRecoverBesideSupervisedDaemon(t *testing.T) {
 			t.Run(verb+"/"+mode, func(t *testing.T) {
 				t.Parallel()
 				o := newOutbox(t, options{})
-				o.proves("F118", "`%s` while an orchestrator starts the daemon again and again and the application writes, %s", verb, mode)
+				o.proves("F97", "`%s` while an orchestrator starts the daemon again and again and the application writes, %s", verb, mode)
 				env := append(o.modes()[mode], "OUTBOXCDC_OUTBOX_ORDER=n", "OUTBOXCDC_POISON_ON_STOP=hold")
 				o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
 				n := 1

@@ -38,9 +38,10 @@ func TestSlotDroppedWhileDown(t *testing.T) {
 	o.outcome("exit 79 at each start, the slot is not recreated")
 }
 
+// slots returns how many there are of the daemon's slot and the recovery slot.
 func slots(o *outbox) (n int) {
 	o.t.Helper()
-	must(o.t, o.admin.scan(`SELECT count(*) FROM pg_replication_slots WHERE slot_name = '`+o.name+`'`, &n))
+	must(o.t, o.admin.scan(`SELECT count(*) FROM pg_replication_slots WHERE slot_name IN ('`+o.name+`', '`+o.name+`_recovery')`, &n))
 	return n
 }
 

@@ -1,0 +1,219 @@
+package integration
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/outboxcdc/outboxcdc/test/pgtest"
+)
+
+// delivered counts the records of each key in the topic "order".
+func (o *outbox) delivered() map[string]int {
+	o.t.Helper()
+	n := map[string]int{}
+	for _, r := range o.readAll() {
+		n[string(r.Key)]++
+	}
+	return n
+}
+
+// Two databases of one server share a topic, and have the same ids, from sequences. Each command sees the records of its own database only.
+func TestRecoverTwoDatabases(t *testing.T) {
+	t.Parallel()
+	for _, verb := range []string{"backfill", "recover"} {
+		t.Run(verb, func(t *testing.T) {
+			t.Parallel()
+			a := newOutbox(t, options{})
+			b := newOutbox(t, options{pg: a.pg})
+			for _, o := range []*outbox{a, b} {
+				o.numbered()
+			}
+			envA := a.deduplicating(fence)
+			ra := a.startStreaming(envA...)
+			a.insert("order", "a-key", 1, 20)
+			a.awaitArrived(patience)
+			ra.term()
+			b.exec(`SELECT pg_drop_replication_slot($1)`, b.name)
+			b.insert("order", "b-key", 1, 20)
+			envB := append(b.deduplicating(fence), "OUTBOXCDC_ROUTE_TOPIC="+a.name+".{aggregate_type}")
+			out, notes, code := b.runBinary(envB, verb, "--yes")
+			if code != 0 || !strings.Contains(out, "\n20 records sent") {
+				t.Errorf("%s: exit code %d\n%s%s", verb, code, out, notes)
+			}
+			if got, want := a.delivered(), map[string]int{"a-key": 20, "b-key": 20}; !maps.Equal(got, want) {
+				t.Errorf("records by key: %v, want %v", got, want)
+			}
+			for name, x := range map[string]struct {
+				o   *outbox
+				env []string
+			}{"a": {a, envA}, "b": {b, envB}} {
+				if out := x.o.recover(x.env, 0); !strings.Contains(out, ": 0 rows are missing") {
+					t.Errorf("recover of database %s prints:\n%s", name, out)
+				}
+				if _, sum := x.o.audit(x.env, 0); sum.Summary.Delivered != 20 {
+					t.Errorf("audit of database %s: %+v", name, sum.Summary)
+				}
+			}
+		})
+	}
+}
+
+// Another service's poller has written records to the topic whose header id is from a sequence of its own.
+func TestRecoverForeignIDs(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	o.numbered()
+	env := o.deduplicating(fence)
+	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+	o.insert("order", "ours", 1, 20)
+	var records []*kgo.Record
+	for i := range 20 {
+		records = append(records, &kgo.Record{
+			Topic: o.topic("order"), Key: []byte("theirs"), Value: []byte(`{}`), Headers: []kgo.RecordHeader{{Key: "id", Value: fmt.Append(nil, i+1)}},
+		})
+	}
+	o.produce(records...)
+	out, notes, code := o.runBinary(env, "backfill", "--yes")
+	if code != 0 || !strings.Contains(out, "\n20 records sent") {
+		t.Errorf("backfill: exit code %d\n%s%s", code, out, notes)
+	}
+	if got, want := o.delivered(), map[string]int{"ours": 20, "theirs": 20}; !maps.Equal(got, want) {
+		t.Errorf("records by key: %v, want %v", got, want)
+	}
+	if out := o.recover(env, 0); !strings.Contains(out, ": 0 rows are missing") {
+		t.Errorf("recover prints:\n%s", out)
+	}
+}
+
+// A restore or a lossy failover begins a new timeline, and its sequence gives the ids of lost events to new ones. The records of the lost
+// history prove nothing about the new rows: each of them is sent, whatever its key.
+func TestRecoverIDsUsedAgain(t *testing.T) {
+	for _, archive := range []bool{true, false} {
+		for _, mode := range []string{"deduplicated", "at_least_once"} {
+			t.Run(fmt.Sprintf("archive=%t/%s", archive, mode), func(t *testing.T) {
+				t.Parallel()
+				recoverIDsUsedAgain(t, archive, mode)
+			})
+		}
+	}
+}
+
+// recoverIDsUsedAgain restores a copy: with the archive up to the last event that was kept, where the sequence is ahead by what the WAL has
+// logged, or as it is.
+func recoverIDsUsedAgain(t *testing.T, archive bool, mode string) {
+	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"wal_keep_size": "512MB"})})
+	o.numbered()
+	env := o.modes()[mode]
+	r := o.startStreaming(env...)
+	o.insert("order", "k", 1, 40)
+	o.awaitArrived(patience)
+	r.term()
+	older := o.copyServer()
+	if archive {
+		o.exec(`SELECT pg_create_restore_point('kept')`)
+	}
+	r = o.startStreaming(env...)
+	o.insert("order", "k", 101, 30) // the keys of the new rows, and others
+	o.insert("order", "lost", 131, 30)
+	o.awaitArrived(patience)
+	o.awaitConfirmed(o.walFlushed(), patience)
+	r.term()
+	if archive {
+		o.putBack(older, true)
+	} else {
+		o.putBackAlone(older)
+	}
+	o.exec(`SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots`)
+	o.insert("order", "k", 201, 40)
+	o.insert("order", "new", 241, 20)
+	var again int
+	must(t, o.admin.scan(`SELECT count(*) FROM outbox WHERE n > 200 AND id <= 100`, &again))
+	if again < 20 {
+		t.Fatalf("%d ids are used again, so this proves little", again)
+	}
+	out, notes, code := o.runBinary(env, "recover", "--yes", "--this-server")
+	if code != 0 || !strings.Contains(out, "\n60 records sent") {
+		t.Errorf("recover: exit code %d\n%s%s", code, out, notes)
+	}
+	if out := o.recover(env, 0, "--this-server"); !strings.Contains(out, ": 0 rows are missing") {
+		t.Errorf("a second run prints:\n%s", out)
+	}
+	o.startStreaming(env...)
+	o.insert("order", "new", 261, 5)
+	o.awaitRecords(40 + 60 + 60 + 5)
+	o.awaitConfirmed(o.walFlushed(), patience)
+	got := o.numbers()
+	for n := range 65 {
+		if got[201+n] != 1 {
+			t.Errorf("event %d of the new history has %d records", 201+n, got[201+n])
+		}
+	}
+}
+
+// numbers counts the records of each n.
+func (o *outbox) numbers() map[int]int {
+	o.t.Helper()
+	got := map[int]int{}
+	for _, r := range o.readAll() {
+		var v struct{ N int }
+		must(o.t, json.Unmarshal(r.Value, &v))
+		got[v.N]++
+	}
+	return got
+}
+
+// putBackAlone replaces the data directory by a copy, without the WAL that was written since, and begins a new timeline.
+func (o *outbox) putBackAlone(older string) {
+	o.t.Helper()
+	ctx := testContext(o.t)
+	_, err := o.pg.Stop(ctx, pgtest.Fast)
+	must(o.t, err)
+	o.admin.close()
+	o.shell("mv", o.pg.DataDir, o.pg.DataDir+".lost")
+	o.shell("mv", older, o.pg.DataDir)
+	must(o.t, os.WriteFile(o.pg.DataDir+"/recovery.signal", nil, 0o644))
+	must(o.t, o.pg.AppendConf("restore_command = 'false'"))
+	must(o.t, o.pg.StartAgain(ctx))
+	o.awaitPromoted()
+}
+
+// The table was emptied and its sequence begins again: rows of other keys are missing; those whose key has a record with their id are not
+// judged, because such a row may have been updated after its delivery.
+func TestRecoverAfterTruncate(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	o.numbered()
+	env := o.deduplicating(fence)
+	r := o.startStreaming(env...)
+	o.insert("order", "k", 1, 6)
+	o.awaitArrived(patience)
+	r.term()
+	o.exec(`TRUNCATE outbox RESTART IDENTITY`)
+	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+	o.insert("order", "k", 101, 3)
+	o.insert("order", "x", 201, 3)
+	out := o.recover(env, 1)
+	for _, want := range []string{"3 rows are missing", "3 rows are not judged", "\n3 records sent", "--unjudged=send"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("recover does not print %q:\n%s", want, out)
+		}
+	}
+	o.start(env...).awaitStop(patience, 79, o.name+"_recovery")
+	if out := o.recover(env, 0, "--unjudged=send"); !strings.Contains(out, "\n3 records sent") {
+		t.Errorf("recover --unjudged=send prints:\n%s", out)
+	}
+	o.startStreaming(env...)
+	o.awaitConfirmed(o.walFlushed(), patience)
+	got := o.numbers()
+	for _, n := range []int{101, 102, 103, 201, 202, 203} {
+		if got[n] != 1 {
+			t.Errorf("event %d has %d records", n, got[n])
+		}
+	}
+}
