@@ -13,7 +13,7 @@ import (
 // withMessages returns a configuration in which messages are events, and makes them events for the relay of the bench.
 func withMessages(b *bench) {
 	b.Helper()
-	b.relay.router, b.relay.cfg.MessagePrefix = simRouter(nil), messagePrefix
+	b.relay.router, b.relay.cfg.MessagePrefix = simRouter(nil, "produce"), messagePrefix
 }
 
 // TestMessagesBesideRows: messages and rows of a transaction are numbered together. An interrupted transaction resumes at the right

@@ -76,7 +76,7 @@ func (w *world) beginAudit() *SimAudit {
 	w.mu.Lock()
 	a := &SimAudit{
 		simReader: simReader{p: &process{w: w, n: 500 + len(w.audits), dead: make(chan struct{})}, restarts: -1},
-		Router:    simRouter(w.kafka.now.routes), Poison: w.cfg.Poison, Deep: !w.deduplicates(),
+		Router:    w.router(w.kafka.now.routes), Poison: w.cfg.Poison, Deep: !w.deduplicates(),
 		watched: map[*event]*watch{}, gone: map[*event]bool{}, found: map[string]map[*event]bool{}, over: make(chan struct{}),
 	}
 	a.answers = a.observe

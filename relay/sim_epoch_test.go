@@ -73,6 +73,8 @@ func (f *flight) consume() {
 	was := checkpoint.FormatHeader(mark.pos, mark.Origin)
 	switch {
 	case w.back:
+	case e.stored > 0 && isNew && e.before: // as documented: an adoption skips nothing, and begins a new epoch
+		e.before = false
 	case e.stored > 0 && isNew:
 		w.fail("event %d is repeated, and a consumer takes it for new: %s after %s", e.id, checkpoint.FormatHeader(f.header.pos, f.header.Origin), was)
 	case e.stored == 0 && (!isNew || f.header.Epoch < mark.Epoch):

@@ -94,8 +94,10 @@ type event struct {
 	key       string
 	value     string
 	created   time.Time
-	lost      bool // Kafka has lost its records
-	recovered bool // sent by recover
+	stamp     time.Time // the time of its records; zero: that at which they are stored
+	lost      bool      // Kafka has lost its records
+	recovered bool      // sent by recover
+	before    bool      // an adoption has begun a new epoch since it was stored
 	poison    poisonKind
 	alone     bool // large: it must be sent alone
 	skipped   bool // by an operator's decision, or by the policy of its cause
@@ -163,6 +165,9 @@ func (pg *simPG) write(wr *writer, copied bool, poison poisonKind) *event {
 	e := &event{id: len(pg.events), order: -1, lane: lane, key: string([]byte{'k', byte('0' + lane%2), byte('a' + w.IntN(3))}), poison: poison}
 	e.value = fmt.Sprintf("payload of %d", e.id)
 	e.created = time.Now().Add(pg.skew).Truncate(time.Microsecond)
+	if w.stamped {
+		e.stamp = e.created.Add(-time.Duration(e.id%5) * 24 * time.Hour)
+	}
 	if e.message = e.id%7 == 3 && !w.audited; e.message { // without a draw, so that known seeds keep their runs
 		e.value = fmt.Sprintf(`"payload of %d"`, e.id)
 		w.reached[byMessage] = true

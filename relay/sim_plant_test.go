@@ -120,5 +120,8 @@ func (k *simRecords) putStranger(at simPartition, r *simRecord) {
 		k.records, k.copies = map[simPartition][]*simRecord{}, map[*event]int{}
 	}
 	r.kept, r.Time, r.Offset = true, time.Now(), int64(len(k.records[at]))
+	if r.e != nil && !r.e.stamp.IsZero() {
+		r.Time = r.e.stamp
+	}
 	k.records[at] = append(k.records[at], r)
 }

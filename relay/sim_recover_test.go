@@ -50,6 +50,7 @@ const SimFence = simFence
 type recovered struct {
 	at     simPartition
 	record *simRecord
+	header simHeader
 }
 
 // beginRecover begins a run.
@@ -57,7 +58,7 @@ func (w *world) beginRecover() *SimRecover {
 	w.mu.Lock()
 	r := &SimRecover{
 		simReader: simReader{p: &process{w: w, n: 700 + w.recovers, dead: make(chan struct{})}, restarts: -1},
-		Router:    simRouter(w.kafka.now.routes), Poison: w.cfg.Poison, Deduplicated: w.deduplicates(), over: make(chan struct{}),
+		Router:    w.router(w.kafka.now.routes), Poison: w.cfg.Poison, Deduplicated: w.deduplicates(), over: make(chan struct{}),
 	}
 	w.recovers++
 	w.see(r.p, "recovers", 0, 0)
@@ -215,7 +216,7 @@ func (r *SimRecover) OtherHistory(context.Context, checkpoint.Position, checkpoi
 }
 
 // Database is the OID of the database.
-func (r *SimRecover) Database() uint32 { return 5 }
+func (r *SimRecover) Database() uint32 { return simDatabase }
 
 // Load returns the position record.
 func (r *SimRecover) Load(ctx context.Context) (*checkpoint.PositionRecord, error) {
@@ -240,6 +241,9 @@ func (r *SimRecover) Save(ctx context.Context, rec checkpoint.PositionRecord) er
 	}
 	w.see(r.p, "position", uint64(rec.Confirm), rec.Generation)
 	w.kafka.saved, w.adopted = append(w.kafka.saved, rec), time.Now()
+	for _, e := range w.pg.events {
+		e.before = e.stored > 0
+	}
 	w.mu.Unlock()
 	r.p.spend(ctx, readRecords, 3*time.Millisecond)
 	return ctx.Err()
@@ -274,7 +278,7 @@ func (r *SimRecover) Send(ctx context.Context, rec *router.Record) error {
 	}
 	w.judgeRecovered(r, rec)
 	w.recovering = true
-	r.flying = append(r.flying, &recovered{w.kafka.now.of(e.lane), w.copied(e, rec)})
+	r.flying = append(r.flying, &recovered{w.kafka.now.of(e.lane), w.copied(e, rec), w.headerOf(e, rec)})
 	full := len(r.flying) >= 4
 	w.mu.Unlock()
 	if full {
@@ -330,6 +334,13 @@ func (f *recovered) land(p *process) {
 		w.fail("%s sends event %d, which Kafka has", p, e.id)
 	}
 	e.recovered = true
+	mark := &w.headers.marks[e.lane]
+	if w.deduplicates() && !w.back && !f.header.isNew(*mark) {
+		w.fail("event %d is recovered, and a consumer drops it: %s after %s", e.id, checkpoint.FormatHeader(f.header.pos, f.header.Origin), checkpoint.FormatHeader(mark.pos, mark.Origin))
+	}
+	if w.deduplicates() {
+		*mark = f.header
+	}
 	for _, h := range f.record.Headers {
 		if h.Name == router.HeaderPosition {
 			w.positions[string(h.Value)] = strconv.Itoa(e.id)

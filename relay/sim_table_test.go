@@ -226,7 +226,7 @@ func (s *SimSnapshot) Rows(ctx context.Context, _ int, _ outboxtable.Range, fn f
 	s.r.p.w.mu.Unlock()
 	for i := range s.rows {
 		row := &s.rows[i]
-		if err := fn(&outboxtable.Row{Event: decoder.Event{Relation: rowRelation, Values: row.values}, CreatedAt: row.created}); err != nil {
+		if err := fn(&outboxtable.Row{Event: decoder.Event{Relation: rowRelation, Values: row.values, Begin: decoder.Begin{CommitTime: row.e.stamp}}, CreatedAt: row.created}); err != nil {
 			return err
 		}
 	}

@@ -46,6 +46,7 @@ type world struct {
 
 	dead      bool // poison goes to the dead-letter topic
 	audited   bool // audits run
+	stamped   bool // the settings give records a time of their own
 	failovers bool // standbys are promoted
 	audits    []*SimAudit
 	// of runs of recover
@@ -87,6 +88,7 @@ func newWorld(o simOptions) *world {
 	w.pg, w.kafka = newSimPG(w), newSimKafka(w)
 	if w.audited {
 		w.pg.standby, w.pg.lazy = w.IntN(2) == 0, w.IntN(2) == 0
+		w.stamped = w.seed%3 == 0
 	}
 	return w
 }
@@ -318,7 +320,7 @@ func (w *world) start() *process {
 	w.procs = append(w.procs, p)
 	w.see(p, "starts", 0, 0)
 	w.mu.Unlock()
-	p.relay = New(w.cfg, &simSource{p}, &simBrokers{p}, simRouter(p.placement.routes), w.met, slog.New(&simLog{p}))
+	p.relay = New(w.cfg, &simSource{p}, &simBrokers{p}, w.router(p.placement.routes), w.met, slog.New(&simLog{p}))
 	p.relay.jitter = rand.New(rand.NewPCG(w.seed, uint64(p.n)<<32)).Int64N
 	var ctx context.Context
 	ctx, p.cancel = context.WithCancel(context.Background())
@@ -338,8 +340,17 @@ func (w *world) start() *process {
 	return p
 }
 
-func simRouter(routes map[string]string) *router.Router {
+// router returns the router of a process. Columns are texts here, so that the setting for the commit's time stands for one that names a column.
+func (w *world) router(routes map[string]string) *router.Router {
+	if w.stamped {
+		return simRouter(routes, router.TimestampCommit)
+	}
+	return simRouter(routes, router.TimestampProduce)
+}
+
+func simRouter(routes map[string]string, timestamp string) *router.Router {
 	cfg := router.DefaultConfig()
+	cfg.Timestamp = timestamp
 	cfg.Topic, cfg.Topics = "{aggregate_type}", routes
 	messages := cfg
 	messages.Messages = true

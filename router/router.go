@@ -63,6 +63,11 @@ func New(sources ...Config) (*Router, error) {
 	return r, nil
 }
 
+// SetsTimes reports whether records of a source have a time of their own, which may be far from the time at which they are sent.
+func (r *Router) SetsTimes() bool {
+	return slices.ContainsFunc(r.mappings, func(m *mapping) bool { return m.config.Timestamp != "" && m.config.Timestamp != TimestampProduce })
+}
+
 // Bind finds the configured columns in a version of a relation. Route calls it for the first event; calling it when the relation is
 // announced finds a missing column earlier. The error is a *MissingColumnError.
 func (r *Router) Bind(rel *decoder.Relation) error {

@@ -68,7 +68,7 @@ func (r *run) readSettings(ctx context.Context, topics []string) error {
 		t := r.topicLog(name)
 		t.Retention = known[name]
 		_, t.isKnown = known[name]
-		t.stamped = r.WholeLogs && !t.Appended && name != r.Poison.Topic
+		t.stamped = r.Router.SetsTimes() && !t.Appended && name != r.Poison.Topic
 	}
 	return nil
 }
@@ -76,7 +76,7 @@ func (r *run) readSettings(ctx context.Context, topics []string) error {
 // noteUse notes that the daemon has sent to a partition: from then on it knew at least that many partitions. Records that a person has sent
 // do not tell what the daemon knew, and the time of a record tells nothing if a column sets it.
 func (r *run) noteUse(rec *Record) {
-	if rec.Dead != "" || rec.Resent || r.WholeLogs || rec.Position.IsZero() || rec.Position.SystemID != r.Lineage.SystemID {
+	if rec.Dead != "" || rec.Resent || r.Router.SetsTimes() || rec.Position.IsZero() || rec.Position.SystemID != r.Lineage.SystemID {
 		return
 	}
 	t := r.topicLog(rec.Topic)

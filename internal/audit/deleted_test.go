@@ -12,6 +12,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/router"
 )
 
 // deletedFrom is a run in which Kafka has deleted all records of some of six partitions. The daemon has sent to partition p at used[p].
@@ -22,7 +23,7 @@ func deletedFrom(t *testing.T, emptied []int32, used map[int32]time.Time) *run {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	r := &run{Audit: &Audit{Lineage: replication.Identity{SystemID: system}}, c: c, logs: map[string]*topicLog{}, partitioner: kafka.NewPartitioner(), readAt: time.Unix(2_000_000, 0)}
+	r := &run{Audit: &Audit{Lineage: replication.Identity{SystemID: system}, Router: stamping(t, false)}, c: c, logs: map[string]*topicLog{}, partitioner: kafka.NewPartitioner(), readAt: time.Unix(2_000_000, 0)}
 	r.topicLog("t").Retention, r.topicLog("t").isKnown = kafka.Retention{Delete: true, Time: time.Hour, Bytes: -1}, true
 	for p := range int32(6) {
 		s := kafka.Span{Topic: "t", Partition: p, End: 10}
@@ -33,6 +34,20 @@ func deletedFrom(t *testing.T, emptied []int32, used map[int32]time.Time) *run {
 	}
 	for p, at := range used {
 		r.noteUse(&Record{Topic: "t", Partition: p, Time: at, Position: checkpoint.Position{SystemID: system, CommitLSN: 100}})
+	}
+	return r
+}
+
+// stamping returns a router. It may give records a time of their own.
+func stamping(t *testing.T, own bool) *router.Router {
+	t.Helper()
+	cfg := router.DefaultConfig()
+	if cfg.Topic = "{aggregate_type}"; own {
+		cfg.Timestamp = router.TimestampCommit
+	}
+	r, err := router.New(cfg)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return r
 }
@@ -60,7 +75,7 @@ func TestDeletedByPartition(t *testing.T) {
 	} {
 		for emptied := range int32(6) {
 			r := deletedFrom(t, []int32{emptied}, nil)
-			r.PartitionCount, r.WholeLogs = c.set, c.whole
+			r.PartitionCount, r.Router = c.set, stamping(t, c.whole)
 			for p, at := range c.used {
 				r.noteUse(&Record{Topic: "t", Partition: p, Time: at, Position: checkpoint.Position{SystemID: system, CommitLSN: 100}})
 			}
@@ -187,7 +202,7 @@ func TestRetention(t *testing.T) {
 		{name: "gaps, and unknown settings", unknown: true, part: partLog{gap: ago(0)}, created: ago(time.Hour), newest: ago(0), want: hidden, young: true},
 		{name: "gaps of transactions", settings: week, part: partLog{gap: ago(0)}, created: ago(time.Hour), newest: ago(0), want: missing, young: true},
 	} {
-		r := &run{Audit: &Audit{Poison: &relay.PoisonPolicies{}, WholeLogs: c.stamped}, logs: map[string]*topicLog{}, partitioner: kafka.NewPartitioner(), readAt: now, snapshot: &order{}}
+		r := &run{Audit: &Audit{Poison: &relay.PoisonPolicies{}, Router: stamping(t, c.stamped)}, logs: map[string]*topicLog{}, partitioner: kafka.NewPartitioner(), readAt: now, snapshot: &order{}}
 		r.logs["t"] = &topicLog{Retention: c.settings, isKnown: !c.unknown, parts: []partLog{c.part}, stamped: c.stamped}
 		row := &Row{ID: []byte("1"), Topic: "t", Key: []byte("k"), Created: c.created, Sent: c.sent, ByID: c.noKey}
 		got, young := r.deleted(row), r.young(row)

@@ -51,8 +51,6 @@ type Audit struct {
 	Wait time.Duration
 	// NotBefore is when Kafka may be read: until then records of a process that was killed may arrive.
 	NotBefore time.Time
-	// WholeLogs has Kafka read from the beginning, not from Range.Since: the time of records is not the time at which they were sent.
-	WholeLogs bool
 
 	// Count is a commit LSN whose records are counted, see Result.Ordinals.
 	Count pglogrepl.LSN
@@ -284,12 +282,12 @@ func (r *run) noteTime(created time.Time) {
 	}
 }
 
-// since is the time from which on Kafka is read; zero: from the beginning. A record is not older than its row, except for the margin. Records
-// without a row are looked for in the whole range.
+// since is the time from which on Kafka is read; zero: from the beginning. A record is not older than its row, except for the margin, unless the
+// settings give it a time of its own. Records without a row are looked for in the whole range.
 func (r *run) since() time.Time {
 	since := r.Range.Since
 	switch {
-	case r.WholeLogs:
+	case r.Router.SetsTimes():
 		return time.Time{}
 	case r.OnlyMissing && !r.timeless && r.oldest.IsZero(): // there is no row to compare
 		since = time.Now()

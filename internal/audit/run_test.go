@@ -92,6 +92,7 @@ func (o *order) TooLarge(rec *router.Record, limit int) bool { return len(rec.Va
 func TestSnapshotIsReleased(t *testing.T) {
 	o := &order{t: t}
 	a := &Audit{
+		Router: stamping(t, false),
 		Poison: &relay.PoisonPolicies{}, Tables: []Table{{Name: "a", IDColumn: "id", Audited: true}, {Name: "b", IDColumn: "id", Audited: true}},
 		Topics: []string{"t"}, Release: func() { o.released = true }, Progress: func(string, int64, int64) {}, Note: func(string) {},
 		Report: func(Finding) error { return nil }, WALEnd: func(context.Context) (pglogrepl.LSN, error) { o.ask(); return 1, nil },
@@ -149,7 +150,7 @@ func TestKafkaIsReadFromTheOldestRow(t *testing.T) {
 		{name: "no row", want: KafkaMargin},
 		{name: "a row without a time", rows: []outboxtable.Row{row(time.Hour), none}},
 		{name: "a row of the future", rows: []outboxtable.Row{row(time.Hour), row(-time.Hour)}},
-		{name: "columns set the times of records", rows: []outboxtable.Row{row(time.Hour)}, change: func(a *Audit) { a.WholeLogs = true }},
+		{name: "columns set the times of records", rows: []outboxtable.Row{row(time.Hour)}, change: func(a *Audit) { a.Router = stamping(t, true) }},
 		{name: "an audit", rows: []outboxtable.Row{row(time.Hour)}, change: func(a *Audit) { a.OnlyMissing = false }},
 	} {
 		a, o := newOrder(t, c.rows...)

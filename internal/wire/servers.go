@@ -228,12 +228,10 @@ func (t *Servers) Choose(names []string) error {
 // Audit is a comparison of these tables, without the fields of its output.
 func (t *Servers) Audit(rows outboxtable.Range, deep bool) *audit.Audit {
 	topics := slices.Clone(t.Also)
-	byTime := false
 	for _, s := range t.cfg.Sources() {
 		for _, topic := range s.Route.Topics {
 			topics = append(topics, topic)
 		}
-		byTime = byTime || s.Route.Timestamp != router.TimestampProduce
 	}
 	partitions := int32(0)
 	for _, n := range t.cfg.Route.Partitions {
@@ -243,7 +241,7 @@ func (t *Servers) Audit(rows outboxtable.Range, deep bool) *audit.Audit {
 	}
 	return &audit.Audit{
 		Router: t.route, PartitionCount: partitions, Poison: &t.poison, Tables: t.list, Lineage: t.identity, Database: t.database, Range: rows, Deep: deep, Topics: topics,
-		Slot: t.cfg.Postgres.Slot, WholeLogs: byTime, Messages: t.cfg.Messages.Prefix != "", Fresh: t.fresh, WALEnd: t.walEnd,
+		Slot: t.cfg.Postgres.Slot, Messages: t.cfg.Messages.Prefix != "", Fresh: t.fresh, WALEnd: t.walEnd,
 		Release: t.closeSnapshot,
 	}
 }
