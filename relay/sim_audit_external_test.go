@@ -42,7 +42,7 @@ func simAudit(ctx context.Context, a *relay.SimAudit) error {
 // simRecover runs `recover` in the simulator.
 func simRecover(ctx context.Context, r *relay.SimRecover) error {
 	run := recovery.Recovery{
-		Server: simServer{r}, Kafka: r, Operator: &simOperator{r}, Router: r.Router, Poison: &r.Poison, Tables: 1, Slot: "slot", Sources: "s",
+		Server: simServer{r}, Kafka: r, Operator: &simOperator{r}, Router: r.Router, Poison: &r.Poison, Tables: 1, Slot: "slot", RecoverySlot: "slot_recovery", Sources: "s",
 		PositionHeader: true, FenceWait: relay.SimFence, ThisServer: true, Run: "run",
 		Audit: func() *audit.Audit {
 			return &audit.Audit{Router: r.Router, Poison: &r.Poison, Tables: simTables, Memory: 64 << 20, Topics: relay.SimTopics(), Slot: "slot"}
@@ -79,5 +79,6 @@ func (*simOperator) Ask(context.Context, string) (bool, error)    { return true,
 func (*simOperator) Decide(context.Context, string) (bool, error) { return false, nil }
 func (*simOperator) Say(string, ...any)                           {}
 func (o *simOperator) Compared(f *recovery.Found)                 { o.r.Left = f.Missing.Rows }
+func (*simOperator) Later(int, string, string) error              { return nil }
 func (*simOperator) Poisoned(p *router.Poison) error              { return p }
 func (*simOperator) Progress(string, int64, int64)                {}

@@ -102,7 +102,7 @@ func (r *SimRecover) Slots(ctx context.Context) (daemon, recovery *replication.S
 	pg := r.p.w.pg
 	defer pg.w.mu.Unlock()
 	if pg.recovery != 0 {
-		recovery = &replication.Slot{Plugin: "pgoutput", WALStatus: "reserved", ConfirmedFlush: pg.recovery}
+		recovery = &replication.Slot{Name: "slot_recovery", Plugin: "pgoutput", WALStatus: "reserved", ConfirmedFlush: pg.recovery}
 	}
 	return daemon, recovery, nil
 }
@@ -145,6 +145,9 @@ func (r *SimRecover) RestoreSlot(ctx context.Context, lost bool) error {
 		return nil
 	})
 }
+
+// SetFailover is for servers with standbys.
+func (r *SimRecover) SetFailover(context.Context) error { return nil }
 
 // DropRecoverySlot drops the recovery slot.
 func (r *SimRecover) DropRecoverySlot(ctx context.Context) error {

@@ -517,7 +517,7 @@ func TestUnfinishedRecovery(t *testing.T) {
 	st.abandon()
 	b.openFails(RecoveryUnfinished)
 	b.openCopy().Abandon()
-	if slot, err := b.source.Look(t.Context()); err != nil || !slot.Unfinished {
+	if slot, err := b.source.Look(t.Context()); err != nil || slot.Unfinished == "" {
 		t.Errorf("%+v %v", slot, err)
 	}
 	if err := b.source.WaitFree(t.Context(), func(*Slot) {}); err != nil {
@@ -530,7 +530,7 @@ func TestUnfinishedRecovery(t *testing.T) {
 	}
 	b.exec(`SELECT pg_copy_logical_replication_slot('` + RecoverySlot("slot") + `', 'slot')`)
 	b.exec(`SELECT pg_drop_replication_slot('` + RecoverySlot("slot") + `')`)
-	if slot, recovery, err := ReadSlots(t.Context(), b.sql, "slot"); err != nil || slot == nil || slot.Unfinished || recovery != nil {
+	if slot, recovery, err := ReadSlots(t.Context(), b.sql, "slot"); err != nil || slot == nil || slot.Unfinished != "" || recovery != nil {
 		t.Errorf("%+v %+v %v", slot, recovery, err)
 	}
 	_ = b.open()

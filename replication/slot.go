@@ -16,10 +16,23 @@ import (
 // maxName is the length of the longest name of a slot.
 const maxName = 63
 
-// RecoverySlot is the name of the slot that exists while a recovery of the slot has not finished. `outboxcdc recover` and `outboxcdc
-// backfill` create it first, and remove it last: meanwhile no daemon may read the slot. Distinct slots have distinct names.
-func RecoverySlot(slot string) string {
-	const suffix, hash = "_recovery", 16
+// RecoverySlot is the name of the slot that exists while a recover of the slot has not finished. `outboxcdc recover` creates it first, and
+// removes it last: meanwhile no daemon may read the slot. Distinct slots have distinct names.
+func RecoverySlot(slot string) string { return slotBeside(slot, "_recovery") }
+
+// BackfillSlot is that slot of `outboxcdc backfill`. Its name says for which rows the backfill is: where is their condition.
+func BackfillSlot(slot, where string) string {
+	sum := sha256.Sum256([]byte(where))
+	return slotBeside(slot, backfillSuffix+hex.EncodeToString(sum[:])[:backfillHash])
+}
+
+const (
+	backfillSuffix = "_backfill_"
+	backfillHash   = 8 // digits
+)
+
+func slotBeside(slot, suffix string) string {
+	const hash = 16
 	if len(slot) >= maxName-len(suffix) { // a name of full length always has a hash
 		sum := sha256.Sum256([]byte(slot))
 		slot = slot[:maxName-len(suffix)-1-hash] + "_" + hex.EncodeToString(sum[:])[:hash]
@@ -27,8 +40,15 @@ func RecoverySlot(slot string) string {
 	return slot + suffix
 }
 
+// slotPatterns match the slot, and the slots of recover and backfill beside it. Names of slots have no special characters.
+func slotPatterns(slot string) []string {
+	backfill := BackfillSlot(slot, "")
+	return []string{"^" + slot + "$", "^" + RecoverySlot(slot) + "$", "^" + backfill[:len(backfill)-backfillHash] + "[0-9a-f]{8}$"}
+}
+
 // Slot is the server's view of a slot at one moment (PostgreSQL, "pg_replication_slots").
 type Slot struct {
+	Name             string
 	Kind             string // logical or physical
 	Plugin, Database string // of a logical slot
 	DatabaseOID      uint32 // likewise
@@ -47,7 +67,7 @@ type Slot struct {
 	RestartLSN       pglogrepl.LSN
 	ConfirmedFlush   pglogrepl.LSN // 0: the slot is still being created
 	ServerLSN        pglogrepl.LSN // end of the server's WAL when the slot was read
-	Unfinished       bool          // the slot's RecoverySlot existed at the same moment
+	Unfinished       string        // the slot of an unfinished recovery of this slot, at the same moment; "": there is none
 	Asked            time.Time     // when the query was sent
 }
 
@@ -85,7 +105,7 @@ SELECT s.slot_name::text, s.slot_type, coalesce(s.plugin::text, ''), coalesce(s.
        coalesce(s.restart_lsn, '0/0')::text, coalesce(s.confirmed_flush_lsn, '0/0')::text,
        (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END)::text
   FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
- WHERE s.slot_name = ANY($1)`
+ WHERE s.slot_name ~ ANY($1)`
 
 // ReadSlot reads a logical or physical slot. It returns nil if there is none of that name.
 func ReadSlot(ctx context.Context, conn *pgx.Conn, name string) (*Slot, error) {
@@ -93,20 +113,20 @@ func ReadSlot(ctx context.Context, conn *pgx.Conn, name string) (*Slot, error) {
 	return slot, err
 }
 
-// ReadSlots reads a slot and its RecoverySlot at one moment: the server locks all slots while it lists them. nil means that there is
+// ReadSlots reads a slot, and the slot of an unfinished recovery of it, at one moment: the server locks all slots while it lists them. nil means that there is
 // none of that name.
 func ReadSlots(ctx context.Context, conn *pgx.Conn, name string) (slot, recovery *Slot, err error) {
 	op := "read slot " + name
 	asked := time.Now()
-	rows, _ := conn.Query(ctx, slotSQL, []string{name, RecoverySlot(name)}) // rows.Err returns the error
+	rows, _ := conn.Query(ctx, slotSQL, slotPatterns(name)) // rows.Err returns the error
 	defer rows.Close()
 	for rows.Next() {
-		found, s, err := scanSlot(rows)
+		s, err := scanSlot(rows)
 		if err != nil {
 			return nil, nil, classify(op, inspecting, err)
 		}
 		s.Asked = asked
-		if found == name {
+		if s.Name == name {
 			slot = s
 		} else {
 			recovery = s
@@ -115,29 +135,29 @@ func ReadSlots(ctx context.Context, conn *pgx.Conn, name string) (slot, recovery
 	if err := rows.Err(); err != nil {
 		return nil, nil, classify(op, inspecting, err)
 	}
-	if slot != nil {
-		slot.Unfinished = recovery != nil
+	if slot != nil && recovery != nil {
+		slot.Unfinished = recovery.Name
 	}
 	return slot, recovery, nil
 }
 
-func scanSlot(row pgx.Row) (name string, _ *Slot, err error) {
+func scanSlot(row pgx.Row) (_ *Slot, err error) {
 	var s Slot
 	var restart, confirmed, server string
-	if err := row.Scan(&name, &s.Kind, &s.Plugin, &s.Database, &s.DatabaseOID, &s.Temporary, &s.Active, &s.ActivePID,
+	if err := row.Scan(&s.Name, &s.Kind, &s.Plugin, &s.Database, &s.DatabaseOID, &s.Temporary, &s.Active, &s.ActivePID,
 		&s.ActiveName, &s.ActiveAddress, &s.InactiveSince, &s.WALStatus, &s.Invalidation,
 		&s.TwoPhase, &s.Failover, &s.Synced, &s.SafeWALBytes, &restart, &confirmed, &server); err != nil {
-		return "", nil, err
+		return nil, err
 	}
 	for _, f := range []struct {
 		text string
 		lsn  *pglogrepl.LSN
 	}{{restart, &s.RestartLSN}, {confirmed, &s.ConfirmedFlush}, {server, &s.ServerLSN}} {
 		if *f.lsn, err = pglogrepl.ParseLSN(f.text); err != nil {
-			return "", nil, fail(Protocol, "read slot "+name, "", "%w", err)
+			return nil, fail(Protocol, "read slot "+s.Name, "", "%w", err)
 		}
 	}
-	return name, &s, nil
+	return &s, nil
 }
 
 // readSlot reads our slot. The error is SlotMissing if it does not exist, SlotLost if it is invalidated, and RecoveryUnfinished if
@@ -149,7 +169,7 @@ func (c *Config) readSlot(ctx context.Context, conn *pgx.Conn) (*Slot, error) {
 	case err != nil:
 		return nil, err
 	case recovery != nil && (s == nil || s.Kind != "logical" || s.Lost()):
-		return s, c.unfinished()
+		return s, c.unfinished(recovery.Name)
 	case s == nil || s.Kind != "logical":
 		return nil, fail(SlotMissing, op, c.slotRemedy(), "the server has no logical slot of that name")
 	case s.Invalidation != "":
@@ -160,15 +180,15 @@ func (c *Config) readSlot(ctx context.Context, conn *pgx.Conn) (*Slot, error) {
 	return s, nil
 }
 
-// unfinished is the error while the RecoverySlot exists.
-func (c *Config) unfinished() error {
-	return fail(RecoveryUnfinished, "read slot "+c.Slot, advice.RecoverAgain, "a recovery of it has not finished: slot %s exists", RecoverySlot(c.Slot))
+// unfinished is the error while the slot of a recovery exists.
+func (c *Config) unfinished(recovery string) error {
+	return fail(RecoveryUnfinished, "read slot "+c.Slot, advice.RecoverAgain, "a recovery of it has not finished: slot %s exists", recovery)
 }
 
 // refuseUnfinished returns an error if a recovery has not finished: the slot's events after the recovery's may not be delivered before those.
 func (c *Config) refuseUnfinished(s *Slot) error {
-	if s.Unfinished {
-		return c.unfinished()
+	if s.Unfinished != "" {
+		return c.unfinished(s.Unfinished)
 	}
 	return nil
 }

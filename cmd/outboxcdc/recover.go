@@ -141,8 +141,8 @@ func (r *recoverer) deliver(ctx context.Context, cfg *config.Config, unjudged re
 		return recovery.Sent{}, err
 	}
 	r.keysFile = r.keys
-	run := t.Recovery(r, r.rows, r.rate, recoverMemory)
-	run.Backfill, run.Beside, run.DryRun, run.ThisServer = r.backfill, r.beside, r.dryRun, r.thisServer
+	run := t.Recovery(r, r.backfill, r.rows, r.rate, recoverMemory)
+	run.Beside, run.DryRun, run.ThisServer = r.beside, r.dryRun, r.thisServer
 	run.Unjudged, run.Compacted, run.Run = unjudged, r.compacted, uuid.NewString()
 	return run.Deliver(ctx)
 }

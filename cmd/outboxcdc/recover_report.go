@@ -28,6 +28,10 @@ type operator struct {
 	yes      bool   // to each Ask
 	ordered  bool   // all tables have columns that order their rows
 	keysFile string // for the keys with later events; "": they are only counted
+
+	laterKeys []string // the first of them
+	keys      *bufio.Writer
+	keysClose func() error
 }
 
 // Say prints a line.
@@ -91,7 +95,7 @@ func (o *operator) Compared(f *recovery.Found) {
 		o.Say("%s not judged: nobody knows whether Kafka has, or had, the record", human.Count(f.Unjudged.Rows, "row is", "rows are"))
 		o.topics(&f.Unjudged)
 	}
-	o.later(f.Later)
+	o.later(f.LaterKeys)
 }
 
 func (o *operator) topics(s *recovery.Rowset) {
@@ -111,28 +115,46 @@ func (o *operator) topics(s *recovery.Rowset) {
 // shownKeys is how many keys are printed.
 const shownKeys = 20
 
-// later prints keys for which Kafka has later events than the missing ones, and writes all of them to a file if that is wanted.
-func (o *operator) later(keys []recovery.Key) {
-	if len(keys) == 0 {
-		return
+// Later writes a key to the file of --later-keys, and keeps the first ones for Compared.
+func (o *operator) Later(n int, topic, key string) error {
+	line := topic + "\t" + quoted([]byte(key), true)
+	if n == 1 {
+		o.laterKeys = nil
 	}
-	o.Say("  %s later events in Kafka already, and the missing ones will come after them:", human.Count(len(keys), "key has", "keys have"))
-	for i, k := range keys {
-		if i == shownKeys {
-			o.Say("    … and %d more: --later-keys FILE writes all", len(keys)-i)
-			break
-		}
-		o.Say("    %s %s", k.Topic, quoted([]byte(k.Key), true))
+	if n <= shownKeys {
+		o.laterKeys = append(o.laterKeys, line)
 	}
 	if o.keysFile == "" {
+		return nil
+	}
+	if n == 1 {
+		f, err := os.OpenFile(o.keysFile, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		o.keys, o.keysClose = bufio.NewWriter(f), f.Close
+	}
+	_, err := o.keys.WriteString(line + "\n")
+	return err
+}
+
+// later prints how many keys have later events in Kafka than the missing ones.
+func (o *operator) later(keys int) {
+	if keys == 0 {
 		return
 	}
-	var b strings.Builder
-	for _, k := range keys {
-		fmt.Fprintf(&b, "%s\t%s\n", k.Topic, quoted([]byte(k.Key), true))
+	o.Say("  %s later events in Kafka already, and the missing ones will come after them:", human.Count(keys, "key has", "keys have"))
+	for _, line := range o.laterKeys {
+		o.Say("    %s", line)
 	}
-	if err := os.WriteFile(o.keysFile, []byte(b.String()), 0o600); err != nil {
-		o.Say("  the keys were not written: %v", err)
+	if keys > shownKeys {
+		o.Say("    … and %d more: --later-keys FILE writes all", keys-shownKeys)
+	}
+	if o.keys != nil {
+		if err := errors.Join(o.keys.Flush(), o.keysClose()); err != nil {
+			o.Say("  the keys were not written: %v", err)
+		}
+		o.keys = nil
 	}
 }
 

@@ -99,7 +99,7 @@ func (r *replayer) run(ctx context.Context, cfg *config.Config) error {
 		}
 		rows := r.rows
 		rows.Where = where
-		if err := run.Check(ctx, i, rows); err != nil {
+		if err := t.Check(ctx, i, rows); err != nil {
 			return exit.With(exit.Usage, err)
 		}
 		run.Tables = append(run.Tables, recovery.Table{Number: i, Range: rows})

@@ -162,17 +162,25 @@ func (g *group) noteWaiting(r *Record, j *Judge) {
 	})
 }
 
-// noteDead notes a dead letter. It may have been shortened, and the row may have been fixed since, so it need not be like the row.
+// noteDead notes a dead letter. If only its key or its value is that of the row, the row may have been fixed since, or the id was used again; but
+// a row that is poison now has that dead letter. One that was shortened has neither key nor value: then it has to be of our database.
 func (g *group) noteDead(r *Record, j *Judge) {
 	from := j.Origin(r)
 	if from == lost || from == elsewhere {
 		return
 	}
 	for i := range g.rows {
-		row := &g.rows[i].row
-		alike := r.Cut || r.Value == row.Value
-		if bytes.Equal(r.Key, row.Key) || alike && len(j.Tables) < 2 {
-			g.rows[i].dead = true
+		x := &g.rows[i]
+		key, value := bytes.Equal(r.Key, x.row.Key), r.Cut || r.Value == x.row.Value
+		switch {
+		case r.Cut && from == here && len(j.Tables) < 2:
+			x.dead = true
+		case key && (value || x.row.Poison != ""), value && x.row.Poison != "" && len(j.Tables) < 2:
+			x.dead = true
+		case key || value && len(j.Tables) < 2:
+			if x.is == apart {
+				x.is, x.why = unsure, doubt("a dead letter", from, key)
+			}
 		}
 	}
 }

@@ -134,7 +134,7 @@ func TestAnIDIsNotAnEvent(t *testing.T) {
 		{name: "another event waits", waiting: []Record{record(0, 0, "x", 8)}, want: "missing 1"},
 		{name: "it was updated while it waits", waiting: []Record{record(0, 0, "k", 8)}, want: "unjudged 1: an event in the slot with this id and key"},
 		{name: "its dead letter", records: []Record{with(record(100, 16, "k", 7), dead)}, want: "dead 1"},
-		{name: "its dead letter, and the row was fixed", records: []Record{with(record(100, 16, "k", 8), dead)}, want: "dead 1"},
+		{name: "its dead letter, and the row was fixed", records: []Record{with(record(100, 16, "k", 8), dead)}, want: "unjudged 1: a dead letter with this id and key has another value: the id was used again, or the row or the settings have changed since"},
 		{name: "the dead letter of another event", records: []Record{with(record(100, 16, "x", 8), dead)}, want: "missing 1"},
 		{name: "the dead letter of another database", records: []Record{with(record(100, 17, "k", 7), dead)}, want: "missing 1"},
 		{name: "the dead letter of a lost transaction", records: []Record{with(record(gone, 16, "k", 7), dead)}, want: "missing 1"},

@@ -243,6 +243,7 @@ func (v *validation) kafka(k *Kafka) {
 
 var (
 	slotName     = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
+	backfillSlot = regexp.MustCompile(`_backfill_[0-9a-f]{8}$`)
 	clientID     = regexp.MustCompile(`^[A-Za-z0-9._-]{1,249}$`)
 	kafkaVersion = regexp.MustCompile(`^(2\.(8|9|\d{2,3})|([3-9]|[1-9]\d{1,2})\.\d{1,3})\.\d{1,3}$`)
 	serverMemory = regexp.MustCompile(`^(\d{1,10})(kB|MB|GB|TB)$`)
@@ -254,7 +255,7 @@ func checkSlot(s string) string {
 		return quote(s) + " is reserved: PostgreSQL itself creates a slot of that name; use another name"
 	case !slotName.MatchString(s):
 		return quote(s) + " is not a slot name; use 1–63 of a–z, 0–9 and _"
-	case strings.HasSuffix(s, "_recovery"):
+	case strings.HasSuffix(s, "_recovery") || backfillSlot.MatchString(s):
 		return quote(s) + " ends as the slots do that recover and backfill create beside the daemon's; use another name " +
 			"(pg_copy_logical_replication_slot copies an existing slot with its position)"
 	}

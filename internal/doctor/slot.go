@@ -101,7 +101,7 @@ func (e *examination) dropAndRecover(why string) []Remedy {
 // checkRecovery checks that no recovery is unfinished.
 func (e *examination) checkRecovery() {
 	if e.slots.recovery != nil {
-		e.fail(slotRecovery, Lost, e.recoverAgain(), "a recovery has not finished: slot %s exists", replication.RecoverySlot(e.Slot))
+		e.fail(slotRecovery, Lost, e.recoverAgain(), "a recovery has not finished: slot %s exists", e.slots.recovery.Name)
 		return
 	}
 	e.ok(slotRecovery, "none is unfinished")

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
-	"github.com/outboxcdc/outboxcdc/replication"
 )
 
 // Adoption is one run of `slot adopt`: the operator accepts the position of the slot. It also ends a recovery that has not finished.
@@ -109,7 +109,7 @@ func (a *Adoption) checkUpgraded(s *state, start pglogrepl.LSN) error {
 		return exit.With(exit.Fault, fmt.Errorf("topic %s has no position record of slot %s: nothing says what was delivered on system %d; run outboxcdc recover",
 			a.Topic, a.Slot, a.UpgradedFrom))
 	case s.recovery != nil:
-		return exit.With(exit.Fault, fmt.Errorf("a recovery has not finished (slot %s): run outboxcdc recover", replication.RecoverySlot(a.Slot)))
+		return exit.With(exit.Fault, fmt.Errorf("a recovery has not finished (slot %s): %s", s.recovery.Name, advice.RecoverAgain))
 	}
 	if err := s.old.Upgraded(a.UpgradedFrom, s.identity, start); err != nil {
 		return exit.With(exit.Fault, err)

@@ -3,6 +3,7 @@ package recovery
 import (
 	"context"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"time"
@@ -33,14 +34,12 @@ type Found struct {
 	*audit.Result
 	Missing  Rowset // neither Kafka nor the slot has them
 	Unjudged Rowset // nobody knows
-	// Later are keys of missing rows for which Kafka has later events.
-	Later []Key
+	// LaterKeys is how many keys of missing rows have later events in Kafka, LaterTopics are their topics.
+	LaterKeys   int
+	LaterTopics map[string]bool
 
 	next checkpoint.Position // of the first record that is sent
 }
-
-// Key is a key in a topic.
-type Key struct{ Topic, Key string }
 
 // Rowset is a set of rows.
 type Rowset struct {
@@ -82,7 +81,7 @@ const waitForDaemon = 10 * time.Second
 
 // compare finds the rows that are missing.
 func (r *Recovery) compare(ctx context.Context) (*Found, error) {
-	f := &Found{Missing: newRowset(), Unjudged: newRowset()}
+	f := &Found{Missing: newRowset(), Unjudged: newRowset(), LaterTopics: map[string]bool{}}
 	snapshot, done, err := r.Server.Snapshot(ctx)
 	if err != nil {
 		return nil, err
@@ -104,8 +103,9 @@ func (r *Recovery) compare(ctx context.Context) (*Found, error) {
 	job.NotBefore = r.began.Add(r.FenceWait)
 	job.Report, job.OnlyMissing = func(audit.Finding) error { return nil }, true
 	job.Later = func(topic, key string) error {
-		f.Later = append(f.Later, Key{topic, key})
-		return nil
+		f.LaterKeys++
+		f.LaterTopics[topic] = true
+		return r.Operator.Later(f.LaterKeys, topic, key)
 	}
 	job.Lost = func(row *audit.Row) error {
 		if !r.decided.Has(row.Topic, row.ID, row.Key) {
@@ -147,6 +147,9 @@ func (s slotReader) Waiting(ctx context.Context, upTo pglogrepl.LSN, fn func(*ro
 func (r *Recovery) choose(ctx context.Context, f *Found) (Sets, error) {
 	chosen := Sets{}
 	if f.Missing.Rows > 0 {
+		if err := r.checkCompacted(ctx, maps.Keys(f.LaterTopics)); err != nil {
+			return nil, err
+		}
 		ok, err := r.Operator.Ask(ctx, fmt.Sprintf("send %s?", human.Count(f.Missing.Rows, "row", "rows")))
 		if err != nil || !ok {
 			return nil, err
@@ -162,7 +165,7 @@ func (r *Recovery) choose(ctx context.Context, f *Found) (Sets, error) {
 		}
 	}
 	if r.Unjudged == SendUnjudged {
-		if err := r.checkCompacted(ctx, f); err != nil {
+		if err := r.checkCompacted(ctx, maps.Keys(f.Unjudged.Topics)); err != nil {
 			return nil, err
 		}
 		chosen = append(chosen, f.Unjudged.set)
@@ -187,13 +190,13 @@ func (r *Recovery) decideUnjudged(ctx context.Context, f *Found) error {
 	return err
 }
 
-// checkCompacted refuses to send a row that cannot be judged to a compacted topic: if Kafka has a later event of the key, the older one would
-// become the state of the key, and compaction would delete the later one.
-func (r *Recovery) checkCompacted(ctx context.Context, f *Found) error {
+// checkCompacted refuses to send rows of whose keys Kafka has, or may have, later events to a compacted topic: the older event would become the
+// state of the key, and compaction would delete the later one.
+func (r *Recovery) checkCompacted(ctx context.Context, topics iter.Seq[string]) error {
 	if r.Compacted {
 		return nil
 	}
-	return refuseCompacted(ctx, r.Kafka, slices.Sorted(maps.Keys(f.Unjudged.Topics)))
+	return refuseCompacted(ctx, r.Kafka, slices.Sorted(topics))
 }
 
 // refuseCompacted returns an error if a topic is compacted, or is not known not to be.
@@ -243,6 +246,9 @@ func (r *Recovery) send(ctx context.Context, chosen Sets, next checkpoint.Positi
 		r.sent.Records = to.Acked() // final after Close
 		return err
 	}
+	if r.gone = int64(chosen.Len()) - job.Handled; r.gone > 0 {
+		r.Operator.Say("%s deleted since the comparison: nobody can send their events any more", human.Count(int(r.gone), "row was", "rows were"))
+	}
 	r.Operator.Say("%s sent, run %s%s", human.Count(int(r.sent.Records), "record", "records"), r.Run, r.sent.besides(r.Poison.Topic))
 	return nil
 }
@@ -253,7 +259,7 @@ func (r *Recovery) origin(next checkpoint.Position) checkpoint.Origin {
 	o := checkpoint.Origin{Database: r.Server.Database(), Slot: r.Slot}
 	switch {
 	case r.Positions == nil:
-	case s.adopts() && !r.part() && !r.beside():
+	case s.adopts() && !r.beside(): // no daemon starts before a run that begins this epoch, or a later one
 		o.Epoch = s.adoption(r.Slot, 0, r.began).Epoch
 	case s.old != nil:
 		o.Epoch = s.old.EpochOf(next.CommitLSN)

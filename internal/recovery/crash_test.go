@@ -106,6 +106,9 @@ func (w *world) checkRecovered(where string) {
 	if m := w.missing(); len(m) > 0 || !w.starts() || w.recovery != nil {
 		w.t.Errorf("%s: missing %v, daemon starts: %t", where, m, w.starts())
 	}
+	if w.copied && !w.daemon.Failover {
+		w.t.Errorf("%s: standbys do not copy the slot", where)
+	}
 	for _, e := range w.rows {
 		n := w.copies(e.id)
 		if w.daemon != nil && e.commit >= w.daemon.ConfirmedFlush {

@@ -20,6 +20,7 @@ type verdict struct {
 	old    *checkpoint.PositionRecord
 	broken error // why the newest record cannot be read
 	wrong  error // why a daemon would stop; nil: it would start
+	other  error // why the stream is not of the history of the record; nil: it is, as far as that is known
 	// published is what the publication sends now.
 	published string
 	// detached says which partition's rows may be missing, in a table that is no outbox any more; "": none is known.
@@ -55,7 +56,7 @@ func (v *verdict) judgeSlot(ctx context.Context, server Server, start pglogrepl.
 	}
 	other, err := server.OtherHistory(ctx, acked, tx, start)
 	if other != nil {
-		v.wrong = other
+		v.wrong, v.other = other, other
 	}
 	return err
 }

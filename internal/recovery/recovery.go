@@ -30,6 +30,8 @@ type Server interface {
 	CreateRecoverySlot(ctx context.Context, copied bool) error
 	// RestoreSlot creates the daemon's slot as a copy of the recovery slot. If lost is true, it drops the daemon's slot first.
 	RestoreSlot(ctx context.Context, lost bool) error
+	// SetFailover has standbys copy the daemon's slot. The copy of a slot does not have that property.
+	SetFailover(ctx context.Context) error
 	// DropRecoverySlot drops the recovery slot.
 	DropRecoverySlot(ctx context.Context) error
 	// AwaitVisible returns when every transaction that was open at the call has ended.
@@ -71,6 +73,8 @@ type Operator interface {
 	// Decide asks a question to which nobody has said yes beforehand. Without a person the answer is no.
 	Decide(ctx context.Context, question string) (bool, error)
 	Say(format string, args ...any)
+	// Later is called for each key of missing rows for which Kafka has later events. n counts the keys of a comparison.
+	Later(n int, topic, key string) error
 	// Compared is called with the result of each comparison.
 	Compared(*Found)
 	// Poisoned is called for each row of which no record can be made, or that Kafka does not take, and that no policy sends elsewhere.
@@ -98,6 +102,8 @@ type Recovery struct {
 	Poison *relay.PoisonPolicies
 	Tables int    // the number of tables
 	Slot   string // the daemon's
+	// RecoverySlot is the name of the recovery slot of this run. It says whether the run is a recover, or a backfill and for which rows.
+	RecoverySlot string
 	// Sources is the fingerprint of the settings that number events.
 	Sources string
 	// PositionHeader is whether records have the header with their position.
@@ -119,6 +125,7 @@ type Recovery struct {
 	created bool // this run has created the recovery slot
 	decided *Set // the rows that a policy has skipped in this run
 	sent    Sent
+	gone    int64 // rows that were deleted before they were sent
 }
 
 // Deliver runs the recovery. It returns what was sent, also with an error.
@@ -167,7 +174,10 @@ func (r *Recovery) deliver(ctx context.Context) (err error) {
 		return err
 	}
 	// Record it, and let the daemon start.
-	return r.finish(ctx)
+	if err := r.finish(ctx); err != nil || r.gone == 0 {
+		return err
+	}
+	return exit.With(exit.Fault, fmt.Errorf("%s deleted before this run could send them, so their events are lost; nothing else is missing", human.Count(int(r.gone), "row was", "rows were")))
 }
 
 // part reports whether only some rows are compared. Those of a backfill are all that the operator wants.

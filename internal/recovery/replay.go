@@ -17,14 +17,11 @@ import (
 
 // Replay is one run of `replay`: it sends selected rows again, outside the order of the stream.
 type Replay struct {
-	Snapshot interface {
-		Rows
-		Check(ctx context.Context, table int, rows outboxtable.Range) error
-	}
-	Kafka  audit.Log
-	Router *router.Router
-	Poison *relay.PoisonPolicies
-	Tables []Table
+	Snapshot Snapshot
+	Kafka    audit.Log
+	Router   *router.Router
+	Poison   *relay.PoisonPolicies
+	Tables   []Table
 	// Topic, if not "", is where all records go.
 	Topic string
 	// Compacted is whether records may go to compacted topics, where an older event becomes the state of its key.
@@ -37,11 +34,6 @@ type Replay struct {
 	Operator Operator
 	// Selected is called with each selected event, in a dry run. poison is nil if a record can be made of it.
 	Selected func(rec *router.Record, row *outboxtable.Row, poison *router.Poison) error
-}
-
-// Check returns an error if the rows of a range cannot be read.
-func (r *Replay) Check(ctx context.Context, table int, rows outboxtable.Range) error {
-	return r.Snapshot.Check(ctx, table, rows)
 }
 
 // Deliver sends the rows. It returns how many were selected, and what was sent, also with an error.

@@ -42,7 +42,9 @@ type Job struct {
 	// Topic, if not "", is where all records go.
 	Topic string
 	// Total is how many records are expected, for Progress.
-	Total    int64
+	Total int64
+	// Handled is set by Run: how many of the wanted rows there were.
+	Handled  int64
 	Progress func(stage string, done, of int64)
 	// Poisoned is called for each row of which no record can be made, or that Kafka does not take, and that no policy sends elsewhere.
 	Poisoned func(*router.Poison) error
@@ -108,6 +110,7 @@ func (r *sending) row(ctx context.Context, row *outboxtable.Row) error {
 		r.next.Ordinal++
 	}
 	rec.Headers = append(rec.Headers, r.Mark)
+	r.Handled++
 	if r.n++; r.n%progressEvery == 0 {
 		r.Progress("sent", r.to.Acked(), r.Total)
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/replication"
 )
@@ -46,6 +47,9 @@ func (r *Recovery) look(ctx context.Context) (err error) {
 		return err
 	}
 	switch {
+	case s.recovery != nil && s.recovery.Name != r.RecoverySlot:
+		return exit.With(exit.Fault, fmt.Errorf("another recovery of slot %s has not finished: slot %s exists; %s. To leave behind what that one has not delivered, "+
+			"run outboxcdc slot adopt", r.Slot, s.recovery.Name, advice.RecoverAgain))
 	case r.Backfill && s.recovery == nil && s.daemon != nil:
 		return exit.With(exit.Fault, fmt.Errorf("slot %s exists: backfill creates it. To send rows that are older than an existing slot, use recover", r.Slot))
 	case r.Backfill && s.recovery == nil && s.old != nil:
@@ -54,26 +58,30 @@ func (r *Recovery) look(ctx context.Context) (err error) {
 	case s.usable() && s.daemon.Active && !r.Beside:
 		return exit.With(exit.Fault, fmt.Errorf("%w, or give --beside", ActiveError(r.Slot, s.daemon)))
 	}
-	if err := r.checkServer(ctx); err != nil {
-		return err
-	}
 	switch {
 	case r.beside() || r.Positions == nil:
 		return nil
 	case s.usable():
-		return s.judgeSlot(ctx, r.Server, s.daemon.ConfirmedFlush)
+		err = s.judgeSlot(ctx, r.Server, s.daemon.ConfirmedFlush)
+	default:
+		_, err = s.readPublished(ctx, r.Server, s.publishedBefore())
 	}
-	_, err = s.readPublished(ctx, r.Server, s.publishedBefore())
-	return err
+	if err != nil {
+		return err
+	}
+	return r.checkServer(ctx)
 }
 
 // checkServer asks if the position record may be of a server that is in use elsewhere: what this run writes would stop the daemon there.
 func (r *Recovery) checkServer(ctx context.Context) error {
 	s := r.state
-	if s.old == nil || r.ThisServer || r.Beside {
+	if s.old == nil || r.ThisServer {
 		return nil
 	}
 	other := s.old.OtherServer(s.identity)
+	if other == "" && s.other != nil {
+		other = s.other.Error()
+	}
 	if other == "" {
 		return nil
 	}
@@ -113,7 +121,10 @@ func (r *Recovery) hold(ctx context.Context) (err error) {
 	switch {
 	case r.beside():
 	case s.recovery == nil || s.base() == nil:
-		err = fmt.Errorf("slot %s was created and is gone again", replication.RecoverySlot(r.Slot))
+		err = fmt.Errorf("slot %s was created and is gone again", r.RecoverySlot)
+	case s.base().ConfirmedFlush == 0:
+		err = exit.With(exit.Unavailable, fmt.Errorf("slot %s is still being created, by a command that was interrupted or runs elsewhere: "+
+			"end PID %d of the server, or wait, then run the command again", s.base().Name, s.base().ActivePID))
 	case s.usable() && s.daemon.Active: // a daemon that began before the recovery slot existed
 		err = exit.With(exit.Fault, ActiveError(r.Slot, s.daemon))
 	}
@@ -121,9 +132,9 @@ func (r *Recovery) hold(ctx context.Context) (err error) {
 }
 
 func (r *Recovery) createRecoverySlot(ctx context.Context) error {
-	s, name := r.state, replication.RecoverySlot(r.Slot)
+	s, name := r.state, r.RecoverySlot
 	switch {
-	case s.recovery != nil && !s.recovery.Lost():
+	case s.recovery != nil && (s.usable() || !s.recovery.Lost()): // where the daemon's slot can be read, this one only keeps daemons away
 		r.Operator.Say("continuing the recovery that has slot %s", name)
 		return nil
 	case s.recovery != nil:
@@ -146,7 +157,7 @@ func (r *Recovery) createRecoverySlot(ctx context.Context) error {
 	if err := r.Server.CreateRecoverySlot(ctx, s.usable()); err != nil {
 		return err
 	}
-	r.created = true
+	r.created = s.recovery == nil // otherwise the sign of a run that has not finished was there before
 	return nil
 }
 
@@ -165,11 +176,10 @@ func (r *Recovery) undo(ctx context.Context) error {
 	r.created = false
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 	defer cancel()
-	name := replication.RecoverySlot(r.Slot)
 	if err := r.Server.DropRecoverySlot(ctx); err != nil {
-		return fmt.Errorf("drop slot %s again: %w", name, err)
+		return fmt.Errorf("drop slot %s again: %w", r.RecoverySlot, err)
 	}
-	r.Operator.Say("slot %s dropped again", name)
+	r.Operator.Say("slot %s dropped again", r.RecoverySlot)
 	return nil
 }
 
@@ -248,6 +258,12 @@ func release(ctx context.Context, server Server, s *state) error {
 	}
 	if s.recovery == nil {
 		return nil
+	}
+	// The recovery slot has the property that the daemon's slot is to have. A run that was killed may have created that one without it.
+	if s.recovery.Failover && !(s.usable() && s.daemon.Failover) {
+		if err := server.SetFailover(ctx); err != nil {
+			return err
+		}
 	}
 	return server.DropRecoverySlot(ctx)
 }

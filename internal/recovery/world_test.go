@@ -1,6 +1,7 @@
 package recovery
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,18 +29,20 @@ const (
 
 // world is both servers and the operator, in memory. Each call of the steps goes through call, which can fail.
 type world struct {
-	t        *testing.T
-	id       replication.Identity
-	end      pglogrepl.LSN
-	rows     []event
-	daemon   *replication.Slot
-	recovery *replication.Slot
-	log      []kafkalog.Record // of the topic "order"
-	settings map[string]kafkalog.Retention
-	saved    []checkpoint.PositionRecord
-	loadErr  error
-	altered  string
-	other    *checkpoint.HistoryError
+	copied       bool   // standbys are to copy the daemon's slot
+	recoveryName string // of the recovery slot that exists; "": that of a recover
+	t            *testing.T
+	id           replication.Identity
+	end          pglogrepl.LSN
+	rows         []event
+	daemon       *replication.Slot
+	recovery     *replication.Slot
+	log          []kafkalog.Record // of the topic "order"
+	settings     map[string]kafkalog.Retention
+	saved        []checkpoint.PositionRecord
+	loadErr      error
+	altered      string
+	other        *checkpoint.HistoryError
 
 	no      map[string]bool // questions with this in them are answered with no
 	yes     []string        // questions of Decide that are answered with yes
@@ -177,7 +180,9 @@ func (w *world) Slots(context.Context) (daemon, recovery *replication.Slot, err 
 			is := *s
 			return &is
 		}
-		daemon, recovery = copied(w.daemon), copied(w.recovery)
+		if daemon, recovery = copied(w.daemon), copied(w.recovery); recovery != nil {
+			recovery.Name = cmp.Or(w.recoveryName, "slot_recovery")
+		}
 		return nil
 	})
 	return daemon, recovery, err
@@ -194,6 +199,7 @@ func (w *world) CreateRecoverySlot(_ context.Context, copied bool) error {
 			w.recovery = slotAt(w.daemon.ConfirmedFlush)
 		default:
 			w.recovery = slotAt(w.end)
+			w.recovery.Failover = true
 		}
 		return nil
 	})
@@ -209,7 +215,14 @@ func (w *world) RestoreSlot(_ context.Context, lost bool) error {
 		if w.daemon != nil || w.recovery == nil {
 			return errors.New("it exists, or there is nothing to copy")
 		}
-		w.daemon = slotAt(w.recovery.ConfirmedFlush)
+		w.daemon, w.copied = slotAt(w.recovery.ConfirmedFlush), w.recovery.Failover
+		return nil
+	})
+}
+
+func (w *world) SetFailover(context.Context) error {
+	return w.call("SetFailover", func() error {
+		w.daemon.Failover = true
 		return nil
 	})
 }
@@ -430,7 +443,7 @@ func (w *world) recover(deduplicated bool) *Recovery {
 	w.calls, w.flying, w.acked = nil, nil, 0
 	poison := &relay.PoisonPolicies{Policy: relay.SkipPoison}
 	r := &Recovery{
-		Server: w, Kafka: w, Operator: operator{w}, Router: route, Poison: poison, Tables: 1, Slot: "slot", Sources: "s", PositionHeader: true, Run: "run",
+		Server: w, Kafka: w, Operator: operator{w}, Router: route, Poison: poison, Tables: 1, Slot: "slot", RecoverySlot: "slot_recovery", Sources: "s", PositionHeader: true, Run: "run",
 		Audit: func() *audit.Audit {
 			return &audit.Audit{
 				Router: route, Poison: poison, Memory: 64 << 20, Topics: []string{"order"}, Slot: "slot",
@@ -454,3 +467,5 @@ func (w *world) sentIDs() (ids []string) {
 	}
 	return ids
 }
+
+func (operator) Later(int, string, string) error { return nil }

@@ -273,7 +273,7 @@ func (c *catalog) checkSlot(ctx context.Context, p sql.Params) error {
 		return err
 	}
 	if recovery != nil && !p.NoSlot {
-		c.problem("a recovery of slot %s has not finished: slot %s exists; %s", p.Slot, replication.RecoverySlot(p.Slot), advice.RecoverAgain)
+		c.problem("a recovery of slot %s has not finished: slot %s exists; %s", p.Slot, recovery.Name, advice.RecoverAgain)
 	}
 	if s == nil {
 		return nil

@@ -57,11 +57,10 @@ func (d *Destroy) run(ctx context.Context, dsn string) error {
 		d.say("dropped slot %s; %s of WAL become free with the next checkpoint, as far as no other slot needs them", d.Params.Slot, human.Size(int64(slot.RetainedBytes())))
 	}
 	if recovery != nil {
-		name := replication.RecoverySlot(d.Params.Slot)
-		if _, err := conn.Exec(ctx, "SELECT pg_drop_replication_slot($1)", name); err != nil {
-			return fmt.Errorf("drop slot %s: %w", name, err)
+		if _, err := conn.Exec(ctx, "SELECT pg_drop_replication_slot($1)", recovery.Name); err != nil {
+			return fmt.Errorf("drop slot %s: %w", recovery.Name, err)
 		}
-		d.say("dropped slot %s", name)
+		d.say("dropped slot %s", recovery.Name)
 	}
 	if publication != nil {
 		if _, err := conn.Exec(ctx, statements.Get(sql.Publication), pgx.QueryExecModeSimpleProtocol); err != nil {
@@ -83,8 +82,8 @@ func (d *Destroy) check(ctx context.Context, conn *pgx.Conn) (slot, recovery *re
 	if slot, recovery, err = replication.ReadSlots(ctx, conn, name); err != nil {
 		return nil, nil, nil, err
 	}
-	c.checkDroppable(name, slot)
-	c.checkDroppable(replication.RecoverySlot(name), recovery)
+	c.checkDroppable(slot)
+	c.checkDroppable(recovery)
 	if publication, err = replication.ReadPublication(ctx, conn, d.Params.Publication); err != nil {
 		return nil, nil, nil, err
 	}
@@ -99,15 +98,15 @@ func (d *Destroy) check(ctx context.Context, conn *pgx.Conn) (slot, recovery *re
 }
 
 // checkDroppable checks that a slot is not in use and is a slot of outboxcdc.
-func (c *catalog) checkDroppable(name string, slot *replication.Slot) {
+func (c *catalog) checkDroppable(slot *replication.Slot) {
 	switch {
 	case slot == nil:
 	case slot.Kind != "logical" || slot.Plugin != "pgoutput":
-		c.problem("slot %s is not a pgoutput slot, so it does not belong to outboxcdc; check postgres.slot", name)
+		c.problem("slot %s is not a pgoutput slot, so it does not belong to outboxcdc; check postgres.slot", slot.Name)
 	case slot.Database != c.server.Database:
-		c.problem("slot %s belongs to database %s; connect there", name, slot.Database)
+		c.problem("slot %s belongs to database %s; connect there", slot.Name, slot.Database)
 	case slot.Active:
-		c.problem("slot %s is active: pid %d, application %q is streaming from it; stop that client first", name, slot.ActivePID, slot.ActiveName)
+		c.problem("slot %s is active: pid %d, application %q is streaming from it; stop that client first", slot.Name, slot.ActivePID, slot.ActiveName)
 	}
 }
 
@@ -123,7 +122,7 @@ func (d *Destroy) describe(slot, recovery *replication.Slot, publication *replic
 			would, d.Params.Slot, human.Size(int64(slot.RetainedBytes())), advice.Recover)
 	}
 	if recovery != nil {
-		d.say("%sslot %s, of a recovery that has not finished", would, replication.RecoverySlot(d.Params.Slot))
+		d.say("%sslot %s, of a recovery that has not finished", would, recovery.Name)
 	}
 	if publication == nil {
 		d.say("publication %s does not exist", d.Params.Publication)

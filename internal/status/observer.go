@@ -154,7 +154,7 @@ func (o *Observer) queryServer(ctx context.Context) (*Slot, error) {
 	}
 	unfinished := ""
 	if recovery != nil {
-		unfinished = replication.RecoverySlot(o.SlotName)
+		unfinished = recovery.Name
 	}
 	if s == nil || s.Kind != "logical" {
 		return &Slot{Slot: o.SlotName, Missing: true, Unfinished: unfinished, Budget: -1, Left: -1}, nil

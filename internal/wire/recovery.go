@@ -25,20 +25,24 @@ import (
 // recoveryServer is the Postgres server of a recovery or an adoption.
 type recoveryServer struct {
 	*Servers
-	say func(format string, args ...any)
-}
-
-func (s *recoveryServer) names() (daemon, recovery string) {
-	daemon = s.cfg.Postgres.Slot
-	return daemon, replication.RecoverySlot(daemon)
+	recovery string // the name of the recovery slot: of this run, or of the one that was found
+	say      func(format string, args ...any)
 }
 
 // Slots implements [recovery.Server].
 func (s *recoveryServer) Slots(ctx context.Context) (daemon, recovery *replication.Slot, err error) {
-	name, _ := s.names()
-	daemon, recovery, err = replication.ReadSlots(ctx, s.control, name)
-	if err == nil && daemon != nil && !daemon.Lost() {
+	if daemon, recovery, err = replication.ReadSlots(ctx, s.control, s.cfg.Postgres.Slot); err != nil {
+		return nil, nil, err
+	}
+	if daemon != nil && !daemon.Lost() {
 		err = s.source.CheckSlot(daemon, s.control.Config().Database, s.identity.Major)
+	}
+	if recovery != nil {
+		s.recovery = recovery.Name
+		if recovery.Kind != "logical" || recovery.Plugin != "pgoutput" || recovery.Database != s.control.Config().Database || recovery.Temporary {
+			err = exit.With(exit.Fault, fmt.Errorf("slot %s exists, and is not of a recovery (%s, plugin %q, database %q): give its owner another name for it, or drop it",
+				recovery.Name, recovery.Kind, recovery.Plugin, recovery.Database))
+		}
 	}
 	return daemon, recovery, err
 }
@@ -49,39 +53,38 @@ func (s *recoveryServer) Database() uint32 { return s.database }
 // createSlotTimeout is how long creating the slot may wait for open transactions.
 const createSlotTimeout = 10 * time.Minute
 
-// CreateRecoverySlot implements [recovery.Server]. It creates the slot as `setup apply` does, except that no standby copies it.
+// CreateRecoverySlot implements [recovery.Server]. A new slot has the properties that the daemon's is to have, as `setup apply` creates it.
 func (s *recoveryServer) CreateRecoverySlot(ctx context.Context, copied bool) error {
-	name, recoveryName := s.names()
-	if copied {
-		return s.exec(ctx, "copy slot "+name, "SELECT pg_copy_logical_replication_slot($1, $2)", name, recoveryName)
+	switch {
+	case copied:
+		return s.exec(ctx, "copy slot "+s.cfg.Postgres.Slot, "SELECT pg_copy_logical_replication_slot($1, $2)", s.cfg.Postgres.Slot, s.recovery)
+	case s.identity.Major >= replication.FailoverMajor:
+		return s.exec(ctx, "create slot "+s.recovery, "SELECT pg_create_logical_replication_slot($1, 'pgoutput', false, false, failover => true)", s.recovery)
 	}
-	return s.exec(ctx, "create slot "+recoveryName, "SELECT pg_create_logical_replication_slot($1, 'pgoutput')", recoveryName)
+	return s.exec(ctx, "create slot "+s.recovery, "SELECT pg_create_logical_replication_slot($1, 'pgoutput')", s.recovery)
 }
 
 // RestoreSlot implements [recovery.Server].
 func (s *recoveryServer) RestoreSlot(ctx context.Context, lost bool) error {
-	name, recoveryName := s.names()
+	name := s.cfg.Postgres.Slot
 	if lost {
 		if err := s.exec(ctx, "drop slot "+name, "SELECT pg_drop_replication_slot($1)", name); err != nil {
 			return err
 		}
 	}
-	if err := s.exec(ctx, "create slot "+name, "SELECT pg_copy_logical_replication_slot($1, $2)", recoveryName, name); err != nil {
-		return err
-	}
-	if s.identity.Major < replication.FailoverMajor {
-		return nil
-	}
-	return s.source.SetFailover(ctx) // as setup apply creates it
+	return s.exec(ctx, "create slot "+name, "SELECT pg_copy_logical_replication_slot($1, $2)", s.recovery, name)
 }
+
+// SetFailover implements [recovery.Server].
+func (s *recoveryServer) SetFailover(ctx context.Context) error { return s.source.SetFailover(ctx) }
 
 // DropRecoverySlot implements [recovery.Server].
 func (s *recoveryServer) DropRecoverySlot(ctx context.Context) error {
-	_, recoveryName := s.names()
-	return s.exec(ctx, "drop slot "+recoveryName, "SELECT pg_drop_replication_slot($1)", recoveryName)
+	return s.exec(ctx, "drop slot "+s.recovery, "SELECT pg_drop_replication_slot($1)", s.recovery)
 }
 
-// exec runs a statement that may take as long as the transactions that are open.
+// exec runs a statement that may take as long as the transactions that are open. When ctx ends, the server is told to cancel the statement: a
+// server that does not notice the end of the client would create a slot later on. If the statement has succeeded by then, that is no error.
 func (s *recoveryServer) exec(ctx context.Context, what, statement string, args ...any) error {
 	conn, err := s.source.Connect(ctx, commandName, false)
 	if err != nil {
@@ -92,18 +95,38 @@ func (s *recoveryServer) exec(ctx context.Context, what, statement string, args 
 		pgx.QueryExecModeSimpleProtocol); err != nil {
 		return err
 	}
-	if _, err := conn.Exec(ctx, statement, append([]any{pgx.QueryExecModeExec}, args...)...); err != nil {
+	over, done := context.WithoutCancel(ctx), make(chan error, 1)
+	go func() {
+		_, err := conn.Exec(over, statement, append([]any{pgx.QueryExecModeExec}, args...)...)
+		done <- err
+	}()
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		canceling, cancel := context.WithTimeout(over, cancelTimeout)
+		defer cancel()
+		err = conn.PgConn().CancelRequest(canceling)
+		select {
+		case err = <-done:
+		case <-canceling.Done():
+			return fmt.Errorf("%s: the server does not answer, and may carry it out: %w", what, errors.Join(context.Cause(ctx), err))
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
 }
+
+// cancelTimeout is how long to wait until the server has canceled a statement.
+const cancelTimeout = 5 * time.Second
 
 // AwaitVisible implements [recovery.Server]. A transaction that is open now can be committed before the position of a slot that was created or
 // moved, so that the slot does not have its rows, and its rows are not visible yet: Postgres writes the commit to the WAL first, and a
 // synchronous standby can be in between.
 func (s *recoveryServer) AwaitVisible(ctx context.Context) error {
 	const op = "wait for open transactions"
-	name, _ := s.names()
+	name := s.cfg.Postgres.Slot
 	var next string // later than the id of each open transaction; no snapshot tells it
 	if err := s.control.QueryRow(ctx, "SELECT pg_current_xact_id()::text").Scan(&next); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
@@ -158,12 +181,11 @@ func (s *recoveryServer) Waiting(ctx context.Context, recovery bool, upTo pglogr
 	if !recovery {
 		return s.Servers.Waiting(ctx, upTo, fn)
 	}
-	_, name := s.names()
-	source, err := sourceOf(s.cfg, name)
+	source, err := sourceOf(s.cfg, s.recovery)
 	if err != nil {
 		return err
 	}
-	return s.waiting(ctx, source, name, upTo, fn)
+	return s.waiting(ctx, source, s.recovery, upTo, fn)
 }
 
 // WALEnd implements [recovery.Server].
@@ -209,11 +231,15 @@ func (s *recoveryServer) OtherHistory(ctx context.Context, acked checkpoint.Posi
 // lockPatience is how long the lock is waited for: the server notices with a delay that a run has ended or was killed.
 const lockPatience = 5 * time.Second
 
-// Recovery is a run of recover or backfill for these tables, without its flags. The run has memory bytes for its comparisons, and sends at most
+// Recovery is a run of recover, or of backfill, for these tables, without its other flags. The run has memory bytes for its comparisons, and sends at most
 // rate records per second; 0: no limit.
-func (t *Servers) Recovery(operator recovery.Operator, rows outboxtable.Range, rate int, memory int64) *recovery.Recovery {
+func (t *Servers) Recovery(operator recovery.Operator, backfill bool, rows outboxtable.Range, rate int, memory int64) *recovery.Recovery {
+	slot := replication.RecoverySlot(t.cfg.Postgres.Slot)
+	if backfill {
+		slot = replication.BackfillSlot(t.cfg.Postgres.Slot, rows.Where)
+	}
 	return &recovery.Recovery{
-		Server: &recoveryServer{Servers: t, say: operator.Say}, Positions: t.positions(), Kafka: t.client, Operator: operator,
+		Server: &recoveryServer{Servers: t, recovery: slot, say: operator.Say}, Backfill: backfill, RecoverySlot: slot, Positions: t.positions(), Kafka: t.client, Operator: operator,
 		Audit: func() *audit.Audit {
 			a := t.Audit(rows, false)
 			a.Memory = memory

@@ -206,6 +206,11 @@ func (t *Servers) Names() string {
 	return strings.Join(names, ", ")
 }
 
+// Check returns an error if the rows of a range of the snapshot cannot be read.
+func (t *Servers) Check(ctx context.Context, table int, rows outboxtable.Range) error {
+	return t.snapshot.Check(ctx, table, rows)
+}
+
 // Choose leaves only the named tables; none: all.
 func (t *Servers) Choose(names []string) error {
 	if len(names) == 0 {

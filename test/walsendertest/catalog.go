@@ -165,13 +165,13 @@ func (v *view) publishedTables() [][]any {
 
 func (v *view) slot() [][]any {
 	s := &v.cat.Slot
-	if !v.hasText(0, s.Name) {
+	if !v.hasText(0, "^"+s.Name+"$") {
 		return nil
 	}
 	var rows [][]any
 	if s.Unfinished {
 		rows = append(rows, []any{
-			s.Name + "_recovery", "logical", s.Plugin, v.cat.Database, false, false, int32(0), "", "", nil, "reserved", "", false, false, nil,
+			s.Name + "_recovery", "logical", s.Plugin, v.cat.Database, DatabaseOID, false, false, int32(0), "", "", nil, "reserved", "", false, false, false, nil,
 			s.Restart.String(), s.Confirmed.String(), v.end.String(),
 		})
 	}
