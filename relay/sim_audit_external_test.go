@@ -52,6 +52,12 @@ func simRecover(ctx context.Context, r *relay.SimRecover) error {
 	if r.Deduplicated {
 		run.Positions = r
 	}
+	switch r.Unjudged {
+	case "send":
+		run.Unjudged = recovery.SendUnjudged
+	case "leave":
+		run.Unjudged = recovery.LeaveUnjudged
+	}
 	r.Left = -1
 	_, err := run.Deliver(ctx)
 	return err
@@ -78,7 +84,7 @@ type simOperator struct{ r *relay.SimRecover }
 func (*simOperator) Ask(context.Context, string) (bool, error)    { return true, nil }
 func (*simOperator) Decide(context.Context, string) (bool, error) { return false, nil }
 func (*simOperator) Say(string, ...any)                           {}
-func (o *simOperator) Compared(f *recovery.Found)                 { o.r.Left = f.Missing.Rows }
+func (o *simOperator) Compared(f *recovery.Found)                 { o.r.Compared(f.Missing.Rows, f.Unjudged.Rows) }
 func (*simOperator) Later(int, string, string) error              { return nil }
 func (*simOperator) Poisoned(p *router.Poison) error              { return p }
 func (*simOperator) Progress(string, int64, int64)                {}

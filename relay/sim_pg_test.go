@@ -95,6 +95,7 @@ type event struct {
 	value     string
 	created   time.Time
 	stamp     time.Time // the time of its records; zero: that at which they are stored
+	alike     bool      // another database has a record with its id, key and value
 	lost      bool      // Kafka has lost its records
 	recovered bool      // sent by recover
 	before    bool      // an adoption has begun a new epoch since it was stored

@@ -103,10 +103,14 @@ func (w *world) otherDatabase() {
 		rec := &router.Record{Key: []byte("stranger"), Value: []byte("theirs"), Headers: []router.Header{
 			{Name: router.HeaderID, Value: []byte(strconv.Itoa(e.id))}, {Name: router.HeaderPosition, Value: []byte(position)},
 		}}
-		switch w.IntN(3) {
-		case 0:
+		both := w.alike && w.IntN(4) == 0 // a copy of the row, or another event with the same content
+		switch draw := w.IntN(3); {
+		case both:
+			e.alike = true
+			rec.Key, rec.Value = []byte(e.key), []byte(e.value)
+		case draw == 0:
 			rec.Key = []byte(e.key)
-		case 1:
+		case draw == 1:
 			rec.Value = []byte(e.value)
 		}
 		w.kafka.putStranger(simPartition{e.lane / 2, 0}, w.copied(nil, rec))

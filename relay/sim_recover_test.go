@@ -33,7 +33,13 @@ type SimRecover struct {
 	Router       *router.Router
 	Poison       PoisonPolicies
 	Deduplicated bool
-	Left         int // rows that are missing still, set by RunSimRecover
+	Unjudged     string // what happens to rows that cannot be judged: "", "send" or "leave"
+
+	// Set by RunSimRecover.
+	Left     int  // rows that are missing still
+	Doubtful bool // there are rows that cannot be judged
+
+	snapshot *SimSnapshot // the last one
 
 	cancel context.CancelFunc
 	over   chan struct{}
@@ -54,11 +60,11 @@ type recovered struct {
 }
 
 // beginRecover begins a run.
-func (w *world) beginRecover() *SimRecover {
+func (w *world) beginRecover(unjudged string) *SimRecover {
 	w.mu.Lock()
 	r := &SimRecover{
 		simReader: simReader{p: &process{w: w, n: 700 + w.recovers, dead: make(chan struct{})}, restarts: -1},
-		Router:    w.router(w.kafka.now.routes), Poison: w.cfg.Poison, Deduplicated: w.deduplicates(), over: make(chan struct{}),
+		Router:    w.router(w.kafka.now.routes), Poison: w.cfg.Poison, Deduplicated: w.deduplicates(), Unjudged: unjudged, over: make(chan struct{}),
 	}
 	w.recovers++
 	w.see(r.p, "recovers", 0, 0)
@@ -253,7 +259,34 @@ func (r *SimRecover) Save(ctx context.Context, rec checkpoint.PositionRecord) er
 }
 
 // TakeSnapshot takes a snapshot.
-func (r *SimRecover) TakeSnapshot(ctx context.Context) (*SimSnapshot, error) { return r.take(ctx, nil) }
+func (r *SimRecover) TakeSnapshot(ctx context.Context) (s *SimSnapshot, err error) {
+	r.snapshot, err = r.take(ctx, nil)
+	return r.snapshot, err
+}
+
+// Compared checks the result of a comparison: the rows of its snapshot that neither Kafka nor the slot has are missing, or not judged if another
+// database has a record like theirs, and no other row is.
+func (r *SimRecover) Compared(missing, unjudged int) {
+	w := r.p.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r.Left, r.Doubtful = missing, unjudged > 0
+	if r.restarts != w.pg.restarts || r.p.isDead {
+		return
+	}
+	gone, doubtful := 0, 0
+	for i := range r.snapshot.rows {
+		if e := r.snapshot.rows[i].e; w.kafka.copies[e] == 0 && !w.pg.slotHas(e) && e.alike {
+			doubtful++
+		} else if w.kafka.copies[e] == 0 && !w.pg.slotHas(e) {
+			gone++
+		}
+	}
+	w.reached[recoverDoubtful] = w.reached[recoverDoubtful] || unjudged > 0
+	if missing != gone || unjudged != doubtful {
+		w.fail("%s finds %d rows missing and cannot judge %d, and %d and %d are", r.p, missing, unjudged, gone, doubtful)
+	}
+}
 
 // Send puts a record in flight.
 func (r *SimRecover) Send(ctx context.Context, rec *router.Record) error {

@@ -15,7 +15,7 @@ import (
 // recoverAll is the script of the runs of recover: a history, a fault of the slot, runs of recover until one says that nothing is missing,
 // and the daemon again.
 func (w *world) recoverAll() {
-	w.positions = map[string]string{}
+	w.positions, w.alike = map[string]string{}, true
 	w.start()
 	ops := w.ops()
 	for range 2 + w.IntN(15) {
@@ -28,6 +28,7 @@ func (w *world) recoverAll() {
 	w.edit(w.harmSlot)
 	w.edit(w.otherDatabase)
 	w.look()
+	unjudged, left := "", false // left: the operator has left rows that cannot be judged
 	for tries := 0; ; tries++ {
 		if tries > 20 {
 			w.edit(func() { w.fail("recover does not get anywhere") })
@@ -35,8 +36,13 @@ func (w *world) recoverAll() {
 		if w.halt() {
 			return
 		}
-		if r := w.recoverOnce(tries < 4); r.ended() && r.err == nil && r.Left == 0 {
+		r := w.recoverOnce(tries < 4, unjudged)
+		if r.ended() && r.err == nil && r.Left == 0 {
+			left = r.Doubtful
 			break
+		}
+		if r.Left == 0 && r.Doubtful && unjudged == "" { // the operator decides
+			w.edit(func() { unjudged = pick(w, []string{"send", "leave"}) })
 		}
 	}
 	w.awaitAudits()
@@ -55,6 +61,7 @@ func (w *world) recoverAll() {
 	w.sleep(time.Minute) // every commit is visible
 	a := w.auditNow()
 	w.edit(func() {
+		w.reached[recoverLeft] = w.reached[recoverLeft] || left
 		for e := range a.found["missing"] {
 			if e.lost && w.deduplicates() { // its place in the log says that Kafka has it, and the slot may have it
 				continue
@@ -64,9 +71,9 @@ func (w *world) recoverAll() {
 	})
 }
 
-// recoverOnce runs recover once, and may kill it.
-func (w *world) recoverOnce(mayKill bool) *SimRecover {
-	r := w.beginRecover()
+// recoverOnce runs recover once, and may kill it. unjudged is what the operator has decided about rows that cannot be judged.
+func (w *world) recoverOnce(mayKill bool, unjudged string) *SimRecover {
+	r := w.beginRecover(unjudged)
 	killAt := 100 * time.Hour
 	switch {
 	case !mayKill:
@@ -122,6 +129,9 @@ func (w *world) recoverOnce(mayKill bool) *SimRecover {
 	w.edit(func() {
 		if r.beside && r.err != nil && strings.Contains(r.err.Error(), "is active for PID") {
 			w.reached[recoverActive] = true
+			return
+		}
+		if r.err != nil && r.Left == 0 && r.Doubtful && unjudged == "" { // it asks for a decision
 			return
 		}
 		if r.err != nil && r.restarts == w.pg.restarts && !errors.Is(r.err, context.Canceled) {

@@ -46,6 +46,7 @@ type world struct {
 
 	dead      bool // poison goes to the dead-letter topic
 	audited   bool // audits run
+	alike     bool // another database may have records that equal those of events
 	stamped   bool // the settings give records a time of their own
 	failovers bool // standbys are promoted
 	audits    []*SimAudit

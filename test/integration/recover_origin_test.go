@@ -1,15 +1,18 @@
 package integration
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
@@ -160,12 +163,31 @@ func recoverIDsUsedAgain(t *testing.T, archive bool, mode string) {
 func (o *outbox) numbers() map[int]int {
 	o.t.Helper()
 	got := map[int]int{}
-	for _, r := range o.readAll() {
-		var v struct{ N int }
-		must(o.t, json.Unmarshal(r.Value, &v))
-		got[v.N]++
+	for _, n := range o.numbersWhere(func(kafkatest.Record) bool { return true }) {
+		got[n]++
 	}
 	return got
+}
+
+// numbersWhere returns the n of chosen records, each partition in its order.
+func (o *outbox) numbersWhere(chosen func(kafkatest.Record) bool) (got []int) {
+	o.t.Helper()
+	for _, r := range inOrder(o.readAll()) {
+		if chosen(r) {
+			var v struct{ N int }
+			must(o.t, json.Unmarshal(r.Value, &v))
+			got = append(got, v.N)
+		}
+	}
+	return got
+}
+
+// inOrder sorts records by their places.
+func inOrder(records []kafkatest.Record) []kafkatest.Record {
+	slices.SortStableFunc(records, func(a, b kafkatest.Record) int {
+		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.Offset, b.Offset))
+	})
+	return records
 }
 
 // putBackAlone replaces the data directory by a copy, without the WAL that was written since, and begins a new timeline.

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -22,9 +23,10 @@ type supervisor struct {
 	halt chan struct{}
 	done sync.WaitGroup
 
-	mu    sync.Mutex
-	cmd   *exec.Cmd // the newest one
-	exits []int
+	mu     sync.Mutex
+	cmd    *exec.Cmd // the newest one
+	exits  []int
+	paused chan struct{} // closed when it may start daemons again; nil: it may
 }
 
 // supervise starts a supervisor, which is stopped when the test ends.
@@ -45,7 +47,7 @@ func (o *outbox) supervise(env []string) *supervisor {
 }
 
 func (s *supervisor) run() {
-	for {
+	for s.mayStart() {
 		cmd := exec.Command(testSuite.binary, slices.Concat(s.o.args, []string{"run"})...)
 		cmd.Env, cmd.Stdout, cmd.Stderr = s.env, s.log, s.log
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -77,6 +79,64 @@ func (s *supervisor) run() {
 		case <-time.After(100 * time.Millisecond): // between two starts
 		}
 	}
+}
+
+// mayStart waits while the supervisor is paused, and returns false when it was stopped.
+func (s *supervisor) mayStart() bool {
+	for {
+		s.mu.Lock()
+		paused := s.paused
+		s.mu.Unlock()
+		if paused == nil {
+			return true
+		}
+		select {
+		case <-paused:
+		case <-s.halt:
+			return false
+		}
+	}
+}
+
+// pause ends the daemon with a signal, and starts none until resume is called. It returns when the server has noticed.
+func (s *supervisor) pause(sig syscall.Signal) (resume func()) {
+	s.o.t.Helper()
+	paused := make(chan struct{})
+	s.mu.Lock()
+	s.paused = paused
+	before := len(s.exits)
+	cmd := s.cmd
+	s.mu.Unlock()
+	await(s.o.t, patience, "the supervised daemon to end", func() error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		// One that was about to be started is the newest one now.
+		if s.cmd != cmd {
+			cmd, before = s.cmd, len(s.exits)
+		}
+		if len(s.exits) > before || cmd.ProcessState != nil {
+			return nil
+		}
+		_ = cmd.Process.Signal(sig)
+		return errors.New("it runs")
+	})
+	s.o.awaitNoWalsender()
+	return func() {
+		s.mu.Lock()
+		s.paused = nil
+		s.mu.Unlock()
+		close(paused)
+	}
+}
+
+// awaitNoWalsender waits until no client has one of the slots.
+func (o *outbox) awaitNoWalsender() {
+	o.t.Helper()
+	await(o.t, patience, "the slots to be free", func() error {
+		var n int
+		err := o.admin.scan(`SELECT count(*) FROM pg_replication_slots WHERE active AND starts_with(slot_name, '`+o.name+`')`, &n)
+		return errors.Join(err, waitFor(n == 0))
+	})
 }
 
 // kill ends the daemon that runs, if one does, as a crash does.

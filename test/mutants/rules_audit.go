@@ -303,7 +303,7 @@ var auditMutants = []mutant{
 	{
 		name:  "recover-takes-equal-hashes-only",
 		rule:  "An id that was added before the set was sorted need not be found.",
-		edits: []edit{{"internal/recovery/set.go", "	s.hashes, s.sorted = append(s.hashes, s.hash(topic, id)), false\n", "	s.hashes = append(s.hashes, s.hash(topic, id))\n"}},
+		edits: []edit{{"internal/recovery/set.go", "	s.hashes, s.sorted = append(s.hashes, s.hash(topic, id, key)), false\n", "	s.hashes = append(s.hashes, s.hash(topic, id, key))\n"}},
 		tests: []suite{recovers},
 	},
 	{

@@ -1,0 +1,125 @@
+package integration
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Losses of the slot in a random order, under load, with an orchestrator that starts the daemon again and again: whatever has happened, and however often
+// recover and the daemon are killed meanwhile, `recover` until it exits with 0 is all that an operator has to do.
+func TestRecoverRandomLosses(t *testing.T) {
+	for _, mode := range []string{"deduplicated", "at_least_once"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			rnd := newRand(t)
+			o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"max_slot_wal_keep_size": "16MB", "min_wal_size": "32MB"})})
+			losses := fullOrShort(100, 8)
+			o.proves("F98", "%d losses of the slot in a random order under load, with kill -9 of `recover` and of the daemon, beside an orchestrator, %s", losses, mode)
+			env := append(o.modes()[mode], "OUTBOXCDC_OUTBOX_ORDER=n")
+			l := &losing{outbox: o, rnd: rnd, env: env, s: o.supervise(env), w: o.write(load{rand: rnd, pause: 20 * time.Millisecond})}
+			l.w.awaitDelivered(20)
+			kinds := []string{"dropped", "lost", "advanced", "recreated"}
+			if mode == "at_least_once" { // a new process that delivers at least once remembers nothing, so it does not notice the others
+				kinds = kinds[:2]
+			}
+			for i := range losses {
+				kind := kinds[i%len(kinds)]
+				if i >= len(kinds) {
+					kind = kinds[rnd.IntN(len(kinds))]
+				}
+				l.lose(kind)
+				l.recoverAtLast()
+				l.w.awaitDelivered(20)
+				if rnd.IntN(3) == 0 {
+					l.s.kill()
+				}
+			}
+			l.w.stop()
+			o.awaitArrived(patience)
+			o.awaitConfirmed(o.walFlushed(), patience)
+			l.s.stop()
+			v := o.check()
+			if mode == "deduplicated" {
+				o.repeatsAtMost(v, 0, "neither recover nor the daemon sends what Kafka has")
+			} else {
+				o.repeatsAtMost(v, v.Rows*losses, "kills of the daemon repeat what it had not confirmed")
+			}
+			if _, sum := o.audit(env, 0, "--deep"); sum.Summary.Delivered != sum.Summary.Rows {
+				t.Errorf("audit: %+v", sum.Summary)
+			}
+			t.Logf("%d losses, recover killed %d times and run again %d times because the slot was in use; %d repeats", losses, l.kills, l.again, v.Repeats)
+			o.outcome("nothing missing, order as committed; `recover` was killed %d times", l.kills)
+		})
+	}
+}
+
+// losing is an outbox whose slot is lost again and again.
+type losing struct {
+	*outbox
+	rnd *rand.Rand
+	env []string
+	s   *supervisor
+	w   *writer
+
+	kills, again int
+}
+
+// lose loses events that wait in the slot, and waits until a daemon has refused to go on.
+func (l *losing) lose(kind string) {
+	l.t.Helper()
+	sig := syscall.SIGKILL
+	if l.rnd.IntN(2) == 0 {
+		sig = syscall.SIGTERM
+	}
+	resume := l.s.pause(sig)
+	l.w.awaitCommits(1 + l.rnd.Int64N(40))
+	switch kind {
+	case "dropped":
+		l.exec(`SELECT pg_drop_replication_slot($1)`, l.name)
+	case "lost":
+		awaitLost(l.outbox)
+	case "advanced":
+		l.exec(`SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())`, l.name)
+	case "recreated":
+		l.exec(`SELECT pg_drop_replication_slot($1)`, l.name)
+		l.w.awaitCommits(1 + l.rnd.Int64N(10))
+		l.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, l.name)
+	}
+	l.w.awaitCommits(l.rnd.Int64N(20))
+	resume()
+	l.s.awaitCode(79, 1)
+}
+
+// recoverAtLast runs recover until it exits with 0, after it was killed a few times.
+func (l *losing) recoverAtLast() {
+	l.t.Helper()
+	for range l.rnd.IntN(3) {
+		c := l.startCommand(l.env, "recover", "--yes", "--rate", "100")
+		select { // the moment is random
+		case <-time.After(time.Duration(l.rnd.Int64N(int64(2500 * time.Millisecond)))):
+			l.kills++
+		case <-c.ended:
+		}
+		_ = c.cmd.Process.Kill()
+		<-c.ended
+		l.awaitNoCommand()
+		if l.rnd.IntN(2) == 0 {
+			l.s.kill()
+		}
+	}
+	await(l.t, patience, "recover to end with 0", func() error {
+		out, notes, code := l.runBinary(l.env, "recover", "--yes")
+		switch {
+		case code == 0:
+			return nil
+		case code == 1 && strings.Contains(notes, "is active for PID"): // a daemon that has not yet refused
+			l.again++
+			return fmt.Errorf("%s%s", out, notes)
+		}
+		return &finalError{fmt.Errorf("recover: exit code %d\n%s%s", code, out, notes)}
+	})
+}
