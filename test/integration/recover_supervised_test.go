@@ -244,6 +244,41 @@ func TestRecoverBesideSupervisedDaemon(t *testing.T) {
 	}
 }
 
+// The slot exists and can be read, as when somebody has created it again by hand. A daemon that delivers at least once would stream from it: it does not
+// start while recover works, and nothing overtakes what recover sends.
+func TestRecoverUsableSlotBesideSupervisedDaemon(t *testing.T) {
+	for _, mode := range []string{"deduplicated", "at_least_once"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			o := newOutbox(t, options{})
+			o.proves("F97", "slot recreated by hand after 1000 rows; `recover` while an orchestrator starts the daemon again and again, %s", mode)
+			env := append(o.modes()[mode], "OUTBOXCDC_OUTBOX_ORDER=n")
+			o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+			const rows = 1000
+			for n := 0; n < rows; n += 100 {
+				o.insert("order", fmt.Sprint("k", n/100%5), 1+n, 100)
+			}
+			o.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, o.name)
+			for n := rows; n < rows+100; n += 20 { // in the slot
+				o.insert("order", fmt.Sprint("k", n/20%5), 1+n, 20)
+			}
+			c := o.startCommand(env, "recover", "--yes", "--rate", "300")
+			o.awaitRecords(50)
+			s := o.supervise(env)
+			s.awaitCode(79, 2)
+			if code := c.wait(patience); code != 0 {
+				t.Fatalf("recover: exit code %d\n%s", code, c.output())
+			}
+			o.insert("order", "k0", rows+101, 20)
+			o.awaitArrived(patience)
+			o.awaitConfirmed(o.walFlushed(), patience)
+			s.stop()
+			o.repeatsAtMost(o.check(), 0, "no daemon streams while recover works")
+			o.outcome("each daemon ends with 79 until recover has ended")
+		})
+	}
+}
+
 // A command that was killed in the middle leaves a sign: no daemon starts, doctor says it, and the same command goes on from there.
 func TestRecoverKilledKeepsDaemonAway(t *testing.T) {
 	for _, verb := range []string{"backfill", "recover"} {
