@@ -222,9 +222,9 @@ func (r *Recovery) finishPart(ctx context.Context) error {
 			return err
 		}
 	}
+	r.Operator.Say("only rows of --since, --until or --where were compared: others may be missing as well")
 	if !marker || s.wrong != nil || s.broken != nil {
-		r.Operator.Say("the daemon will not start yet: only rows of --since, --until or --where were compared, and others may be missing as well.\n" +
-			"Run recover for all rows, or accept the position of the slot with \"outboxcdc slot adopt\"")
+		r.Operator.Say("the daemon will not start yet: run recover for all rows, or accept the position of the slot with \"outboxcdc slot adopt\"")
 	}
 	return nil
 }

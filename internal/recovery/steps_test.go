@@ -129,6 +129,17 @@ func TestSteps(t *testing.T) {
 			err: "may be compacted", created: 1},
 		// send and finish
 		{name: "at least once holds", once: true, given: moved, sent: "4 5 6 7", starts: true, created: 1},
+		{name: "the recovery slot is lost, no", given: func(w *world) { w.daemon, w.recovery = nil, lostSlot(); w.no["send"] = true }, err: "6 rows are missing", held: true, created: 1},
+		{name: "later events in a compacted topic", given: func(w *world) {
+			compacted(w)
+			w.log = w.log[:len(w.log)-1]
+			w.rows[9].key = "k4"
+			w.deliver(9, 10)
+		}, err: "--compacted", created: 1},
+		{name: "a row is deleted before it is sent", given: func(w *world) {
+			moved(w)
+			in(w, "Snapshot", 2, func() { w.rows = slices.Delete(w.rows, 4, 5) })
+		}, err: "1 row was deleted", sent: "5 6 7", starts: true, saved: 1, created: 1, said: "1 row was deleted"},
 		{name: "at least once, the slot is lost", once: true, given: func(w *world) { w.daemon = lostSlot() }, sent: "4 5 6 7 8 9", starts: true, created: 1},
 		{name: "Kafka refuses a record, and the policy skips it", given: func(w *world) {
 			moved(w)

@@ -255,7 +255,7 @@ var auditMutants = []mutant{
 	{
 		name:  "audit-takes-any-dead-letter",
 		rule:  "A dead letter that has the id of a row is the row's.",
-		edits: []edit{{"internal/audit/join.go", "if bytes.Equal(r.Key, row.Key) || alike && len(j.Tables) < 2 {", "if alike || true {"}},
+		edits: []edit{{"internal/audit/join.go", "case key && (value || x.row.Poison != \"\"), value", "case true, value"}},
 		tests: []suite{events},
 	},
 	{

@@ -130,13 +130,13 @@ var recoveryMutants = []mutant{
 	{
 		name:  "recovery-keeps-the-epoch",
 		rule:  "Recovered records belong to the epoch of the events before.",
-		edits: []edit{{recoveryCompare, "	case s.adopts() && !r.part() && !r.beside():", "	case s.old == nil && s.adopts() && !r.part() && !r.beside():"}},
+		edits: []edit{{recoveryCompare, "	case s.adopts() && !r.beside(): //", "	case s.old == nil && s.adopts() && !r.beside(): //"}},
 		tests: []suite{steps, simRecover},
 	},
 	{
 		name:  "recovery-is-its-own-server",
 		rule:  "The records of a server that this one has replaced are not those of its rows.",
-		edits: []edit{{recoveryCompare, "id, r.Server.Database(), r.state.predecessors()", "id, r.Server.Database(), nil"}},
+		edits: []edit{{recoveryCompare, "id, r.Server.Database(), r.state.old.Predecessors(id.SystemID)", "id, r.Server.Database(), nil"}},
 		tests: []suite{steps},
 	},
 	{
@@ -206,7 +206,37 @@ var recoveryMutants = []mutant{
 	{
 		name:  "recovery-continues-with-a-lost-slot",
 		rule:  "A recovery slot that is lost keeps what it had.",
-		edits: []edit{{recoverySlots, "	case s.recovery != nil && !s.recovery.Lost():\n		r.Operator", "	case s.recovery != nil:\n		r.Operator"}},
+		edits: []edit{{recoverySlots, "(s.usable() || !s.recovery.Lost()): //", "true: //"}},
+		tests: []suite{steps},
+	},
+	{
+		name:  "recovery-ends-another-run",
+		rule:  "A run ends whatever run has not finished.",
+		edits: []edit{{recoverySlots, "s.recovery.Name != r.RecoverySlot:", "s.recovery.Name == \"\":"}},
+		tests: []suite{steps},
+	},
+	{
+		name:  "recovery-forgets-failover",
+		rule:  "The copy of a slot has all its properties.",
+		edits: []edit{{recoverySlots, "	if s.recovery.Failover && !(", "	if !s.recovery.Failover && !("}},
+		tests: []suite{{"./internal/recovery", "^TestCrashes$"}},
+	},
+	{
+		name:  "recovery-drops-the-sign-of-another-run",
+		rule:  "The recovery slot is always that of this run.",
+		edits: []edit{{recoverySlots, "r.created = s.recovery == nil //", "r.created = true //"}},
+		tests: []suite{steps},
+	},
+	{
+		name:  "recovery-sends-behind-later-state",
+		rule:  "A missing row may become the state of its key.",
+		edits: []edit{{recoveryCompare, "		if err := r.checkCompacted(ctx, maps.Keys(f.LaterTopics)); err != nil {\n			return nil, err\n		}\n", ""}},
+		tests: []suite{steps},
+	},
+	{
+		name:  "recovery-hides-deleted-rows",
+		rule:  "A row that was deleted before it was sent was not missing.",
+		edits: []edit{{recoveryCompare, "r.gone > 0 {", "r.gone < 0 {"}, {"internal/recovery/recovery.go", "err != nil || r.gone == 0 {", "true {"}},
 		tests: []suite{steps},
 	},
 	{
