@@ -16,7 +16,7 @@ import (
 // parsers depend on them.
 func TestLogAttributesAreDocumented(t *testing.T) {
 	used := map[string]string{}
-	for _, dir := range []string{".", "../../relay", "../../internal/standby", "../../replication", "../../kafka", "../../router", "../../decoder", "../../checkpoint"} {
+	for _, dir := range []string{".", "../../internal/wire", "../../relay", "../../internal/standby", "../../replication", "../../kafka", "../../router", "../../decoder", "../../checkpoint"} {
 		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 		if err != nil {
 			t.Fatal(err)

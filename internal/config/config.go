@@ -55,7 +55,7 @@ type Postgres struct {
 	// watched. It is a secret.
 	Standbys []string `yaml:"standbys" default:"" secret:"true" live:"true"` // use [Config.StandbyURLs]
 	// Slot is the replication slot. One instance reads it; further instances wait as standbys. The name must not end in
-	// _recovery.
+	// _recovery or _backfill_ and eight hexadecimal digits.
 	Slot string `yaml:"slot" default:"outboxcdc"`
 	// Publication is the publication of the outbox.
 	Publication string `yaml:"publication" default:"outboxcdc"`

@@ -60,7 +60,7 @@ var meanings = map[string]string{
 	"poison.topic":                           "The dead-letter topic.",
 	"postgres":                               "The connection to the Postgres server.",
 	"postgres.publication":                   "The publication of the outbox.",
-	"postgres.slot":                          "The replication slot. One instance reads it; further instances wait as standbys. The name must not end in _recovery.",
+	"postgres.slot":                          "The replication slot. One instance reads it; further instances wait as standbys. The name must not end in _recovery or _backfill_ and eight hexadecimal digits.",
 	"postgres.standbys":                      "The standbys whose copies of the slot are watched: connection strings, or auto for the hosts of url. Name the primary too, because a switchover makes it a standby. Parts that are missing in a string (user, password, database, TLS) come from url. The role needs CONNECT there, and nothing else. [] means that no standby is watched. It is a secret.",
 	"postgres.url":                           "The connection string, as a URL or in libpq's keyword form. Missing parts come from the PG* environment variables; \"\" means all of them. It may name several hosts; the daemon connects to the primary. It is a secret.",
 	"postgres.url_file":                      "A file with the connection string, instead of url. It is read at each connection, so that a rotated secret is used. A relative name is relative to the working directory.",
