@@ -154,6 +154,17 @@ func (w *world) restoreOlder() {
 	}
 	clear(w.excused)
 	pg.heldUntil, pg.breaks, pg.still = time.Time{}, 0, 0
+	w.takeOlder()
+	pg.place(pg.end)
+	pg.copies = [simStandbys]pglogrepl.LSN{pg.end, pg.end}
+	pg.restream()
+	k := w.kafka
+	k.saved = append(k.saved, checkpoint.Merge(k.saved).Adoption("slot", pg.id.SystemID, pg.id.Timeline, 18, pg.confirmed, "", "s", time.Now()))
+}
+
+// takeOlder restores the server from an older copy, which begins another timeline: its number can be lower than the one before. w.mu is held.
+func (w *world) takeOlder() {
+	pg := w.pg
 	pg.crash()
 	keep := w.IntN(pg.flushed/4 + 1)
 	at := pg.flushedEnd
@@ -166,10 +177,6 @@ func (w *world) restoreOlder() {
 	pg.xid += 100
 	pg.id.Timeline = pg.id.TimelineOf(at - 1)
 	pg.fork(at)
-	pg.highest = min(pg.highest, at)
-	pg.place(pg.end)
-	pg.copies = [simStandbys]pglogrepl.LSN{pg.end, pg.end}
-	pg.restream()
-	k := w.kafka
-	k.saved = append(k.saved, checkpoint.Merge(k.saved).Adoption("slot", pg.id.SystemID, pg.id.Timeline, 18, pg.confirmed, "", "s", time.Now()))
+	pg.highest, pg.confirmed = min(pg.highest, at), min(pg.confirmed, at)
+	pg.saved = pg.confirmed
 }

@@ -69,6 +69,11 @@ func (w *world) plant() {
 
 // failOver promotes a standby that lacks the newest transactions, or restores such a copy, which has no new timeline. w.mu is held.
 func (w *world) failOver() {
+	w.goBack(w.IntN(3) > 0)
+}
+
+// goBack is failOver, with a new timeline or without. w.mu is held.
+func (w *world) goBack(fork bool) {
 	pg := w.pg
 	if len(pg.wal) == 0 {
 		return
@@ -78,7 +83,7 @@ func (w *world) failOver() {
 	at := pg.wal[from].commit
 	pg.takeBack(from, at)
 	pg.confirmed = min(pg.confirmed, at)
-	if w.IntN(3) > 0 {
+	if fork {
 		pg.fork(at)
 	} else {
 		w.back = true

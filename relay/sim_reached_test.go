@@ -101,6 +101,8 @@ const (
 	recoverActive
 	recoverDoubtful
 	recoverLeft
+	recoverForked
+	recoverLower
 	failedOver // from here on only in runs of failovers
 	deliveredIsLost
 	newerCopy
@@ -146,8 +148,9 @@ var markNames = [marks]string{
 	auditForked: "likewise, on a new timeline", idsElsewhere: "records of another database with the ids of events", firstRecovered: "recover has sent something, and the daemon goes on", recoverKilled: "recover is killed with some records in Kafka",
 	recoverLate: "records of a killed recover land late", recoverUnseen: "recover runs before a commit that no slot has is visible",
 	recoverActive:   "recover meets a daemon that was started before it held the slot",
-	recoverDoubtful: "recover cannot judge a row", recoverLeft: "an operator has left rows that cannot be judged, and the rest is recovered",
-	failedOver: "a standby promoted", deliveredIsLost: "a standby promoted that lacks a delivered transaction",
+	recoverDoubtful: "recover cannot judge a row", recoverLeft: "an operator has left rows that cannot be judged, and the rest is recovered", recoverForked: "recover after a failover that has lost transactions",
+	recoverLower: "recover after a restore that has begun a timeline with a lower number",
+	failedOver:   "a standby promoted", deliveredIsLost: "a standby promoted that lacks a delivered transaction",
 	newerCopy: "a standby promoted whose copy of the slot is newer than the slot", olderCopy: "likewise, older",
 	restoredLower: "an event on a timeline with a lower number than the one before it",
 }

@@ -40,6 +40,7 @@ type SimRecover struct {
 	Doubtful bool // there are rows that cannot be judged
 
 	snapshot *SimSnapshot // the last one
+	dropped  bool         // it has dropped the recovery slot: the script lets a daemon start when it has ended
 
 	cancel context.CancelFunc
 	over   chan struct{}
@@ -161,7 +162,7 @@ func (r *SimRecover) DropRecoverySlot(ctx context.Context) error {
 		if pg.recovery == 0 {
 			return errors.New("there is no recovery slot")
 		}
-		pg.recovery, pg.w.recovering = 0, false
+		pg.recovery, pg.w.recovering, r.dropped = 0, false, true
 		return nil
 	})
 }

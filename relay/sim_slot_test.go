@@ -62,6 +62,8 @@ func (w *world) recoverAll() {
 	a := w.auditNow()
 	w.edit(func() {
 		w.reached[recoverLeft] = w.reached[recoverLeft] || left
+		w.reached[recoverForked] = w.reached[recoverForked] || w.forked && len(w.positions) > 0
+		w.reached[recoverLower] = w.reached[recoverLower] || w.lower && len(w.positions) > 0
 		for e := range a.found["missing"] {
 			if e.lost && w.deduplicates() { // its place in the log says that Kafka has it, and the slot may have it
 				continue
@@ -92,7 +94,7 @@ func (w *world) recoverOnce(mayKill bool, unjudged string) *SimRecover {
 		if w.IntN(4) == 0 {
 			w.work()
 		}
-		if mayKill && !r.beside && w.IntN(6) == 0 && w.isKeptAway() { // a supervisor starts the daemon
+		if mayKill && !r.beside && w.IntN(6) == 0 && w.isKeptAway(r) { // a supervisor starts the daemon
 			r.beside = true
 			w.edit(func() { w.excused[Lost] = "a recovery has not finished" })
 			w.start()
@@ -143,11 +145,11 @@ func (w *world) recoverOnce(mayKill bool, unjudged string) *SimRecover {
 
 // isKeptAway reports whether a daemon that starts now delivers nothing before a recovery has finished, or nothing is missing before the slot. With
 // at_least_once, or without a position record, nothing tells a daemon that its slot was moved.
-func (w *world) isKeptAway() bool {
+func (w *world) isKeptAway(r *SimRecover) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	pg := w.pg
-	return pg.recovery != 0 || !pg.hasSlot() || w.deduplicates() && len(w.kafka.saved) > 0 || !pg.placed
+	return !r.dropped && (pg.recovery != 0 || !pg.hasSlot() || w.deduplicates() && len(w.kafka.saved) > 0 || !pg.placed)
 }
 
 // harmSlot kills all processes and takes the slot away, or moves it. w.mu is held.
@@ -178,6 +180,14 @@ func (w *world) harmSlot() {
 		pg.flush()
 	}
 	more()
+	switch was := pg.id.Timeline; w.IntN(6) {
+	case 0:
+		w.goBack(true)
+		w.forked = true
+	case 1:
+		w.takeOlder()
+		w.forked, w.lower = true, pg.id.Timeline < was
+	}
 	kind := w.IntN(5)
 	w.tell("harm %d", kind)
 	switch kind {
@@ -224,7 +234,7 @@ func TestSimRecover(t *testing.T) {
 	first, n := atLeastSeeds(t, 3000)
 	res := simRuns(t, "random histories in which the slot is lost, recover with kills, and the daemon after it, fresh seeds", "", first, func(i int) (simOptions, bool) {
 		seed := first + uint64(i)
-		return simOptions{seed: seed, audited: true, dedup: seed%2 == 1, twice: seed%20 == 0, script: (*world).recoverAll}, i < n
+		return simOptions{seed: seed, audited: true, dedup: seed%2 == 1, failovers: seed%8 == 1, twice: seed%20 == 0, script: (*world).recoverAll}, i < n
 	})
 	if !t.Failed() {
 		res.mustReach(t, markNames[firstRecovered:failedOver], 3000)

@@ -46,6 +46,8 @@ type world struct {
 
 	dead      bool // poison goes to the dead-letter topic
 	audited   bool // audits run
+	lower     bool // a restore has begun a timeline with a lower number
+	forked    bool // a failover has lost transactions before recover
 	alike     bool // another database may have records that equal those of events
 	stamped   bool // the settings give records a time of their own
 	failovers bool // standbys are promoted
