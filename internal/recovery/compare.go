@@ -14,6 +14,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/audit"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/human"
+	"github.com/outboxcdc/outboxcdc/kafka/sender"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
 )
@@ -220,6 +221,36 @@ func refuseCompacted(ctx context.Context, log audit.Log, topics []string) error 
 	return nil
 }
 
+// sendAll sends the chosen rows and compares again. If Kafka refuses a batch, what is missing then is sent again, its records one by one: each of
+// them is poison, or not.
+func (r *Recovery) sendAll(ctx context.Context, chosen Sets, f *Found) (*Found, error) {
+	for {
+		err := r.send(ctx, chosen, f.next)
+		refused := sender.IsRefusal(err)
+		if err != nil && !refused {
+			return nil, err
+		}
+		if refused {
+			r.Operator.Say("%v: sending them one by one", err)
+			r.began = time.Now() // what the session has sent may still arrive
+		}
+		if f, err = r.compare(ctx); err != nil {
+			return nil, fmt.Errorf("%s sent; compare once more: %w", human.Count(int(r.sent.Records), "record was", "records were"), err)
+		}
+		if chosen = r.wanted(f); !refused || chosen.Len() == 0 {
+			return f, nil
+		}
+	}
+}
+
+// wanted returns the rows that the operator has said to send.
+func (r *Recovery) wanted(f *Found) Sets {
+	if r.Unjudged == SendUnjudged {
+		return Sets{f.Missing.set, f.Unjudged.set}
+	}
+	return Sets{f.Missing.set}
+}
+
 // send sends the chosen rows.
 func (r *Recovery) send(ctx context.Context, chosen Sets, next checkpoint.Position) error {
 	to := r.Open()
@@ -241,9 +272,13 @@ func (r *Recovery) send(ctx context.Context, chosen Sets, next checkpoint.Positi
 		return err
 	}
 	defer done()
-	if r.sent, err = job.Run(ctx, snapshot, to); err != nil {
+	sent, err := job.Run(ctx, snapshot, to)
+	if err != nil {
 		to.Close()
-		r.sent.Records = to.Acked() // final after Close
+		sent.Records = to.Acked() // final after Close
+	}
+	r.sent.add(sent)
+	if err != nil {
 		return err
 	}
 	if r.gone = int64(chosen.Len()) - job.Handled; r.gone > 0 {

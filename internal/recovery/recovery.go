@@ -163,11 +163,8 @@ func (r *Recovery) deliver(ctx context.Context) (err error) {
 		return errors.Join(err, r.left(found))
 	}
 	if chosen.Len() > 0 {
-		if err := r.send(ctx, chosen, found.next); err != nil {
+		if found, err = r.sendAll(ctx, chosen, found); err != nil {
 			return err
-		}
-		if found, err = r.compare(ctx); err != nil {
-			return fmt.Errorf("%s sent; compare once more: %w", human.Count(int(r.sent.Records), "record was", "records were"), err)
 		}
 	}
 	if err := r.left(found); err != nil {

@@ -66,6 +66,13 @@ type Sent struct {
 	Poisoned     int64 // not sent
 }
 
+func (s *Sent) add(other Sent) {
+	s.Records += other.Records
+	s.DeadLettered += other.DeadLettered
+	s.Skipped += other.Skipped
+	s.Poisoned += other.Poisoned
+}
+
 // Run sends the rows, and returns when Kafka has acknowledged all of them. Also after an error, what it returns says how many are in Kafka
 // for certain.
 func (j *Job) Run(ctx context.Context, rows Rows, to Sender) (sent Sent, err error) {

@@ -18,6 +18,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/peek"
 	"github.com/outboxcdc/outboxcdc/internal/recovery"
 	"github.com/outboxcdc/outboxcdc/kafka"
+	"github.com/outboxcdc/outboxcdc/kafka/sender"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
 )
@@ -238,6 +239,7 @@ func (t *Servers) Recovery(operator recovery.Operator, backfill bool, rows outbo
 	if backfill {
 		slot = replication.BackfillSlot(t.cfg.Postgres.Slot, rows.Where)
 	}
+	refusals := sender.NewRefusals()
 	return &recovery.Recovery{
 		Server: &recoveryServer{Servers: t, recovery: slot, say: operator.Say}, Backfill: backfill, RecoverySlot: slot, Positions: t.positions(), Kafka: t.client, Operator: operator,
 		Audit: func() *audit.Audit {
@@ -245,7 +247,7 @@ func (t *Servers) Recovery(operator recovery.Operator, backfill bool, rows outbo
 			a.Memory = memory
 			return a
 		},
-		Open:   func() recovery.Sender { return t.sender(rate) },
+		Open:   func() recovery.Sender { return t.sender(rate, refusals) },
 		Router: t.route, Poison: &t.poison, Tables: len(t.list), Slot: t.cfg.Postgres.Slot, Sources: t.cfg.EventSources(),
 		PositionHeader: t.cfg.Route.PositionHeader, FenceWait: t.cfg.Tuning.FenceWait, Rows: rows,
 	}
@@ -261,7 +263,7 @@ func (t *Servers) Adoption() *recovery.Adoption {
 // Replay is a run of replay on the snapshot, without its flags.
 func (t *Servers) Replay(operator recovery.Operator, rate int) *recovery.Replay {
 	return &recovery.Replay{
-		Snapshot: t.snapshot, Kafka: t.client, Router: t.route, Poison: &t.poison, Operator: operator, Open: func() recovery.Sender { return t.sender(rate) },
+		Snapshot: t.snapshot, Kafka: t.client, Router: t.route, Poison: &t.poison, Operator: operator, Open: func() recovery.Sender { return t.sender(rate, nil) },
 	}
 }
 

@@ -379,11 +379,11 @@ func (t *Servers) RunAudit(ctx context.Context, a *audit.Audit) (*audit.Result, 
 	return a.Run(ctx, t.snapshot, t, t.client, "")
 }
 
-// sender opens a sender of rows. It waits for a missing topic as the daemon does.
-func (t *Servers) sender(rate int) *sender.Sender {
+// sender opens a sender of rows. It waits for a missing topic as the daemon does. refusals, if not nil, are kept from one sender to the next.
+func (t *Servers) sender(rate int, refusals *sender.Refusals) *sender.Sender {
 	patience := t.cfg.MissingTopicAfter()
 	if patience == 0 {
 		patience = sender.Forever
 	}
-	return sender.New(t.cluster, sender.Options{Rate: rate, MissingTopic: patience})
+	return sender.New(t.cluster, sender.Options{Rate: rate, MissingTopic: patience, Refusals: refusals})
 }

@@ -24,6 +24,28 @@ type Options struct {
 	Rate int
 	// MissingTopic is how long Send waits for a topic that does not exist, from the first record of the topic on. 0: not at all.
 	MissingTopic time.Duration
+	// Refusals, if not nil, are the records of refused batches, of all senders that have them. Send waits for the ack of such a record with nothing
+	// else in flight, so that its error says whether Kafka refuses it.
+	Refusals *Refusals
+}
+
+// Refusals are records of batches that Kafka refused because of at least one of them.
+type Refusals struct{ records map[RefusedRecord]bool }
+
+// NewRefusals returns an empty set.
+func NewRefusals() *Refusals { return &Refusals{map[RefusedRecord]bool{}} }
+
+func (r *Refusals) add(records []RefusedRecord) {
+	if r == nil {
+		return
+	}
+	for _, rec := range records {
+		r.records[rec] = true
+	}
+}
+
+func (r *Refusals) has(rec *router.Record) bool {
+	return r != nil && len(r.records) > 0 && r.records[RefusedRecord{rec.Topic, string(rec.ID)}]
 }
 
 // Forever is an Options.MissingTopic without a limit.
@@ -144,7 +166,7 @@ func (s *Sender) send(ctx context.Context, rec *router.Record, alone bool) error
 	if err != nil {
 		return err
 	}
-	alone = alone || large
+	alone = alone || large || s.options.Refusals.has(rec)
 	room := isEmpty
 	if !alone && !s.alone {
 		room = s.options.room(int64(rec.Size()))
@@ -246,7 +268,9 @@ func (s *Sender) failed(ctx context.Context, ok bool, err error) error {
 func (s *Sender) fail(ctx context.Context, err error) error {
 	session := s.session
 	s.hangUp(ctx)
-	s.err = s.flight.sessionError(err, session.Unanswered())
+	failure := s.flight.sessionError(err, session.Unanswered())
+	s.options.Refusals.add(failure.Refused)
+	s.err = failure
 	return s.err
 }
 

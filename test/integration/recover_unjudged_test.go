@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
@@ -184,6 +186,34 @@ func TestRecoverSkippedByBroker(t *testing.T) {
 			o.awaitRecords(sent + 1)
 		})
 	}
+}
+
+// The broker refuses records for a reason that nothing tells beforehand, and the policy skips them: each run ends with 0, although the rows have no record.
+func TestRecoverRefusedByBroker(t *testing.T) {
+	t.Parallel()
+	k := faultyKafka(t)
+	o := newOutbox(t, options{kafka: k, types: []string{"order", "payment"}})
+	env := append(o.deduplicating(fence), "OUTBOXCDC_POISON_POLICY=skip")
+	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+	o.insert("order", "k", 1, 3)
+	o.insert("payment", "p", 1, 2)
+	inject(t, k, kafkatest.Fault{Answer: kerr.InvalidRecord.Code, Topic: o.topic("payment")})
+	for run, want := range []string{"\n3 records sent, run ", "\n0 records sent, run "} {
+		if out := o.recover(env, 0); !strings.Contains(out, want) || !strings.Contains(out, "; 2 rows were skipped by policy") || !strings.Contains(out, ": 0 rows are missing") {
+			t.Errorf("run %d prints:\n%s", run+1, out)
+		}
+	}
+	env[len(env)-1] = "OUTBOXCDC_POISON_POLICY=stop"
+	if out := o.recover(env, 1); !strings.Contains(out, "poison id=") || !strings.Contains(out, ": 2 rows are missing") {
+		t.Errorf("with the policy stop it prints:\n%s", out)
+	}
+	heal(t, k)
+	if out := o.recover(env, 0); !strings.Contains(out, "\n2 records sent, run ") {
+		t.Errorf("after the fault it prints:\n%s", out)
+	}
+	o.startStreaming(env...)
+	o.insert("payment", "p", 3, 1)
+	o.repeatsOf(0)
 }
 
 // The dead letter of a poison row was handled, and deleted by the retention of its topic. It is not sent again without being asked for.
