@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -120,7 +121,7 @@ func (o *outbox) awaitCompacted(key string) {
 	n := 0
 	await(o.t, 2*patience, "compaction", func() error {
 		n++
-		o.insert("order", "other", n, 1) // rolls the segment
+		o.insert("order", fmt.Sprint("other", n), n, 1) // rolls the segment
 		return waitFor(len(o.numbersOfKey(key)) == 1)
 	})
 }
