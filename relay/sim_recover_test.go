@@ -163,6 +163,9 @@ func (r *SimRecover) DropRecoverySlot(ctx context.Context) error {
 			return errors.New("there is no recovery slot")
 		}
 		pg.recovery, pg.w.recovering, r.dropped = 0, false, true
+		for _, p := range pg.w.alive() { // a daemon that was kept away until now starts when the run has ended
+			p.die()
+		}
 		return nil
 	})
 }

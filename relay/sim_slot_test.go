@@ -180,11 +180,15 @@ func (w *world) harmSlot() {
 		pg.flush()
 	}
 	more()
-	switch was := pg.id.Timeline; w.IntN(6) {
+	switch w.IntN(6) {
 	case 0:
 		w.goBack(true)
 		w.forked = true
 	case 1:
+		for range w.IntN(3) { // timelines that are lost
+			w.goBack(true)
+		}
+		was := pg.id.Timeline
 		w.takeOlder()
 		w.forked, w.lower = true, pg.id.Timeline < was
 	}
@@ -234,7 +238,7 @@ func TestSimRecover(t *testing.T) {
 	first, n := atLeastSeeds(t, 3000)
 	res := simRuns(t, "random histories in which the slot is lost, recover with kills, and the daemon after it, fresh seeds", "", first, func(i int) (simOptions, bool) {
 		seed := first + uint64(i)
-		return simOptions{seed: seed, audited: true, dedup: seed%2 == 1, failovers: seed%8 == 1, twice: seed%20 == 0, script: (*world).recoverAll}, i < n
+		return simOptions{seed: seed, audited: true, dedup: seed%2 == 1, twice: seed%20 == 0, script: (*world).recoverAll}, i < n
 	})
 	if !t.Failed() {
 		res.mustReach(t, markNames[firstRecovered:failedOver], 3000)
