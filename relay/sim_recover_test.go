@@ -223,9 +223,30 @@ func (r *SimRecover) Published(context.Context, string) (published, altered stri
 	return "published", "", nil
 }
 
-// OtherHistory compares the history of the slot with the position record.
-func (r *SimRecover) OtherHistory(context.Context, checkpoint.Position, checkpoint.TxID, pglogrepl.LSN) (*checkpoint.HistoryError, error) {
-	return nil, nil
+// OtherHistory reads the slot until it has the transaction of acked, as the product does.
+func (r *SimRecover) OtherHistory(ctx context.Context, acked checkpoint.Position, tx checkpoint.TxID, start pglogrepl.LSN) (why *checkpoint.HistoryError, err error) {
+	if err := r.ask(ctx); err != nil {
+		return nil, err
+	}
+	pg := r.p.w.pg
+	defer pg.w.mu.Unlock()
+	id := pg.id
+	id.WALEnd = pg.flushedEnd
+	var expected checkpoint.Resume
+	expected.AddRecord(id, acked, tx, start)
+	for _, t := range pg.wal[min(pg.firstAfter(start), pg.flushed):pg.flushed] {
+		if !expected.Expecting() {
+			break
+		}
+		if _, err := expected.Begin(checkpoint.TxID{CommitLSN: t.commit, XID: t.xid, CommitTime: t.time}); err != nil {
+			errors.As(err, &why)
+			return why, nil
+		}
+	}
+	if expected.Expecting() {
+		errors.As(expected.Advance(pg.flushedEnd), &why)
+	}
+	return why, nil
 }
 
 // Database is the OID of the database.
