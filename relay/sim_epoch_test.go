@@ -103,7 +103,12 @@ func (w *world) restoreAll() {
 	w.start()
 	ops := w.ops()
 	often := []op{
-		{"write", w.work}, {"write", w.work}, {"deliver", func() { w.deliver() }}, {"deliver", func() { w.deliver() }}, {"failover", w.failover}, {"failover", w.failover},
+		{"write", w.work},
+		{"write", w.work},
+		{"deliver", func() { w.deliver() }},
+		{"deliver", func() { w.deliver() }},
+		{"failover", w.failover},
+		{"failover", w.failover},
 		{"copy the slot", w.copySlot},
 	}
 	for range 1 + w.IntN(4) {

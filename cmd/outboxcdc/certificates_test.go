@@ -7,12 +7,13 @@ import (
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
-	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"math/big"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 
 	"github.com/prometheus/client_golang/prometheus"
 

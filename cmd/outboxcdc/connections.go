@@ -3,10 +3,11 @@ package main
 import (
 	"errors"
 	"fmt"
-	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/exporter-toolkit/web"

@@ -6,10 +6,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"io"
 	"log/slog"
 	"os"
+
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"

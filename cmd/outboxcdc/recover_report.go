@@ -55,7 +55,7 @@ func (o *operator) Ask(ctx context.Context, question string) (bool, error) {
 	return yes, err
 }
 
-// Decide asks a person. With --yes nobody is asked.
+// Decide asks a person. With --yes the answer is no.
 func (o *operator) Decide(ctx context.Context, question string) (bool, error) {
 	if o.yes {
 		return false, nil
@@ -92,7 +92,7 @@ func (o *operator) Compared(f *recovery.Found) {
 		}
 	}
 	if f.Unjudged.Rows > 0 {
-		o.Say("%s not judged: nobody knows whether Kafka has, or had, the record", human.Count(f.Unjudged.Rows, "row is", "rows are"))
+		o.Say("%s not judged: it is not known whether Kafka has, or had, the record", human.Count(f.Unjudged.Rows, "row is", "rows are"))
 		o.topics(&f.Unjudged)
 	}
 	o.later(f.LaterKeys)

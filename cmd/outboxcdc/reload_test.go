@@ -2,12 +2,13 @@ package main
 
 import (
 	"bytes"
-	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"

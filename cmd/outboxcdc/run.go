@@ -4,13 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"log/slog"
 	"os"
 	"os/signal"
 	"runtime/debug"
 	"sync"
 	"syscall"
+
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"

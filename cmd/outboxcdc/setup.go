@@ -4,12 +4,13 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"io"
 	"log/slog"
 	"os"
 	"strconv"
 	"strings"
+
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"

@@ -3,11 +3,12 @@ package main
 import (
 	"errors"
 	"fmt"
-	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"log/slog"
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"

@@ -1,7 +1,7 @@
 // Package advice has the texts that say how delivery continues when the slot or the position record cannot be trusted. There is one text
 // for each situation. Daemon, doctor, setup, status and the documents use it, so that all of them lead to the same command.
 //
-// Whoever follows a text loses no event whose row is still in the outbox table.
+// An operator who follows a text loses no event whose row is still in the outbox table.
 package advice
 
 // Recover is for a slot that is missing or lost, was recreated, advanced or read by another client, or contradicts the position record.

@@ -217,8 +217,16 @@ func (x *idCase) judge(t *testing.T, gone pglogrepl.LSN) string {
 		name string
 		n    int64
 	}{
-		{"delivered", n.Delivered}, {"waiting", n.Waiting}, {"dead", n.DeadLettered}, {"resent", n.Resent}, {"outside", n.Outside}, {"foreign", n.Foreign},
-		{"missing", n.Findings[Missing]}, {"phantom", n.Findings[Phantom]}, {"duplicate", n.Findings[Duplicate]}, {"unjudged", n.Unjudged},
+		{"delivered", n.Delivered},
+		{"waiting", n.Waiting},
+		{"dead", n.DeadLettered},
+		{"resent", n.Resent},
+		{"outside", n.Outside},
+		{"foreign", n.Foreign},
+		{"missing", n.Findings[Missing]},
+		{"phantom", n.Findings[Phantom]},
+		{"duplicate", n.Findings[Duplicate]},
+		{"unjudged", n.Unjudged},
 	} {
 		if v.n > 0 {
 			out = append(out, fmt.Sprintf("%s %d", v.name, v.n))
@@ -259,7 +267,7 @@ func TestInversionByEpoch(t *testing.T) {
 	var found []string
 	_, err = c.Run(&Judge{
 		Tables: []string{"a"}, Origin: func(*Record) origin { return here },
-		Report: func(f Finding) error { found = append(found, fmt.Sprint(f.Kind, []byte(f.ID))); return nil },
+		Report: func(f Finding) error { found = append(found, fmt.Sprintf("%s%v", f.Kind, []byte(f.ID))); return nil },
 	})
 	if err != nil || !slices.Equal(found, []string{"inversion[4]"}) {
 		t.Errorf("%v, %v", found, err)

@@ -209,8 +209,13 @@ func postgresOutcomes(t *testing.T, w *world) {
 			version                int
 			level, effective, want string
 		}{
-			{180006, "logical", "logical", "OK"}, {180006, "replica", "replica", "FAIL"}, {190000, "minimal", "minimal", "FAIL"},
-			{190000, "logical", "logical", "OK"}, {190000, "replica", "logical", "WARN"}, {190000, "replica", "replica", "WARN"}, {200000, "replica", "replica", "WARN"},
+			{180006, "logical", "logical", "OK"},
+			{180006, "replica", "replica", "FAIL"},
+			{190000, "minimal", "minimal", "FAIL"},
+			{190000, "logical", "logical", "OK"},
+			{190000, "replica", "logical", "WARN"},
+			{190000, "replica", "replica", "WARN"},
+			{200000, "replica", "replica", "WARN"},
 		} {
 			e := &examination{found: map[string][]Finding{}}
 			e.server.Version, e.server.WALLevel, e.server.EffectiveWALLevel = c.version, c.level, c.effective

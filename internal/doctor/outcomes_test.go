@@ -46,8 +46,15 @@ func TestEveryOutcome(t *testing.T) {
 		name string
 		test func(*testing.T, *world)
 	}{
-		{"Postgres", postgresOutcomes}, {"outbox", outboxOutcomes}, {"publication", publicationOutcomes}, {"standbys", standbyOutcomes},
-		{"slot", slotOutcomes}, {"Kafka", kafkaOutcomes}, {"topics", topicOutcomes}, {"plugins", pluginOutcomes}, {"old server", oldServerOutcomes},
+		{"Postgres", postgresOutcomes},
+		{"outbox", outboxOutcomes},
+		{"publication", publicationOutcomes},
+		{"standbys", standbyOutcomes},
+		{"slot", slotOutcomes},
+		{"Kafka", kafkaOutcomes},
+		{"topics", topicOutcomes},
+		{"plugins", pluginOutcomes},
+		{"old server", oldServerOutcomes},
 	}
 	ran := 0
 	for _, g := range groups {

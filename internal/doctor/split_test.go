@@ -17,8 +17,12 @@ func newPartitions(t *testing.T, p *place) {
 		pub         string
 		all, warned bool
 	}{
-		{19, true, "by_schema", false, true}, {20, true, "by_schema", false, true}, {19, true, "by_table", true, true},
-		{19, true, "by_table", false, false}, {19, false, "by_schema", false, false}, {18, true, "by_schema", false, false},
+		{19, true, "by_schema", false, true},
+		{20, true, "by_schema", false, true},
+		{19, true, "by_table", true, true},
+		{19, true, "by_table", false, false},
+		{19, false, "by_schema", false, false},
+		{18, true, "by_schema", false, false},
 	} {
 		e := &examination{Config: p.cfg, found: map[string][]Finding{}, conn: p.conn, pub: &replication.Publication{AllTables: c.all}}
 		e.Publication, e.server.Version, e.tables = c.pub, c.major*10000, []tableFacts{{partitioned: c.partitioned}}

@@ -58,8 +58,10 @@ func TestAdoption(t *testing.T) {
 		{name: "a recovery has not finished", given: losses["a recovery has not finished"], starts: true, saved: 1, unfinished: true, epoch: 4, wrong: true},
 		{name: "its slot is lost", given: losses["a recovery has not finished, and its slot is lost"], err: "slot slot is missing", code: exit.Lost, held: true},
 		{name: "the slot is lost, and a recovery has not finished", given: func(w *world) { w.daemon, w.recovery = lostSlot(), slotAt(w.end) }, starts: true, saved: 1, unfinished: true, epoch: 4, wrong: true},
-		{name: "moved while it ran", given: func(w *world) { in(w, "Slots", 2, func() { w.daemon.ConfirmedFlush += 0x10 }) },
-			err: "the position record is written, but the slot was in use: slot slot was moved", code: exit.Fault, saved: 1, epoch: 4},
+		{
+			name: "moved while it ran", given: func(w *world) { in(w, "Slots", 2, func() { w.daemon.ConfirmedFlush += 0x10 }) },
+			err: "the position record is written, but the slot was in use: slot slot was moved", code: exit.Fault, saved: 1, epoch: 4,
+		},
 		{name: "active while it ran", given: func(w *world) { in(w, "Slots", 2, func() { w.daemon.Active = true }) }, err: "the slot was in use", code: exit.Fault, saved: 1, starts: true},
 		{name: "moved while it ended a recovery", given: func(w *world) {
 			losses["a recovery beside a slot that was moved"](w)

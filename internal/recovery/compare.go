@@ -34,7 +34,7 @@ const (
 type Found struct {
 	*audit.Result
 	Missing  Rowset // neither Kafka nor the slot has them
-	Unjudged Rowset // nobody knows
+	Unjudged Rowset // that is not known
 	// LaterKeys is how many keys of missing rows have later events in Kafka, LaterTopics are their topics.
 	LaterKeys   int
 	LaterTopics map[string]bool
@@ -282,7 +282,7 @@ func (r *Recovery) send(ctx context.Context, chosen Sets, next checkpoint.Positi
 		return err
 	}
 	if r.gone = int64(chosen.Len()) - job.Handled; r.gone > 0 {
-		r.Operator.Say("%s deleted since the comparison: nobody can send their events any more", human.Count(int(r.gone), "row was", "rows were"))
+		r.Operator.Say("%s deleted since the comparison: their events are lost", human.Count(int(r.gone), "row was", "rows were"))
 	}
 	r.Operator.Say("%s sent, run %s%s", human.Count(int(r.sent.Records), "record", "records"), r.Run, r.sent.besides(r.Poison.Topic))
 	return nil

@@ -70,7 +70,7 @@ type Positions interface {
 type Operator interface {
 	// Ask asks a question that is answered with yes or no. A person can have said yes to all of them.
 	Ask(ctx context.Context, question string) (bool, error)
-	// Decide asks a question to which nobody has said yes beforehand. Without a person the answer is no.
+	// Decide asks a question that --yes does not answer. Without a person the answer is no.
 	Decide(ctx context.Context, question string) (bool, error)
 	Say(format string, args ...any)
 	// Later is called for each key of missing rows for which Kafka has later events. n counts the keys of a comparison.

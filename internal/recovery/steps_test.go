@@ -29,7 +29,7 @@ func TestSteps(t *testing.T) {
 	moved := func(w *world) { w.daemon.ConfirmedFlush = w.rows[8].commit }
 	gone := func(w *world) { w.daemon = nil }
 	where := func(id string) func(*Recovery) { return func(r *Recovery) { r.Rows = outboxtable.Range{Where: id} } }
-	// doubtful: a record of nobody knows whom has the id and the key of row 5, and another value.
+	// doubtful: a record of an unknown writer has the id and the key of row 5, and another value.
 	doubtful := func(w *world) {
 		moved(w)
 		w.put("5", "k5", "other", "")
@@ -64,10 +64,14 @@ func TestSteps(t *testing.T) {
 		{name: "a backfill, and the slot exists", options: func(r *Recovery) { r.Backfill = true }, err: "slot slot exists", starts: true},
 		{name: "a backfill, and a daemon has delivered", given: gone, options: func(r *Recovery) { r.Backfill = true }, err: "has a position record"},
 		{name: "a backfill", given: func(w *world) { w.daemon, w.saved = nil, nil }, options: func(r *Recovery) { r.Backfill = true }, sent: "4 5 6 7 8 9", starts: true, saved: 1, created: 1},
-		{name: "a backfill that has not finished", given: func(w *world) { w.daemon, w.recovery = nil, slotAt(w.end) }, options: func(r *Recovery) { r.Backfill = true },
-			sent: "4 5 6 7 8 9", starts: true, saved: 1, said: "continuing the recovery"},
-		{name: "a backfill of some rows", given: func(w *world) { w.daemon, w.saved = nil, nil }, options: func(r *Recovery) { r.Backfill = true; where("6")(r) },
-			sent: "6", starts: true, saved: 1, created: 1},
+		{
+			name: "a backfill that has not finished", given: func(w *world) { w.daemon, w.recovery = nil, slotAt(w.end) }, options: func(r *Recovery) { r.Backfill = true },
+			sent: "4 5 6 7 8 9", starts: true, saved: 1, said: "continuing the recovery",
+		},
+		{
+			name: "a backfill of some rows", given: func(w *world) { w.daemon, w.saved = nil, nil }, options: func(r *Recovery) { r.Backfill = true; where("6")(r) },
+			sent: "6", starts: true, saved: 1, created: 1,
+		},
 		{name: "another history", given: func(w *world) {
 			w.saved[0].Acked = checkpoint.Position{SystemID: system, Timeline: 1, CommitLSN: w.rows[3].commit}
 			w.other = &checkpoint.HistoryError{Op: "look", Err: errors.New("another transaction")}
@@ -117,16 +121,20 @@ func TestSteps(t *testing.T) {
 		{name: "doubt, leave", given: func(w *world) { doubtful(w); w.yes = []string{"leave the 1 row"} }, sent: "4 6 7", starts: true, saved: 1, created: 1},
 		{name: "doubt, send was said", given: doubtful, options: func(r *Recovery) { r.Unjudged = SendUnjudged }, sent: "4 5 6 7", starts: true, saved: 1, created: 1},
 		{name: "doubt, leave was said", given: doubtful, options: func(r *Recovery) { r.Unjudged = LeaveUnjudged }, sent: "4 6 7", starts: true, saved: 1, created: 1},
-		{name: "only doubt, no answer", given: func(w *world) {
-			w.deliver(4, 5)
-			w.daemon.ConfirmedFlush = w.rows[6].commit
-			w.put("5", "k5", "other", "")
+		{
+			name: "only doubt, no answer", given: func(w *world) {
+				w.deliver(4, 5)
+				w.daemon.ConfirmedFlush = w.rows[6].commit
+				w.put("5", "k5", "other", "")
+			},
+			err: "--unjudged=send", created: 1, said: "dropped again",
 		},
-			err: "--unjudged=send", created: 1, said: "dropped again"},
 		{name: "doubt in a compacted topic", given: compacted, options: func(r *Recovery) { r.Unjudged = SendUnjudged }, err: "is compacted", created: 1},
 		{name: "doubt in a compacted topic, wanted", given: compacted, options: func(r *Recovery) { r.Unjudged, r.Compacted = SendUnjudged, true }, sent: "4 5 6 7", starts: true, saved: 1, created: 1},
-		{name: "doubt in a topic whose settings are not known", given: func(w *world) { doubtful(w); w.settings = nil }, options: func(r *Recovery) { r.Unjudged = SendUnjudged },
-			err: "may be compacted", created: 1},
+		{
+			name: "doubt in a topic whose settings are not known", given: func(w *world) { doubtful(w); w.settings = nil }, options: func(r *Recovery) { r.Unjudged = SendUnjudged },
+			err: "may be compacted", created: 1,
+		},
 		// send and finish
 		{name: "at least once holds", once: true, given: moved, sent: "4 5 6 7", starts: true, created: 1},
 		{name: "the recovery slot is lost, no", given: func(w *world) { w.daemon, w.recovery = nil, lostSlot(); w.no["send"] = true }, err: "6 rows are missing", held: true, created: 1},
@@ -209,7 +217,7 @@ func TestSteps(t *testing.T) {
 	}
 }
 
-// TestOrderOfCalls: nobody may read before what is read can be relied on, and the daemon starts last.
+// TestOrderOfCalls: nothing is read before it can be relied on, and the daemon starts last.
 func TestOrderOfCalls(t *testing.T) {
 	w := lose(t, true, func(w *world) { w.daemon = lostSlot() })
 	if _, err := w.recover(true).Deliver(t.Context()); err != nil {

@@ -84,7 +84,7 @@ func (s *recoveryServer) DropRecoverySlot(ctx context.Context) error {
 	return s.exec(ctx, "drop slot "+s.recovery, "SELECT pg_drop_replication_slot($1)", s.recovery)
 }
 
-// exec runs a statement that may take as long as the transactions that are open. When ctx ends, the server is told to cancel the statement: a
+// exec runs a statement that may take as long as the transactions that are open. When ctx ends, the server gets a request to cancel the statement: a
 // server that does not notice the end of the client would create a slot later on. If the statement has succeeded by then, that is no error.
 func (s *recoveryServer) exec(ctx context.Context, what, statement string, args ...any) error {
 	conn, err := s.source.Connect(ctx, commandName, false)

@@ -57,13 +57,17 @@ var damages = []damage{
 		dropSlot(t, o, p)
 		o.exec(`DROP PUBLICATION outboxcdc`)
 	}},
-	{name: "slot lost", check: "wal_status", settings: map[string]string{"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB"},
-		do: func(_ *testing.T, o *outbox, _ *patient) { awaitLost(o) }},
-	{name: "slot lost, publication dropped", check: "publication", settings: map[string]string{"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB"},
+	{
+		name: "slot lost", check: "wal_status", settings: map[string]string{"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB"},
+		do: func(_ *testing.T, o *outbox, _ *patient) { awaitLost(o) },
+	},
+	{
+		name: "slot lost, publication dropped", check: "publication", settings: map[string]string{"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB"},
 		do: func(_ *testing.T, o *outbox, _ *patient) {
 			awaitLost(o)
 			o.exec(`DROP PUBLICATION outboxcdc`)
-		}},
+		},
+	},
 	{name: "physical slot", check: "plugin_and_database", do: replaceSlot(`SELECT pg_create_physical_replication_slot($1)`)},
 	{name: "other plugin", check: "plugin_and_database", do: replaceSlot(`SELECT pg_create_logical_replication_slot($1, 'test_decoding')`)},
 	{name: "temporary slot", check: "plugin_and_database", do: replaceSlot(`SELECT pg_create_logical_replication_slot($1, 'pgoutput', true)`)},

@@ -48,7 +48,7 @@ func parseDoctor(out string) (all []printedFinding) {
 }
 
 // byHand are the remedies that no machine can follow, by how they begin, with the reason. The test leaves them out, so they must be worded
-// so that whoever follows them loses nothing.
+// so that an operator who follows them loses nothing.
 var byHand = map[string]string{
 	"run outboxcdc recover: it creates the slot":         "says what the command of the line before does",
 	"stop the job that deletes rows":                     "about a job of the application",
@@ -180,7 +180,7 @@ func (o *outbox) awaitSetting(name, value string) {
 	})
 }
 
-// Whoever follows doctor's remedies literally loses no event: events wait in the slot, something is damaged, and more events are written.
+// An operator who follows doctor's remedies literally loses no event: events wait in the slot, something is damaged, and more events are written.
 // Each remedy that doctor prints for people is run as it is printed, until doctor does not fail any more. Then the daemon starts, every row
 // arrives, and an audit finds nothing.
 func TestDoctorIsFollowed(t *testing.T) {

@@ -50,7 +50,7 @@ func TestInherited(t *testing.T) {
 		t.Errorf("doctor says %s", level)
 	}
 	o.remedies(env, "table")
-	r = o.startStreaming(env...)
+	o.startStreaming(env...)
 	o.insert("order", "k", 7, 3)
 	v := o.verify(patience)
 	o.repeatsAtMost(v, 0, "nothing failed")

@@ -23,7 +23,7 @@ func TestRecoverRandomLosses(t *testing.T) {
 			l := &losing{outbox: o, rnd: rnd, env: env, s: o.supervise(env), w: o.write(load{rand: rnd, pause: 20 * time.Millisecond})}
 			l.w.awaitDelivered(20)
 			kinds := []string{"dropped", "lost", "advanced", "recreated"}
-			if mode == "at_least_once" { // a new process that delivers at least once remembers nothing, so it does not notice the others
+			if mode == "at_least_once" { // a new process that delivers at least once remembers nothing, so it does not notice the other losses
 				kinds = kinds[:2]
 			}
 			for i := range losses {

@@ -244,7 +244,7 @@ func TestRecoverBesideSupervisedDaemon(t *testing.T) {
 	}
 }
 
-// The slot exists and can be read, as when somebody has created it again by hand. A daemon that delivers at least once would stream from it: it does not
+// The slot exists and can be read, as when an operator has created it again by hand. A daemon that delivers at least once would stream from it: it does not
 // start while recover works, and nothing overtakes what recover sends.
 func TestRecoverUsableSlotBesideSupervisedDaemon(t *testing.T) {
 	for _, mode := range []string{"deduplicated", "at_least_once"} {

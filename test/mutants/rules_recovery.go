@@ -85,7 +85,7 @@ var recoveryMutants = []mutant{
 	{
 		name:  "recovery-drops-the-slot-early",
 		rule:  "When the rows are sent, a daemon may start.",
-		edits: []edit{{recoverySteps, "		if found, err = r.compare(ctx); err != nil {", "		if err := r.Server.DropRecoverySlot(ctx); err != nil {\n			return err\n		}\n		if found, err = r.compare(ctx); err != nil {"}},
+		edits: []edit{{recoveryCompare, "		if f, err = r.compare(ctx); err != nil {", "		if err := r.Server.DropRecoverySlot(ctx); err != nil {\n			return nil, err\n		}\n		if f, err = r.compare(ctx); err != nil {"}},
 		tests: []suite{crashes, steps},
 	},
 	{
