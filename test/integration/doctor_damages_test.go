@@ -141,7 +141,7 @@ var damages = []damage{
 		o.exec(`ALTER TABLE outbox RENAME TO former`)
 		o.exec(`CREATE TABLE outbox (LIKE former INCLUDING ALL)`)
 		o.exec(`GRANT SELECT ON outbox TO ` + role)
-		p.former = func() { o.exec(`INSERT INTO outbox SELECT * FROM former`) }
+		p.former = func() { o.exec(`INSERT INTO outbox OVERRIDING SYSTEM VALUE SELECT * FROM former`) }
 	}},
 	{name: "no right to read", check: "table_rights", do: alter(`REVOKE SELECT ON outbox FROM ` + role)},
 	{name: "no replica identity", check: "replica_identity", do: alter(`ALTER PUBLICATION outboxcdc SET (publish = 'insert, delete')`, `ALTER TABLE outbox REPLICA IDENTITY NOTHING`)},

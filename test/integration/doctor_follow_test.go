@@ -50,6 +50,10 @@ func parseDoctor(out string) (all []printedFinding) {
 // byHand are the remedies that no machine can follow, by how they begin, with the reason. The test leaves them out, so they must be worded
 // so that an operator who follows them loses nothing.
 var byHand = map[string]string{
+	"inserts wait until it is built":                     "says what the statement before it costs",
+	"if this fails, an id was used twice already":        "about a statement that does not fail here",
+	"this does not rewrite the table":                    "says what the statement before it costs",
+	"rows that exist already":                            "says for which rows the statement is certain",
 	"run outboxcdc recover: it creates the slot":         "says what the command of the line before does",
 	"stop the job that deletes rows":                     "about a job of the application",
 	"stop the daemon first":                              "the test has stopped it",
@@ -120,6 +124,9 @@ func (p *patient) follow(check string, r printedRemedy) {
 	case "shell":
 		p.shell(check, r.text)
 	case "setting":
+		if strings.HasPrefix(r.text, "outbox: {order: [<columns") { // only for a table that has such columns, and this one has none
+			return
+		}
 		value, ok := p.settings[r.text]
 		if !ok {
 			p.t.Fatalf("%s: a setting that the test does not know: %s", check, r.text)

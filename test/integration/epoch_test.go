@@ -41,7 +41,7 @@ func TestEpochAfterRestore(t *testing.T) {
 			if code := r.awaitExit(patience); code != 79 {
 				t.Errorf("the daemon ends with %d on a restored server", code)
 			}
-			o.recover(env, 0)
+			o.recover(env, 0, "--this-server")
 			o.startStreaming(env...)
 			o.insert("order", "k", 9, 20)
 			o.awaitArrived(patience)
