@@ -130,7 +130,7 @@ func (o *outbox) tearDown() {
 		return
 	}
 	err := poll(patience, func() error {
-		return o.pg.Exec(ctx, o.name, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name IN ('"+o.name+"', '"+o.name+"_recovery')")
+		return o.pg.Exec(ctx, o.name, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = '"+o.name+"' AND NOT temporary AND slot_name ~ '^"+o.name+"$|_recovery$|_backfill_[0-9a-f]{8}$'")
 	})
 	if err == nil {
 		// A temporary slot, of peek, ends with its walsender: shortly after the client.

@@ -302,9 +302,10 @@ func TestRecoverKilledKeepsDaemonAway(t *testing.T) {
 					t.Fatalf("it had sent %d of %d rows, so this proves nothing", n, rows)
 				}
 				o.insert("order", "k0", rows+1, 10)
-				o.start(env...).awaitStop(patience, 79, "a recovery of it has not finished", o.name+"_recovery")
+				sign := map[string]string{"recover": "_recovery exists", "backfill": "_backfill_"}[verb]
+				o.start(env...).awaitStop(patience, 79, "a recovery of it has not finished", sign)
 				out, notes, code := o.runBinary(env, "doctor")
-				if code == 0 || !strings.Contains(out+notes, o.name+"_recovery") {
+				if code == 0 || !strings.Contains(out+notes, sign) {
 					t.Errorf("doctor: exit code %d\n%s%s", code, out, notes)
 				}
 				out, notes, code = o.runBinary(env, verb, "--yes")

@@ -300,7 +300,7 @@ func TestBackfillKilled(t *testing.T) {
 		t.Fatalf("backfill has sent %d records before it was killed", n)
 	}
 	p.awaitNoCommand()
-	p.start(env...).awaitStop(patience, 79, "a recovery of it has not finished", "_recovery")
+	p.start(env...).awaitStop(patience, 79, "a recovery of it has not finished", "_backfill_")
 	out, notes, code := p.runBinary(env, slices.Concat([]string{"backfill"}, where)...)
 	if code != 0 || !strings.Contains(out, "continuing the recovery") || !strings.Contains(out, ": 0 rows are missing") {
 		t.Fatalf("backfill, exit code %d:\n%s%s", code, out, notes)

@@ -41,7 +41,7 @@ func TestSlotDroppedWhileDown(t *testing.T) {
 // slots returns how many there are of the daemon's slot and the recovery slot.
 func slots(o *outbox) (n int) {
 	o.t.Helper()
-	must(o.t, o.admin.scan(`SELECT count(*) FROM pg_replication_slots WHERE slot_name IN ('`+o.name+`', '`+o.name+`_recovery')`, &n))
+	must(o.t, o.admin.scan(`SELECT count(*) FROM pg_replication_slots WHERE database = '`+o.name+`' AND slot_name ~ '^`+o.name+`$|_recovery$|_backfill_[0-9a-f]{8}$'`, &n))
 	return n
 }
 
