@@ -26,6 +26,12 @@ func BackfillSlot(slot, where string) string {
 	return slotBeside(slot, backfillSuffix+hex.EncodeToString(sum[:])[:backfillHash])
 }
 
+// IsBackfill reports whether the slot of an unfinished recovery is that of a backfill.
+func IsBackfill(recovery string) bool {
+	i := len(recovery) - len(backfillSuffix) - backfillHash
+	return i >= 0 && recovery[i:i+len(backfillSuffix)] == backfillSuffix
+}
+
 const (
 	backfillSuffix = "_backfill_"
 	backfillHash   = 8 // digits

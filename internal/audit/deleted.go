@@ -294,7 +294,7 @@ func (r *run) checkPartitions(j *Judge) error {
 func (r *run) noteKept() {
 	for _, name := range slices.Sorted(maps.Keys(r.logs)) {
 		if t := r.logs[name]; t.kept > 0 {
-			r.Note(fmt.Sprintf("Kafka has deleted records of topic %s, and keeps those of %d rows by its retention, so these rows count as missing. If somebody has deleted "+
+			r.Note(fmt.Sprintf("Kafka has deleted records of topic %s, and keeps those of %d rows by its retention, so these rows count as missing. If an operator has deleted "+
 				"records there (DeleteRecords), or its retention was shorter for a time, they may have been delivered", name, t.kept))
 		}
 	}

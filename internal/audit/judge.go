@@ -43,8 +43,6 @@ type Judge struct {
 	// until the function returns.
 	Lost      func(*Row) error
 	Undecided func(row *Row, why string) error
-	// TakeUnjudged is whether rows that are not judged count as missing.
-	TakeUnjudged bool
 	// Later is called for each key that FindLater is about.
 	Later func(topic, key string) error
 	// Report is called for each finding.
@@ -187,9 +185,6 @@ func (c *Comparison) missing(row *Row, j *Judge, why string) error {
 
 // undecided counts a row that is not judged.
 func (c *Comparison) undecided(row *Row, j *Judge, why string, young bool) error {
-	if j.TakeUnjudged {
-		return c.missing(row, j, why)
-	}
 	c.counts.Unjudged++
 	if young {
 		c.counts.Young++

@@ -330,7 +330,7 @@ func TestRandomHistories(t *testing.T) {
 	}
 	var sum [4]int
 	synctest.Test(t, func(t *testing.T) {
-		time.Sleep(24 * time.Hour)
+		time.Sleep(24 * time.Hour) // of the fake clock: no time passes
 		for seed := range n {
 			m := newModel(t, rand.New(rand.NewPCG(seed, 3)))
 			counts, wrong := m.judge(seed%2 == 0)

@@ -54,8 +54,6 @@ type Audit struct {
 
 	// Count is a commit LSN whose records are counted, see Result.Ordinals.
 	Count pglogrepl.LSN
-	// TakeUnjudged is whether rows that are not judged count as missing.
-	TakeUnjudged bool
 	// Messages is whether logical messages are events as well. They have no row, so that records without one are not judged.
 	Messages bool
 
@@ -387,7 +385,7 @@ func (r *run) compare(ctx context.Context) error {
 		return err
 	}
 	j := &Judge{
-		Tables: names, Deep: r.Deep, Since: r.Range.Since, OnlyMissing: r.OnlyMissing, TakeUnjudged: r.TakeUnjudged,
+		Tables: names, Deep: r.Deep, Since: r.Range.Since, OnlyMissing: r.OnlyMissing,
 		Lost: r.Lost, Undecided: r.Undecided, Later: r.Later, Report: r.Report,
 		Newer:     func(p checkpoint.Position) bool { return p.CommitLSN >= r.res.SnapshotAt },
 		Abandoned: func(p checkpoint.Position) string { return r.abandoned(p, end) },

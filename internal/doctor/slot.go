@@ -79,6 +79,9 @@ func (e *examination) createSlot() []Remedy {
 }
 
 func (e *examination) recoverAgain() []Remedy {
+	if replication.IsBackfill(e.slots.recovery.Name) { // which only a backfill with the same --where ends
+		return []Remedy{advicef("%s", advice.RecoverAgain)}
+	}
 	return []Remedy{shellf("%s recover", e.Command), advicef("%s", advice.RecoverAgain)}
 }
 

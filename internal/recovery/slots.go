@@ -60,7 +60,6 @@ func (r *Recovery) look(ctx context.Context) (err error) {
 	}
 	switch {
 	case r.beside() || r.Positions == nil:
-		return nil
 	case s.usable():
 		err = s.judgeSlot(ctx, r.Server, s.daemon.ConfirmedFlush)
 	default:

@@ -86,9 +86,9 @@ func TestSteps(t *testing.T) {
 		{name: "another server, yes", given: func(w *world) {
 			w.saved[0].SystemID, w.yes = 9, []string{"does this server replace"}
 		}, asked: "does this server replace", starts: true, saved: 1, created: 1},
+		{name: "another server, beside", given: func(w *world) { w.saved[0].SystemID = 9 }, options: func(r *Recovery) { r.Beside = true }, err: "--this-server", asked: "does this server replace"},
 		{name: "another server, said before", given: func(w *world) { w.saved[0].SystemID = 9 }, options: func(r *Recovery) { r.ThisServer = true }, starts: true, saved: 1, created: 1},
 		{name: "another server, dry run", given: func(w *world) { w.saved[0].SystemID = 9 }, options: func(r *Recovery) { r.DryRun = true }, said: "may be of another server"},
-		{name: "another server, beside", given: func(w *world) { w.saved[0].SystemID = 9 }, options: func(r *Recovery) { r.Beside = true }},
 		// hold and createRecoverySlot
 		{name: "the slot is missing", given: gone, sent: "4 5 6 7 8 9", starts: true, saved: 1, created: 1, said: "slot slot is missing: creating slot"},
 		{name: "the slot is lost", given: func(w *world) { w.daemon = lostSlot() }, asked: "is lost: create it again?", sent: "4 5 6 7 8 9", starts: true, saved: 1, created: 1},

@@ -96,7 +96,9 @@ func (s *recoveryServer) exec(ctx context.Context, what, statement string, args 
 		pgx.QueryExecModeSimpleProtocol); err != nil {
 		return err
 	}
-	over, done := context.WithoutCancel(ctx), make(chan error, 1)
+	over, abandon := context.WithCancel(context.WithoutCancel(ctx))
+	defer abandon()
+	done := make(chan error, 1)
 	go func() {
 		_, err := conn.Exec(over, statement, append([]any{pgx.QueryExecModeExec}, args...)...)
 		done <- err
@@ -110,6 +112,8 @@ func (s *recoveryServer) exec(ctx context.Context, what, statement string, args 
 		select {
 		case err = <-done:
 		case <-canceling.Done():
+			abandon()
+			<-done // the connection is closed, and not in use
 			return fmt.Errorf("%s: the server does not answer, and may carry it out: %w", what, errors.Join(context.Cause(ctx), err))
 		}
 	}

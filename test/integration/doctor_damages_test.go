@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outboxcdc/outboxcdc/internal/advice"
+	"github.com/outboxcdc/outboxcdc/replication"
 )
 
 // damage is a state about which doctor has a finding.
@@ -47,12 +48,16 @@ func replaceSlot(statement string) func(*testing.T, *outbox, *patient) {
 
 // damages are the states about which doctor gives advice that concerns slot, publication, table or standbys. Those that are not here:
 //
-//   - an unfinished recovery: TestEveryOutcome in internal/doctor, and the tests of recover;
+//   - an unfinished backfill, whose --where only its operator knows: TestRecoverKilledKeepsDaemonAway;
 //   - a slot of a demoted primary on a standby: TestLeftover;
 //   - settings of a standby, and hosts of postgres.standbys: they decide about the next failover, and no slot is touched;
 //   - a view, a partition or a missing column instead of the table or a column that the settings name: the remedy asks which one is meant.
 var damages = []damage{
 	{name: "slot dropped", check: "slot", do: dropSlot},
+	{name: "recover unfinished", check: "recovery", do: func(t *testing.T, o *outbox, p *patient) {
+		dropSlot(t, o, p)
+		o.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, replication.RecoverySlot(o.name))
+	}},
 	{name: "slot and publication dropped", check: "publication", do: func(t *testing.T, o *outbox, p *patient) {
 		dropSlot(t, o, p)
 		o.exec(`DROP PUBLICATION outboxcdc`)

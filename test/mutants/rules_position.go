@@ -337,7 +337,7 @@ var historyMutants = []mutant{
 	},
 	{
 		name:  "epoch-not-verified",
-		rule:  "A session uses the epoch that it has begun, whoever else has begun it.",
+		rule:  "A session uses the epoch that it has begun, also if another session has begun it.",
 		edits: []edit{{"relay/position.go", "	if now == nil || now.Epoch != p.record.Epoch {\n", "	if now == nil {\n"}},
 		tests: []suite{{"./relay", "^TestEpochOfTwoPrimaries$"}},
 	},
