@@ -113,7 +113,9 @@ func (s *recoveryServer) exec(ctx context.Context, what, statement string, args 
 		case err = <-done:
 		case <-canceling.Done():
 			abandon()
-			<-done // the connection is closed, and not in use
+			if <-done == nil { // it has succeeded just now
+				return nil
+			}
 			return fmt.Errorf("%s: the server does not answer, and may carry it out: %w", what, errors.Join(context.Cause(ctx), err))
 		}
 	}

@@ -68,10 +68,11 @@ func TestAuditOtherSlotsDeadLetter(t *testing.T) {
 	env := append(o.deduplicating(fence), "OUTBOXCDC_POISON_POLICY=dead_letter", "OUTBOXCDC_POISON_TOPIC="+o.topic("dead"))
 	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
 	o.insert("order", "k", 1, 1)
-	id := o.ids()[0]
+	id, payload := o.ids()[0], ""
+	must(t, o.admin.scan(`SELECT payload::text FROM outbox`, &payload))
 	deadLetter := func(slot string) {
 		t.Helper()
-		o.produce(&kgo.Record{Topic: o.topic("dead"), Key: []byte("k"), Value: []byte("{}"), Headers: []kgo.RecordHeader{
+		o.produce(&kgo.Record{Topic: o.topic("dead"), Key: []byte("k"), Value: []byte(payload), Headers: []kgo.RecordHeader{
 			{Key: "id", Value: []byte(id)}, {Key: "outboxcdc-error", Value: []byte("too_large")}, {Key: "outboxcdc-slot", Value: []byte(slot)},
 		}})
 	}

@@ -278,9 +278,10 @@ func TestAuditEmptiedPartition(t *testing.T) {
 	if len(missing) > 0 {
 		t.Errorf("not found: %v", missing)
 	}
-	if out := o.recover(env, 0); !strings.Contains(out, fmt.Sprintf("%d records sent", len(findings))) {
+	if out := o.recover(env, 1); !strings.Contains(out, fmt.Sprintf("%d records sent", len(findings))) || !strings.Contains(out, fmt.Sprintf("of %d rows it is not known", unjudged)) {
 		t.Errorf("recover prints:\n%s", out)
 	}
+	o.recover(env, 0, "--unjudged=leave")
 }
 
 // The text says what was compared, and the metrics carry the time of the last clean audit from one run to the next.
