@@ -24,7 +24,7 @@ func TestValidateConnections(t *testing.T) {
 		"postgres://u@h,h2/d?target_session_attrs=read-write":         "",
 	} {
 		t.Setenv("OUTBOXCDC_POSTGRES_URL", url)
-		code, out, errs := said(t, "validate")
+		code, out, errs := said(t, "config", "validate")
 		if want == "" && code != exit.OK || want != "" && (code != exit.Config || !strings.HasPrefix(errs, "OUTBOXCDC_POSTGRES_URL: postgres.url: ") || !strings.Contains(errs, want)) {
 			t.Errorf("%s: %d %q %q, want %q", url, code, out, errs, want)
 		}
@@ -44,7 +44,7 @@ func TestValidateConnections(t *testing.T) {
 		"kafka.tls.ca_file=" + missing:    "--set: kafka.tls.ca_file: open ",
 		"postgres.url_file=" + missing:    "--set: postgres.url_file: read the secret",
 	} {
-		if code, _, errs := said(t, "validate", "--set", "kafka.tls.enabled=true", "--set", setting); code != exit.Config || !strings.Contains(errs, want) {
+		if code, _, errs := said(t, "config", "validate", "--set", "kafka.tls.enabled=true", "--set", setting); code != exit.Config || !strings.Contains(errs, want) {
 			t.Errorf("%s: %d %q, want %q", setting, code, errs, want)
 		}
 	}

@@ -97,7 +97,7 @@ func newRootCommand() *cobra.Command {
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newRunCommand(s.load), newSetupCommand(s.load), newPeekCommand(s.load), newDLQCommand(s.load), newSlotCommand(s.load), newStandbyCommand(s.load), newUpgradeCommand(s.load, &s.files),
 		newAuditCommand(s.load), newRecoverCommand(s.load), newBackfillCommand(s.load), newReplayCommand(s.load),
-		newDoctorCommand(s.load, &s.files), newStatusCommand(s.load), newValidateCommand(&s), newConfigCommand(&s), newVersionCommand())
+		newDoctorCommand(s.load, &s.files), newStatusCommand(s.load), newConfigCommand(&s), newVersionCommand())
 	addHelp(root)
 	return root
 }

@@ -54,7 +54,7 @@ func TestValidateStandbys(t *testing.T) {
 		"host=b sslrootcert=/nope":               "postgres.standbys: entry 1: open /nope",
 	} {
 		t.Setenv("OUTBOXCDC_POSTGRES_STANDBYS", standbys)
-		code, out, errs := said(t, "validate")
+		code, out, errs := said(t, "config", "validate")
 		if want == "" && code != exit.OK || want != "" && (code != exit.Config || !strings.Contains(errs, want)) || strings.Contains(out+errs, "s3cr3t") {
 			t.Errorf("%s: %d %q %q, want %q", standbys, code, out, errs, want)
 		}

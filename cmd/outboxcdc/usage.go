@@ -3,7 +3,6 @@ package main
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,9 +12,6 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 )
 
-// reserved are the names of commands that do not exist yet.
-var reserved = []string{"export"}
-
 // usageError gives err the exit code for wrong usage.
 func usageError(err error) error { return exit.With(exit.Usage, err) }
 
@@ -24,9 +20,6 @@ func noArgs(cmd *cobra.Command, args []string) error {
 	err := cobra.NoArgs(cmd, args)
 	if err == nil {
 		return nil
-	}
-	if !cmd.HasParent() && slices.Contains(reserved, args[0]) {
-		return usageError(fmt.Errorf("the command %q is reserved and does not exist yet", args[0]))
 	}
 	cmd.SuggestionsMinimumDistance = 2
 	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {

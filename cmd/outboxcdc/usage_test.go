@@ -44,7 +44,6 @@ func TestDidYouMean(t *testing.T) {
 		"peek --limt 3":    "did you mean --limit?",
 		"run --slot x":     "did you mean --set postgres.slot=…?",
 		"run --log-level":  "unknown flag: --log-level\n",
-		"export":           `the command "export" is reserved and does not exist yet`,
 		"something":        "unknown command \"something\" for \"outboxcdc\"\n",
 		"dlq list --payld": "did you mean --payload?",
 	} {

@@ -30,7 +30,7 @@ func (s *settings) load() (*config.Config, error) {
 	return config.Load(s.files, os.Environ(), s.flags...)
 }
 
-// problemJSON is one error of `validate -o json`.
+// problemJSON is one error of `config validate -o json`.
 type problemJSON struct {
 	Where   string `json:"where,omitempty"` // file:line:column, a variable, or --set
 	Setting string `json:"setting,omitempty"`

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,10 +34,10 @@ func writeFile(t *testing.T, name, text string) string {
 // with exit code 78.
 func TestValidate(t *testing.T) {
 	good := writeFile(t, "good.yaml", "kafka: {brokers: ['never.invalid:1']}\npostgres: {url: 'postgres://u:s3cr3t@never.invalid/d'}\n")
-	if code, out, errs := commandLine(t, "validate", "-c", good); code != 0 || !strings.Contains(out, "valid ("+good+")") || errs != "" {
+	if code, out, errs := commandLine(t, "config", "validate", "-c", good); code != 0 || !strings.Contains(out, "valid ("+good+")") || errs != "" {
 		t.Errorf("%d %q %q", code, out, errs)
 	}
-	code, out, _ := commandLine(t, "validate", "-c", good, "-o", "json", "--set", "log.level=debug")
+	code, out, _ := commandLine(t, "config", "validate", "-c", good, "-o", "json", "--set", "log.level=debug")
 	if want := `{"valid":true,"files":["` + good + `"],"errors":[]}`; code != 0 || compact(t, out) != want {
 		t.Errorf("%d %s", code, out)
 	}
@@ -47,7 +48,7 @@ func TestValidate(t *testing.T) {
 		bad + ":1:18: postgres.slot: ", bad + ":1:26: postgres.url: the value (not shown)",
 		bad + ":3:31: route.unmatched: ", bad + ":3:55: route.replace.regex: ",
 	}
-	code, out, errs := commandLine(t, "validate", "-c", bad)
+	code, out, errs := commandLine(t, "config", "validate", "-c", bad)
 	lines := strings.Split(strings.TrimSuffix(errs, "\n"), "\n")
 	if code != 78 || out != "" || len(lines) != len(want) {
 		t.Fatalf("%d %q\n%s", code, out, errs)
@@ -57,7 +58,7 @@ func TestValidate(t *testing.T) {
 			t.Errorf("%s is not said:\n%s", w, errs)
 		}
 	}
-	code, out, errs = commandLine(t, "validate", "-c", bad, "-o", "json")
+	code, out, errs = commandLine(t, "config", "validate", "-c", bad, "-o", "json")
 	var said struct {
 		Valid  bool
 		Errors []problemJSON
@@ -67,24 +68,24 @@ func TestValidate(t *testing.T) {
 	}
 	// One topic needs no aggregate type, and a key of its own no aggregate id.
 	one := writeFile(t, "one.yaml", "outbox: {columns: {aggregate_type: '', aggregate_id: ''}}\nroute: {topic: orders, key: '{tenant}'}\n")
-	if code, _, errs := commandLine(t, "validate", "-c", one); code != 0 {
+	if code, _, errs := commandLine(t, "config", "validate", "-c", one); code != 0 {
 		t.Errorf("%d %s", code, errs)
 	}
 	for set, want := range map[string]string{"route.key=": one + ":1:54: outbox.columns.aggregate_id: a column is required", "route.topics=a=b": one + ":1:36: outbox.columns.aggregate_type: a column is required"} {
-		if code, _, errs := commandLine(t, "validate", "-c", one, "--set", set); code != 78 || !strings.Contains(errs, want) {
+		if code, _, errs := commandLine(t, "config", "validate", "-c", one, "--set", set); code != 78 || !strings.Contains(errs, want) {
 			t.Errorf("%s: %d %s", set, code, errs)
 		}
 	}
 	// Contradictions are found without other errors as well.
-	if code, _, errs := commandLine(t, "validate", "--set", "route.replace.regex=("); code != 78 || !strings.Contains(errs, "--set: route.replace.regex: ") {
+	if code, _, errs := commandLine(t, "config", "validate", "--set", "route.replace.regex=("); code != 78 || !strings.Contains(errs, "--set: route.replace.regex: ") {
 		t.Errorf("%d %s", code, errs)
 	}
-	for _, args := range [][]string{{"validate", "-c", "/nope.yaml"}, {"validate", "--set", "x"}} {
+	for _, args := range [][]string{{"config", "validate", "-c", "/nope.yaml"}, {"config", "validate", "--set", "x"}} {
 		if code, _, errs := commandLine(t, args...); code != 78 || errs == "" {
 			t.Errorf("%v: %d %s", args, code, errs)
 		}
 	}
-	if code, _, _ := commandLine(t, "validate", "-o", "xml"); code != 2 {
+	if code, _, _ := commandLine(t, "config", "validate", "-o", "xml"); code != 2 {
 		t.Errorf("-o xml: %d", code)
 	}
 }
@@ -104,8 +105,8 @@ outboxes:
 		file + ":7:38: outboxes[1].route.topic: the topic \"pos\" takes no events": nil,
 		"--set: poison.topic: \"pos\" cannot be the dead-letter topic":             {"--set", "poison.topic=pos"},
 	} {
-		for _, verb := range []string{"validate", "run"} {
-			if code, _, errs := commandLine(t, append([]string{verb, "-c", file}, set...)...); code != 78 || !strings.Contains(errs, want) {
+		for _, verb := range [][]string{{"config", "validate"}, {"run"}} {
+			if code, _, errs := commandLine(t, slices.Concat(verb, []string{"-c", file}, set)...); code != 78 || !strings.Contains(errs, want) {
 				t.Errorf("%s: exit %d, want 78 and %s:\n%s", verb, code, want, errs)
 			}
 		}
@@ -160,7 +161,7 @@ func TestConfigPrint(t *testing.T) {
 
 func TestConfigInitAndSchema(t *testing.T) {
 	_, sample, _ := commandLine(t, "config", "init")
-	if code, _, errs := commandLine(t, "validate", "-c", writeFile(t, "a.yaml", sample)); code != 0 || sample != config.Sample() {
+	if code, _, errs := commandLine(t, "config", "validate", "-c", writeFile(t, "a.yaml", sample)); code != 0 || sample != config.Sample() {
 		t.Errorf("the sample: %d %s", code, errs)
 	}
 	if _, schema, _ := commandLine(t, "config", "schema"); schema != string(config.Schema()) || !json.Valid([]byte(schema)) {

@@ -36,9 +36,8 @@ type Config struct {
 	Tuning Tuning `yaml:"tuning"`
 
 	// origins maps each path that was set to its origin: "outboxcdc.yaml:3:9", or the name of an environment variable.
-	origins     map[string]string
-	entries     []entry           // of outboxes, until they are applied
-	formerNames map[string]string // path → the former name that set it
+	origins map[string]string
+	entries []entry // of outboxes, until they are applied
 }
 
 // Postgres is the connection to the Postgres server.
@@ -117,8 +116,6 @@ type Route struct {
 	// until the topic is created (by the daemon, with kafka.create_topics). A duration, e.g. 5m: it is a poison event
 	// once the topic has been missing for that time. At least 1s.
 	MissingTopic string `yaml:"missing_topic" default:"wait" value:"wait, or a duration: 30s, 5m" shared:"true"` // read it with [Config.MissingTopicAfter]
-	// MissingTopicAfter was the duration of missing_topic: poison.
-	MissingTopicAfter time.Duration `yaml:"missing_topic_after" default:"5m" shared:"true" hidden:"true"`
 	// Key is the template of the record's key. A single column is sent as it is (bytea: its bytes), several as text.
 	Key string `yaml:"key" default:"{aggregate_id}"`
 	// ID is the template of the header "id". Tables that share a topic and whose ids are not unique among them need
@@ -372,13 +369,9 @@ func (c *Config) ReceiveBuffer() int {
 	return int(n)
 }
 
-// Origin is where the value at path was set, e.g. "outboxcdc.yaml:3:9", "OUTBOXCDC_POSTGRES_SLOT" or "default". If a
-// former name of the setting was used, that name follows in parentheses.
+// Origin is where the value at path was set, e.g. "outboxcdc.yaml:3:9", "OUTBOXCDC_POSTGRES_SLOT" or "default".
 func (c *Config) Origin(path string) string {
 	if o, ok := c.origins[path]; ok {
-		if name := c.formerNames[path]; name != "" {
-			o += " (" + name + ")"
-		}
 		return o
 	}
 	return "default"

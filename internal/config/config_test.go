@@ -32,14 +32,13 @@ func TestDefaultsAreValid(t *testing.T) {
 	}
 }
 
-// beside are settings that the sample of an earlier version does not have.
+// beside are settings that surface.yaml does not have.
 var beside = []string{
 	"postgres.url_file", "postgres.standbys", "route.blank_payload", "route.envelope", "route.cloudevents", "route.trace_context",
 	"kafka.sasl.password_file", "kafka.sasl.token_url", "kafka.sasl.scopes", "outbox.columns.created_at", "outbox.order",
 }
 
-// surface.yaml is a configuration of an earlier version with every setting at its default. It loads to the defaults:
-// each former name is still read.
+// surface.yaml is a configuration with every setting at its default. It loads to the defaults.
 func TestContractSampleIsTheDefault(t *testing.T) {
 	data, err := os.ReadFile("testdata/surface.yaml")
 	if err != nil {
@@ -56,7 +55,7 @@ func TestContractSampleIsTheDefault(t *testing.T) {
 	}
 	want := Default()
 	want.Postgres.URL = "postgres://outboxcdc@db/shop"
-	want.origins, want.formerNames = c.origins, c.formerNames
+	want.origins = c.origins
 	if !reflect.DeepEqual(c, want) {
 		t.Errorf("got\n%s\nwant\n%s", c, want)
 	}

@@ -73,12 +73,11 @@ func readFile(name string) ([]byte, error) {
 // load is Read without the file system.
 func load(sources []source, environ []string, flags ...string) (*Config, error) {
 	c := Default()
-	set := func(s *setting, name string, r raw, where string) error {
+	set := func(s *setting, r raw, where string) error {
 		if err := s.store(c, r); err != nil {
 			return err
 		}
 		c.origins[s.path] = where
-		c.noteName(s, name)
 		return nil
 	}
 	var errs []error
@@ -88,7 +87,7 @@ func load(sources []source, environ []string, flags ...string) (*Config, error) 
 	errs = append(errs, readEnvironment(environ, set), readFlags(flags, set))
 	readErr := errors.Join(errs...)
 	c.applyPreset()
-	if err := errors.Join(c.convertMissingTopic(), c.applyOutboxes(), c.Validate()); err != nil {
+	if err := errors.Join(c.applyOutboxes(), c.Validate()); err != nil {
 		return c, errors.Join(readErr, independentErrors(err, readErr))
 	}
 	return c, readErr
@@ -127,26 +126,20 @@ var (
 	servicePortValue = regexp.MustCompile(`^(tcp|udp|sctp)://`)
 )
 
-func readEnvironment(environ []string, set func(s *setting, name string, r raw, where string) error) error {
-	byVariable := map[string]string{} // → name of the setting
+func readEnvironment(environ []string, set func(s *setting, r raw, where string) error) error {
+	byVariable := map[string]*setting{}
 	var variables []string
 	for _, s := range knownSettings() {
-		byVariable[EnvName(s.path)] = s.path
-	}
-	for _, s := range shownSettings() {
+		byVariable[EnvName(s.path)] = s
 		variables = append(variables, EnvName(s.path))
 	}
-	for former := range formerNames {
-		byVariable[EnvName(former)] = former
-	}
 	var errs []error
-	given := names{}
 	for _, entry := range slices.Sorted(slices.Values(environ)) {
 		name, value, _ := strings.Cut(entry, "=")
 		if !strings.HasPrefix(name, envPrefix) || isForeign(name, value) {
 			continue
 		}
-		path, ok := byVariable[name]
+		s, ok := byVariable[name]
 		if !ok {
 			problem := "unknown environment variable"
 			if best := Nearest(name, variables); best != "" {
@@ -157,13 +150,8 @@ func readEnvironment(environ []string, set func(s *setting, name string, r raw, 
 			errs = append(errs, &Error{Where: name, Problem: problem})
 			continue
 		}
-		s, _ := knownTree().find(path)
-		err := given.check(s, path)
-		if err == nil {
-			err = set(s, path, raw{text: value}, name)
-		}
-		if err != nil {
-			errs = append(errs, &Error{Where: name, Path: path, Problem: err.Error()})
+		if err := set(s, raw{text: value}, name); err != nil {
+			errs = append(errs, &Error{Where: name, Path: s.path, Problem: err.Error()})
 		}
 	}
 	return errors.Join(errs...)
@@ -171,18 +159,18 @@ func readEnvironment(environ []string, set func(s *setting, name string, r raw, 
 
 // readFlags reads "path=value" of the command line. Secrets are refused, because every user of the machine can see a
 // command line.
-func readFlags(flags []string, set func(s *setting, name string, r raw, where string) error) error {
+func readFlags(flags []string, set func(s *setting, r raw, where string) error) error {
 	const where = "--set"
 	var errs []error
 	for _, flag := range flags {
 		path, value, ok := strings.Cut(flag, "=")
-		s, known := knownTree().find(path)
+		s, known := knownTree().leaves[path]
 		switch {
 		case !ok:
 			errs = append(errs, &Error{Where: where, Problem: quote(path) + " is not setting=value, e.g. log.level=debug"})
 		case !known:
 			problem := "unknown setting " + quote(path)
-			if best := Nearest(path, paths(shownSettings())); best != "" {
+			if best := Nearest(path, paths(knownSettings())); best != "" {
 				problem += fmt.Sprintf("; did you mean %q?", best)
 			}
 			errs = append(errs, &Error{Where: where, Problem: problem})
@@ -193,7 +181,7 @@ func readFlags(flags []string, set func(s *setting, name string, r raw, where st
 			}
 			errs = append(errs, &Error{Where: where, Path: path, Problem: "is a secret, and every user of this machine can see a command line; use " + ways + " or a file"})
 		default:
-			if err := set(s, path, raw{text: value}, where); err != nil {
+			if err := set(s, raw{text: value}, where); err != nil {
 				errs = append(errs, &Error{Where: where, Path: path, Problem: err.Error()})
 			}
 		}

@@ -75,7 +75,6 @@ var meanings = map[string]string{
 	"route.key":                              "The template of the record's key. A single column is sent as it is (bytea: its bytes), several as text.",
 	"route.missing_columns":                  "What happens if the table does not have a column of headers, envelope or partition: stop, or ignore: there is no such header, no such field, and no partition of the row's own.",
 	"route.missing_topic":                    "What happens to an event whose topic does not exist. wait: it waits, with all events after it, until the topic is created (by the daemon, with kafka.create_topics). A duration, e.g. 5m: it is a poison event once the topic has been missing for that time. At least 1s.",
-	"route.missing_topic_after":              "Was the duration of missing_topic: poison.",
 	"route.null_key":                         "What happens to an event without a key: poison, or allow: it is sent without a key, to the partition of its id.",
 	"route.null_payload":                     "What SQL NULL in the payload becomes: a tombstone, an empty value, or a poison event.",
 	"route.on_update":                        "What happens to an UPDATE of an outbox row, if the publication sends updates: skip, with a warning and a count, or poison. DELETE and TRUNCATE are always skipped: rows may be removed.",

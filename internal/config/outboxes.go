@@ -81,10 +81,10 @@ var entryTree = sync.OnceValue(func() tree { return treeOf(entrySettings()) })
 func (d *document) entries(path string, items []ast.Node) *raw {
 	r := &raw{isList: true, isTree: true}
 	for i, item := range items {
-		e := &document{name: d.name, anchors: d.anchors, variables: d.variables, tree: entryTree(), known: entrySettings(), given: names{}, prefix: fmt.Sprintf("%s[%d].", path, i)}
+		e := &document{name: d.name, anchors: d.anchors, variables: d.variables, tree: entryTree(), known: entrySettings(), prefix: fmt.Sprintf("%s[%d].", path, i)}
 		var list entry
 		scratch := Source{}
-		e.set = func(s *setting, _ string, r raw, where string) error {
+		e.set = func(s *setting, r raw, where string) error {
 			if s.shared {
 				return errors.New("applies to all tables; set it at the top level, under route")
 			}

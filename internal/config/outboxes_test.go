@@ -99,7 +99,6 @@ func TestOutboxesRefused(t *testing.T) {
 		{yaml: "outboxes:\n- table: a.b\n  postgres: x\n", want: `known at the top level of the entry: table, columns, order, route`},
 		{yaml: "outboxes:\n- table: a.b\n  route: {partitions: {x: 1}}\n", want: "t.yaml:3:23: outboxes[0].route.partitions: applies to all tables; set it at the top level, under route"},
 		{yaml: "outboxes:\n- table: a.b\n  route: {missing_topic: poison}\n", want: "outboxes[0].route.missing_topic: applies to all tables"},
-		{yaml: "outboxes:\n- table: a.b\n  route: {missing_topic_after: 5s}\n", want: "outboxes[0].route.missing_topic_after: applies to all tables"},
 		{yaml: "outboxes:\n- table: a.b\n  route: {format: xml}\n", want: `outboxes[0].route.format: "xml" is unknown`},
 		{yaml: "outboxes:\n- table: a.b\n  route: {topic: \"a b\"}\n", want: `t.yaml:3:18: outboxes[0].route.topic: "a b" has`},
 		{yaml: "outboxes:\n- table: a.b\n  columns: {id: \"\"}\n", want: "t.yaml:3:17: outboxes[0].columns.id: is empty"},

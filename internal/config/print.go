@@ -21,7 +21,7 @@ type Setting struct {
 func (c *Config) Settings() []Setting {
 	r := c.Redacted()
 	var out []Setting
-	for _, s := range shownSettings() {
+	for _, s := range knownSettings() {
 		out = append(out, Setting{Path: s.path, Value: s.value(r), Origin: c.Origin(s.path)})
 	}
 	return out

@@ -50,7 +50,7 @@ func referenceTables(t *testing.T) string {
 			cell.Replace(formatYAML(s.value(def))), cell.Replace(s.kind()), cell.Replace(meaning))
 	}
 	main := 0
-	for _, s := range shownSettings() {
+	for _, s := range knownSettings() {
 		name := section(s.path)
 		if s.part != "" || name == tuning {
 			continue

@@ -47,10 +47,10 @@ func Sample() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# yaml-language-server: $schema=./%s\n", SchemaFile)
 	comment(&b, "", "Every setting of outboxcdc with its default. Remove the # before a setting to set it. Each setting is also an environment variable: "+
-		EnvName("kafka.client_id")+" for kafka.client_id. A value may contain ${env:NAME} or ${file:/path}. `outboxcdc validate` checks the result, "+
+		EnvName("kafka.client_id")+" for kafka.client_id. A value may contain ${env:NAME} or ${file:/path}. `outboxcdc config validate` checks the result, "+
 		"`outboxcdc config print --origin` shows it, and docs/configuration.md has more.")
 	var open []string
-	for _, s := range shownSettings() {
+	for _, s := range knownSettings() {
 		sections := strings.Split(s.path, ".")
 		key := sections[len(sections)-1]
 		sections = sections[:len(sections)-1]

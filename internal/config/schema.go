@@ -16,14 +16,7 @@ func Schema() []byte {
 	def := Default()
 	root := schemaOf(knownTree(), "", func(path string) string { return path })
 	for _, s := range knownSettings() {
-		if s.hidden {
-			addFormer(root, s.path, s, "route.missing_topic: a duration")
-			continue
-		}
 		at(root, s.path)["default"] = jsonDefault(s.value(def))
-	}
-	for name, path := range formerNames {
-		addFormer(root, name, knownTree().leaves[path], path)
 	}
 	root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
 	root["title"] = "outboxcdc.yaml"
@@ -41,21 +34,6 @@ func at(root object, path string) object {
 		root = root["properties"].(object)[key].(object)
 	}
 	return root
-}
-
-// addFormer adds a former name of a setting.
-func addFormer(root object, name string, s *setting, now string) {
-	keys := strings.Split(name, ".")
-	for _, key := range keys[:len(keys)-1] {
-		properties := root["properties"].(object)
-		if properties[key] == nil {
-			properties[key] = section(object{})
-		}
-		root = properties[key].(object)
-	}
-	own := s.schema()
-	own["deprecated"], own["description"] = true, "Now "+now+"."
-	root["properties"].(object)[keys[len(keys)-1]] = own
 }
 
 // section is the schema of a mapping with these keys. It may be null, which YAML reads if all lines of the section are

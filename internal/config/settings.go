@@ -18,7 +18,6 @@ type setting struct {
 	secret  bool
 	shared  bool   // of route: applies to all tables
 	live    bool   // may change while the daemon runs
-	hidden  bool   // accepted but not documented (former.go)
 	part    string // part of the reference, "" for the main part
 	allowed string // description of the allowed values, if the type does not suffice
 }
@@ -28,11 +27,6 @@ var knownSettings = sync.OnceValue(func() []*setting {
 	var out []*setting
 	walkFields(reflect.TypeFor[Config](), "", nil, &out)
 	return out
-})
-
-// shownSettings are the documented settings.
-var shownSettings = sync.OnceValue(func() []*setting {
-	return slices.DeleteFunc(slices.Clone(knownSettings()), func(s *setting) bool { return s.hidden })
 })
 
 func paths(settings []*setting) []string {
@@ -58,7 +52,7 @@ func walkFields(t reflect.Type, prefix string, index []int, out *[]*setting) {
 		*out = append(*out, &setting{
 			path: path, field: at, zero: reflect.Zero(f.Type).Interface(), def: def,
 			choices: strings.Fields(f.Tag.Get("oneof")),
-			hidden:  f.Tag.Get("hidden") != "", part: f.Tag.Get("part"), allowed: f.Tag.Get("value"),
+			part:    f.Tag.Get("part"), allowed: f.Tag.Get("value"),
 			secret: f.Tag.Get("secret") != "", shared: f.Tag.Get("shared") != "", live: f.Tag.Get("live") != "",
 		})
 	}
@@ -67,7 +61,7 @@ func walkFields(t reflect.Type, prefix string, index []int, out *[]*setting) {
 // tree has the settings by path, and the keys of each section in order.
 type tree struct {
 	leaves   map[string]*setting
-	sections map[string][]string // "" is the root; without former names
+	sections map[string][]string // "" is the root
 }
 
 var knownTree = sync.OnceValue(func() tree { return treeOf(knownSettings()) })
@@ -76,9 +70,6 @@ func treeOf(settings []*setting) tree {
 	t := tree{leaves: map[string]*setting{}, sections: map[string][]string{}}
 	for _, s := range settings {
 		t.leaves[s.path] = s
-		if s.hidden {
-			continue
-		}
 		section, rest := "", s.path
 		for {
 			key, after, more := strings.Cut(rest, ".")

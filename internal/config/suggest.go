@@ -9,9 +9,6 @@ import (
 // all keys of the section.
 func (d *document) suggestKey(section, key string) string {
 	for _, s := range d.known { // a setting of that name in another section
-		if s.hidden {
-			continue
-		}
 		dot := strings.LastIndexByte(s.path, '.')
 		if s.path == key || s.path[dot+1:] == key {
 			if dot < 0 {

@@ -30,16 +30,15 @@ type document struct {
 	tree    tree       // the allowed settings
 	known   []*setting // the allowed settings as a list
 	prefix  string     // of paths in messages
-	set     func(s *setting, name string, r raw, where string) error
-	given   names // settings in this document
+	set     func(s *setting, r raw, where string) error
 	errs    []error
 
 	variables map[string]string // the environment, for ${env:…}
 }
 
 // readYAML calls set for every setting in data. It returns all errors, including those of set.
-func readYAML(name string, data []byte, variables map[string]string, set func(s *setting, name string, r raw, where string) error) error {
-	d := &document{name: name, anchors: map[string]ast.Node{}, tree: knownTree(), known: knownSettings(), given: names{}, set: set, variables: variables}
+func readYAML(name string, data []byte, variables map[string]string, set func(s *setting, r raw, where string) error) error {
+	d := &document{name: name, anchors: map[string]ast.Node{}, tree: knownTree(), known: knownSettings(), set: set, variables: variables}
 	body, err := d.parse(data)
 	if err != nil {
 		return err
@@ -119,16 +118,8 @@ func (d *document) section(path string, n ast.Node) {
 	case *ast.MappingValueNode:
 		d.entry(path, n)
 	default:
-		d.fail(n, path, "must have keys and values: "+strings.Join(d.keys(path), ", "))
+		d.fail(n, path, "must have keys and values: "+strings.Join(d.tree.sections[path], ", "))
 	}
-}
-
-// keys are the keys of a section. A section may have only keys of former names.
-func (d *document) keys(section string) []string {
-	if keys, ok := d.tree.sections[section]; ok {
-		return keys
-	}
-	return formerKeys(section)
 }
 
 func (d *document) entry(section string, v *ast.MappingValueNode) {
@@ -143,11 +134,11 @@ func (d *document) entry(section string, v *ast.MappingValueNode) {
 	path := join(section, key)
 	t := d.tree
 	_, ok := t.sections[path]
-	if (ok || d.prefix == "" && formerKeys(path) != nil) && !strings.Contains(key, ".") {
+	if ok && !strings.Contains(key, ".") {
 		d.section(path, v.Value)
 		return
 	}
-	s, ok := t.find(path)
+	s, ok := t.leaves[path]
 	if !ok || strings.Contains(key, ".") {
 		d.fail(v.Key, "", fmt.Sprintf("unknown key %s%s", quote(key), d.suggestKey(section, key)))
 		return
@@ -166,11 +157,7 @@ func (d *document) entry(section string, v *ast.MappingValueNode) {
 		return
 	}
 	where := d.at(v.Value.GetToken())
-	err = d.given.check(s, path)
-	if err == nil {
-		err = d.set(s, path, *r, where)
-	}
-	if err != nil {
+	if err := d.set(s, *r, where); err != nil {
 		d.errs = append(d.errs, &Error{Where: where, Path: d.prefix + path, Problem: err.Error()})
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/goccy/go-yaml/parser"
 
@@ -99,7 +98,7 @@ func TestConvert(t *testing.T) {
 	}
 	want := config.Route{
 		Topic: "{aggregate_type}", Topics: map[string]string{}, Replace: config.Replace{Regex: `(.*)_v(?<n>\d)`, With: "${1}s.v${n}$$"}, Unmatched: "keep",
-		MissingTopic: "wait", MissingTopicAfter: 5 * time.Minute,
+		MissingTopic: "wait",
 		Key: "{aggregate_id}", ID: "{id}", Headers: []string{"type:eventType", "tenant"}, Partition: "shard", Partitions: map[string]int{}, Timestamp: "created",
 		MissingColumns: "stop", NullKey: "allow", NullPayload: "tombstone", BlankPayload: "null", OnUpdate: "skip", Format: "envelope", Envelope: map[string]string{
 			"version": "{version}", "payload": "{payload}", "data": "", "eventId": "", "schemaVersion": "", "occurredAt": "", "traceId": "", "aggregateType": "", "aggregateId": "",

@@ -119,8 +119,8 @@ func TestNoSecretIsShown(t *testing.T) {
 		{"setup", "apply", "--dry-run", "--url", "host=127.0.0.1 port=1 user=u password=" + hiddenPart},
 		{"setup", "apply", "--dry-run", "--url", "host=h port=" + hiddenPart},
 		{"setup", "destroy", "--yes", "--url", "postgres://u:" + hiddenPart + "@127.0.0.1:1/d"},
-		{"validate", "--set", "kafka.sasl.password=" + hiddenPart},
-		{"validate", "--set", "postgres.url=" + hiddenPart},
+		{"config", "validate", "--set", "kafka.sasl.password=" + hiddenPart},
+		{"config", "validate", "--set", "postgres.url=" + hiddenPart},
 	} {
 		ended(args)
 	}
@@ -139,7 +139,7 @@ func TestNoSecretIsShown(t *testing.T) {
 		"kafka: {sasl: {mechanism: PLAIN, user: u, password: '${file:" + file("password", hiddenPart) + "}'}}\n",
 	} {
 		path := file("wrong.yaml", yaml)
-		for _, args := range [][]string{{"validate", "-c", path}, {"config", "print", "-o", "json", "-c", path}, {"setup", "sql", "-c", path}} {
+		for _, args := range [][]string{{"config", "validate", "-c", path}, {"config", "print", "-o", "json", "-c", path}, {"setup", "sql", "-c", path}} {
 			cmd := exec.Command(testSuite.binary, args...)
 			cmd.Env = cleanEnv()
 			out, _ := cmd.CombinedOutput()
