@@ -2,33 +2,41 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/internal/systemd"
+	sd "github.com/coreos/go-systemd/v22/daemon"
 )
 
-// supervisor notifies systemd of the daemon's state, if systemd has started it with Type=notify.
+// supervisor notifies systemd of the daemon's state, if systemd has started it with Type=notify (sd_notify(3)).
 type supervisor struct {
-	to  *systemd.Notifier
-	m   monitor
-	log *slog.Logger
+	active   bool
+	watchdog time.Duration // the interval in which systemd expects WATCHDOG=1; 0: none is expected
+	m        monitor
+	log      *slog.Logger
 
 	lastStatus string // of the goroutine that runs watch
 
 	mu     sync.Mutex
-	failed bool // the last notification failed, which was logged
+	sent   chan error // the result of the last notification, until it is known
+	failed bool       // the last notification failed, which was logged
 }
 
 func newSupervisor(m monitor, log *slog.Logger) *supervisor {
-	to, err := systemd.FromEnv(os.Getenv, os.Getpid())
-	if err != nil {
-		log.Warn("systemd", "error", err)
+	s := &supervisor{active: os.Getenv("NOTIFY_SOCKET") != "", m: m, log: log}
+	if s.active {
+		var err error
+		if s.watchdog, err = sd.SdWatchdogEnabled(false); err != nil {
+			log.Warn("systemd", "error", err)
+		}
 	}
-	return &supervisor{to: to, m: m, log: log}
+	return s
 }
 
 // statusEvery is the time between two updates of the status, which is for people.
@@ -40,13 +48,13 @@ const statusEvery = time.Second
 //
 // The watchdog is notified while the main loop runs, also while it drains.
 func (s *supervisor) watch(ctx, done context.Context, shutdownTimeout time.Duration) {
-	if !s.to.Active() {
+	if !s.active {
 		return
 	}
-	s.send("READY=1", s.status())
+	s.send(sd.SdNotifyReady, s.status())
 	every := statusEvery
-	if s.to.Watchdog > 0 {
-		every = min(every, s.to.Watchdog/3)
+	if s.watchdog > 0 {
+		every = min(every, s.watchdog/3)
 	}
 	tick := time.NewTicker(every)
 	defer tick.Stop()
@@ -55,13 +63,13 @@ func (s *supervisor) watch(ctx, done context.Context, shutdownTimeout time.Durat
 		select {
 		case <-done.Done():
 			if stopping != nil && ctx.Err() != nil { // there was nothing to drain
-				s.send("STOPPING=1")
+				s.send(sd.SdNotifyStopping)
 			}
 			return
 		case <-stopping:
 			stopping = nil
 			// The drain may take shutdown_timeout, whatever TimeoutStopSec is.
-			s.send("STOPPING=1", systemd.Extend(shutdownTimeout+stopMargin), s.status())
+			s.send(sd.SdNotifyStopping, extend(shutdownTimeout+stopMargin), s.status())
 		case <-tick.C:
 			s.tick()
 		}
@@ -73,8 +81,8 @@ const stopMargin = 10 * time.Second
 
 func (s *supervisor) tick() {
 	var all []string
-	if s.to.Watchdog > 0 && s.m.Alive() < aliveWithin {
-		all = append(all, "WATCHDOG=1")
+	if s.watchdog > 0 && s.m.Alive() < aliveWithin {
+		all = append(all, sd.SdNotifyWatchdog)
 	}
 	if before := s.lastStatus; s.status() != before {
 		all = append(all, s.lastStatus)
@@ -94,25 +102,55 @@ func (s *supervisor) status() string {
 	if st.Reason != "" {
 		text += ": " + st.Reason
 	}
-	s.lastStatus = systemd.Status(text)
+	s.lastStatus = statusLine(text)
 	return s.lastStatus
 }
 
 // ended sends the cause of the end, for `systemctl status`.
-func (s *supervisor) ended(err error) { s.send("STOPPING=1", systemd.Status("stopped: "+err.Error())) }
+func (s *supervisor) ended(err error) {
+	s.send(sd.SdNotifyStopping, statusLine("stopped: "+err.Error()))
+}
 
 // reloading notifies systemd that the configuration is being reloaded, until the returned function is called.
 func (s *supervisor) reloading() (ready func()) {
-	s.send(systemd.Reloading()...)
-	return func() { s.send("READY=1") }
+	s.send(sd.SdNotifyReloading, strings.TrimSuffix(sd.SdNotifyMonotonicUsec(), "\n"))
+	return func() { s.send(sd.SdNotifyReady) }
 }
 
+// sendTimeout bounds the wait for a service manager that does not read.
+const sendTimeout = time.Second
+
+// send sends assignments such as READY=1 in one datagram. While an earlier one waits for the service manager, it sends nothing.
 func (s *supervisor) send(assignments ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	err := s.to.Send(assignments...)
+	if s.sent == nil {
+		sent := make(chan error, 1)
+		s.sent = sent
+		go func() {
+			_, err := sd.SdNotify(false, strings.Join(assignments, "\n"))
+			sent <- err
+		}()
+	}
+	var err error
+	select {
+	case err = <-s.sent:
+		s.sent = nil
+	case <-time.After(sendTimeout):
+		err = errors.New("it does not read its socket")
+	}
 	if err != nil && !s.failed {
 		s.log.Warn("cannot notify systemd", "error", err)
 	}
 	s.failed = err != nil
+}
+
+// statusLine is the assignment with the text that `systemctl status` shows.
+func statusLine(text string) string {
+	return "STATUS=" + strings.NewReplacer("\n", " ", "\r", " ").Replace(text)
+}
+
+// extend is the assignment that extends the timeout of the present start, stop or reload to d.
+func extend(d time.Duration) string {
+	return "EXTEND_TIMEOUT_USEC=" + strconv.FormatInt(d.Microseconds(), 10)
 }

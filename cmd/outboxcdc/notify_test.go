@@ -158,3 +158,28 @@ func TestSystemdStatus(t *testing.T) {
 		}
 	}
 }
+
+// TestSystemdDoesNotRead checks that notifications do not wait for a service manager that does not read, and that its absence, too, is
+// logged once.
+func TestSystemdDoesNotRead(t *testing.T) {
+	m := newManager(t, 0)
+	var log strings.Builder
+	s := newSupervisor(&fakeRelay{}, slog.New(slog.NewTextHandler(&log, nil)))
+	for !s.failed { // until the queue is full
+		s.send("STATUS=x")
+	}
+	s.send("STATUS=y")
+	if n := strings.Count(log.String(), "it does not read its socket"); n != 1 {
+		t.Errorf("logged %d times:\n%s", n, &log)
+	}
+	for s.failed {
+		m.next(time.Second)
+		s.send("STATUS=z")
+	}
+	_ = m.l.Close()
+	s.send("STATUS=x")
+	s.send("STATUS=y")
+	if n := strings.Count(log.String(), "cannot notify systemd"); n != 2 {
+		t.Errorf("logged %d times:\n%s", n, &log)
+	}
+}
