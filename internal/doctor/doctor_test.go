@@ -30,6 +30,17 @@ func TestCatalogueIsDocumented(t *testing.T) {
 	}
 }
 
+// TestReadmeCountsChecks checks that README.md gives the number of checks.
+func TestReadmeCountsChecks(t *testing.T) {
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("): %d checks, ", len(Checks())); !strings.Contains(string(text), want) {
+		t.Errorf("README.md has to say %q", want)
+	}
+}
+
 // catalogue is the catalogue in the format of docs/doctor.md.
 func catalogue() string {
 	var b strings.Builder

@@ -14,6 +14,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,19 +26,29 @@ import (
 // For the cases of package golden our records are those of a real Debezium, with the configuration that `config
 // from-debezium` prints for its connector: topic, partition, key, value, headers and time of each record, byte for
 // byte. Every difference is intended: it is in meant, with a reason, and in docs/debezium.md; a listed difference that
-// does not occur fails too. The test needs Java only for the broker.
+// does not occur fails too, and so does another number of equal cases than README.md and docs/debezium.md give. The test needs Java only for
+// the broker.
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	// A server of its own: 65 new databases are WAL that the slots of other tests would have to read. Nothing crashes
 	// here.
 	pg := ownPostgres(t, defaultMajor, map[string]string{"fsync": "off"})
 	used := map[string]bool{}
-	for _, set := range golden.Sets() {
-		used[set.Name] = true
-		t.Run(set.Name, func(t *testing.T) {
-			t.Parallel()
-			compareWithDebezium(t, pg, set)
-		})
+	var cases int
+	var compared, equal atomic.Int32
+	t.Run("sets", func(t *testing.T) {
+		for _, set := range golden.Sets() {
+			used[set.Name] = true
+			cases += len(set.Cases)
+			t.Run(set.Name, func(t *testing.T) {
+				t.Parallel()
+				equal.Add(int32(compareWithDebezium(t, pg, set)))
+				compared.Add(int32(len(set.Cases)))
+			})
+		}
+	})
+	if int(compared.Load()) == cases { // -run may have chosen some
+		checkCounts(t, fmt.Sprintf("%d of %d recorded cases", equal.Load(), cases))
 	}
 	for name := range intendedDifferences {
 		if !used[name] {
@@ -51,7 +62,8 @@ func TestGolden(t *testing.T) {
 	}
 }
 
-func compareWithDebezium(t *testing.T, pg *pgtest.Server, set golden.Set) {
+// compareWithDebezium returns the number of cases in which all records are equal.
+func compareWithDebezium(t *testing.T, pg *pgtest.Server, set golden.Set) (equal int) {
 	theirs, err := golden.Load(set.Name)
 	must(t, err)
 	if !reflect.DeepEqual(theirs.Set, set) {
@@ -68,13 +80,25 @@ func compareWithDebezium(t *testing.T, pg *pgtest.Server, set golden.Set) {
 	}
 	if set.Broken {
 		o.compareStop(r, theirs, began)
-		return
+		return 0
 	}
 	o.awaitConfirmed(o.walFlushed(), patience)
 	r.term()
 	results, err := set.Sort(o.readTopics(set.Topics), began)
 	must(t, err)
-	judgeGolden(t, theirs.Results, results, intendedDifferences[set.Name])
+	return judgeGolden(t, theirs.Results, results, intendedDifferences[set.Name])
+}
+
+// checkCounts checks that the documents give this number of equal cases.
+func checkCounts(t *testing.T, counts string) {
+	t.Helper()
+	for _, name := range []string{"README.md", filepath.Join("docs", "debezium.md")} {
+		doc, err := os.ReadFile(filepath.Join("..", "..", name))
+		must(t, err)
+		if !strings.Contains(string(doc), counts) {
+			t.Errorf("%s does not say %q", name, counts)
+		}
+	}
 }
 
 // goldenOutbox has only the database, the slot and the topics of a set.
@@ -183,12 +207,13 @@ func (o *outbox) compareStop(r *relay, theirs *golden.Recording, began time.Time
 	}
 }
 
-// judgeGolden compares the records of all cases.
-func judgeGolden(t *testing.T, theirs, ours []golden.Result, expected []difference) {
+// judgeGolden compares the records of all cases, and returns the number of cases without a difference.
+func judgeGolden(t *testing.T, theirs, ours []golden.Result, expected []difference) (equal int) {
 	t.Helper()
 	seen := make([]bool, len(expected))
 	for i := range theirs {
 		name := theirs[i].Case
+		differs := false
 		for n := range max(len(theirs[i].Records), len(ours[i].Records)) {
 			var a, b *golden.Record
 			if n < len(theirs[i].Records) {
@@ -198,6 +223,7 @@ func judgeGolden(t *testing.T, theirs, ours []golden.Result, expected []differen
 				b = &ours[i].Records[n]
 			}
 			for _, part := range differingParts(a, b) {
+				differs = true
 				k := slices.IndexFunc(expected, func(d difference) bool { return d.matches(name, part) })
 				if k < 0 {
 					t.Errorf("%s: different %s:\ntheirs %s\nours   %s", name, part, jsonOf(a), jsonOf(b))
@@ -213,6 +239,9 @@ func judgeGolden(t *testing.T, theirs, ours []golden.Result, expected []differen
 				}
 			}
 		}
+		if !differs {
+			equal++
+		}
 	}
 	for k, d := range expected {
 		checkInDocs(t, d.doc)
@@ -220,6 +249,7 @@ func judgeGolden(t *testing.T, theirs, ours []golden.Result, expected []differen
 			t.Errorf("there is no longer a difference in %s of %q: remove it here and in docs/debezium.md (%s)", d.part, d.only, d.doc)
 		}
 	}
+	return equal
 }
 
 // differingParts returns the parts in which two records differ; the order of headers counts for those that both have.
