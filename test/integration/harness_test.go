@@ -29,7 +29,7 @@
 // Environment: OUTBOXCDC_TEST_KAFKA, OUTBOXCDC_TEST_POSTGRES_<major>: running servers (packages kafkatest, pgtest).
 // OUTBOXCDC_TEST_BINARY: a binary to test instead of building one. OUTBOXCDC_TEST_FAKE_KAFKA=1: kfake even where a real
 // Kafka is available. OUTBOXCDC_TEST_DIR: where logs and histories are written, and kept. OUTBOXCDC_TEST_AUDITS: how many
-// audits [TestAuditBesideWriters] runs on each server. With CI=true a missing real Kafka is a failure.
+// audits [TestAuditBesideWriters] runs on each server. OUTBOXCDC_TEST_LOSSES: how many losses [TestRecoverRandomLosses] has. With CI=true a missing real Kafka is a failure.
 package integration
 
 import (

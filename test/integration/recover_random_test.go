@@ -3,58 +3,76 @@ package integration
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
 // Losses of the slot in a random order, under load, with an orchestrator that starts the daemon again and again: whatever has happened, and however often
-// recover and the daemon are killed meanwhile, `recover` until it exits with 0 is all that an operator has to do.
+// recover and the daemon are killed meanwhile, `recover` until it exits with 0 is all that an operator has to do. OUTBOXCDC_TEST_LOSSES is the number of losses
+// in each mode on each version of Postgres; without it, there are few, on one.
 func TestRecoverRandomLosses(t *testing.T) {
-	for _, mode := range []string{"deduplicated", "at_least_once"} {
-		t.Run(mode, func(t *testing.T) {
-			t.Parallel()
-			rnd := newRand(t)
-			o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"max_slot_wal_keep_size": "16MB", "min_wal_size": "32MB"})})
-			losses := fullOrShort(100, 8)
-			o.proves("F98", "%d losses of the slot in a random order under load, with kill -9 of `recover` and of the daemon, beside an orchestrator, %s", losses, mode)
-			env := append(o.modes()[mode], "OUTBOXCDC_OUTBOX_ORDER=n")
-			l := &losing{outbox: o, rnd: rnd, env: env, s: o.supervise(env), w: o.write(load{rand: rnd, pause: 20 * time.Millisecond})}
-			l.w.awaitDelivered(20)
-			kinds := []string{"dropped", "lost", "advanced", "recreated"}
-			if mode == "at_least_once" { // a new process that delivers at least once remembers nothing, so it does not notice the other losses
-				kinds = kinds[:2]
+	losses, versions := fullOrShort(20, 8), fullOrShort(pgtest.Majors(), []string{defaultMajor})
+	if text := os.Getenv("OUTBOXCDC_TEST_LOSSES"); text != "" {
+		n, err := strconv.Atoi(text)
+		must(t, err)
+		losses, versions = n, pgtest.Majors()
+	}
+	for _, major := range versions {
+		t.Run(major, func(t *testing.T) {
+			for _, mode := range []string{"deduplicated", "at_least_once"} {
+				t.Run(mode, func(t *testing.T) {
+					t.Parallel()
+					loseAtRandom(t, major, mode, losses)
+				})
 			}
-			for i := range losses {
-				kind := kinds[i%len(kinds)]
-				if i >= len(kinds) {
-					kind = kinds[rnd.IntN(len(kinds))]
-				}
-				l.lose(kind)
-				l.recoverAtLast()
-				l.w.awaitDelivered(20)
-				if rnd.IntN(3) == 0 {
-					l.s.kill()
-				}
-			}
-			l.w.stop()
-			o.awaitArrived(patience)
-			o.awaitConfirmed(o.walFlushed(), patience)
-			l.s.stop()
-			v := o.check()
-			if mode == "deduplicated" {
-				o.repeatsAtMost(v, 0, "neither recover nor the daemon sends what Kafka has")
-			} else {
-				o.repeatsAtMost(v, v.Rows*losses, "kills of the daemon repeat what it had not confirmed")
-			}
-			if _, sum := o.audit(env, 0, "--deep"); sum.Summary.Delivered != sum.Summary.Rows {
-				t.Errorf("audit: %+v", sum.Summary)
-			}
-			t.Logf("%d losses, recover killed %d times and run again %d times because the slot was in use; %d repeats", losses, l.kills, l.again, v.Repeats)
-			o.outcome("nothing missing, order as committed; `recover` was killed %d times", l.kills)
 		})
 	}
+}
+
+func loseAtRandom(t *testing.T, major, mode string, losses int) {
+	rnd := newRand(t)
+	o := newOutbox(t, options{pg: ownPostgres(t, major, map[string]string{"max_slot_wal_keep_size": "16MB", "min_wal_size": "32MB"})})
+	o.proves("F98", "%d losses of the slot in a random order under load, with kill -9 of `recover` and of the daemon, beside an orchestrator, PostgreSQL %s, %s", losses, major, mode)
+	env := append(o.modes()[mode], "OUTBOXCDC_OUTBOX_ORDER=n")
+	l := &losing{outbox: o, rnd: rnd, env: env, s: o.supervise(env), w: o.write(load{rand: rnd, pause: 20 * time.Millisecond})}
+	l.w.awaitDelivered(20)
+	kinds := []string{"dropped", "lost", "advanced", "recreated"}
+	if mode == "at_least_once" { // a new process that delivers at least once remembers nothing, so it does not notice the other losses
+		kinds = kinds[:2]
+	}
+	for i := range losses {
+		kind := kinds[i%len(kinds)]
+		if i >= len(kinds) {
+			kind = kinds[rnd.IntN(len(kinds))]
+		}
+		l.lose(kind)
+		l.recoverAtLast()
+		l.w.awaitDelivered(20)
+		if rnd.IntN(3) == 0 {
+			l.s.kill()
+		}
+	}
+	l.w.stop()
+	o.awaitArrived(patience)
+	o.awaitConfirmed(o.walFlushed(), patience)
+	l.s.stop()
+	v := o.check()
+	if mode == "deduplicated" {
+		o.repeatsAtMost(v, 0, "neither recover nor the daemon sends what Kafka has")
+	} else {
+		o.repeatsAtMost(v, v.Rows*losses, "kills of the daemon repeat what it had not confirmed")
+	}
+	if _, sum := o.audit(env, 0, "--deep"); sum.Summary.Delivered != sum.Summary.Rows {
+		t.Errorf("audit: %+v", sum.Summary)
+	}
+	t.Logf("%d losses, recover killed %d times and run again %d times because the slot was in use; %d rows, %d repeats", losses, l.kills, l.again, v.Rows, v.Repeats)
+	o.outcome("nothing missing, order as committed; `recover` was killed %d times", l.kills)
 }
 
 // losing is an outbox whose slot is lost again and again.
