@@ -113,7 +113,7 @@ var historyMutants = []mutant{
 	{
 		name:  "altered-publication-is-no-contradiction",
 		rule:  "A publication altered since the last position record is accepted.",
-		edits: []edit{{"checkpoint/record.go", "	case altered != \"\":", "	case false:"}},
+		edits: []edit{{"checkpoint/server.go", "	case altered != \"\":", "	case false:"}},
 		tests: []suite{history, {"./relay", "^TestAlteredPublication$"}},
 	},
 	{
@@ -167,13 +167,13 @@ var historyMutants = []mutant{
 	{
 		name:  "upgraded-from-any-system",
 		rule:  "slot adopt --upgraded-from accepts the record of any system.",
-		edits: []edit{{"checkpoint/record.go", "	case s.SystemID != from:\n", "	case s.SystemID == 0:\n"}},
+		edits: []edit{{"checkpoint/server.go", "	case s.SystemID != from:\n", "	case s.SystemID == 0:\n"}},
 		tests: []suite{{"./checkpoint", "^TestUpgraded$"}},
 	},
 	{
 		name:  "upgraded-from-a-version-without-slots",
 		rule:  "slot adopt --upgraded-from accepts a server whose slots pg_upgrade does not keep.",
-		edits: []edit{{"checkpoint/record.go", "	case s.ServerMajor < KeepsSlots:\n		return fmt.Errorf(", "	case s.ServerMajor < 0:\n		return fmt.Errorf("}},
+		edits: []edit{{"checkpoint/server.go", "	case s.ServerMajor < KeepsSlots:\n		return fmt.Errorf(", "	case s.ServerMajor < 0:\n		return fmt.Errorf("}},
 		tests: []suite{{"./checkpoint", "^TestUpgraded$"}},
 	},
 	{
@@ -278,7 +278,7 @@ var historyMutants = []mutant{
 	{
 		name:  "told-on-a-lost-timeline",
 		rule:  "A position confirmed on a timeline that a failover ended is valid on the new one.",
-		edits: []edit{{"checkpoint/record.go", "	return reach(l, s.Confirm, s.Timeline)\n", "	return s.Confirm\n"}},
+		edits: []edit{{"checkpoint/server.go", "	return reach(l, s.Confirm, s.Timeline)\n", "	return s.Confirm\n"}},
 		tests: []suite{history, deduplicates},
 	},
 	{
@@ -302,7 +302,7 @@ var historyMutants = []mutant{
 	{
 		name:  "slot-moved-by-others",
 		rule:  "A slot beyond its last confirmed position is accepted.",
-		edits: []edit{{"checkpoint/record.go", "	case start > allowed:\n", "	case start > allowed+0x10000:\n"}},
+		edits: []edit{{"checkpoint/server.go", "	case start > allowed:\n", "	case start > allowed+0x10000:\n"}},
 		tests: []suite{history, deduplicates},
 	},
 	{
