@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -14,9 +15,12 @@ import (
 // the members of the last catalog check. %[1]s is schemaMembersSQL on PostgreSQL 15 and later.
 //
 // ours has the catalog rows that decide what the walsender sends. A publication FOR ALL TABLES has no row for a table that became
-// unlogged or a partition of another table, so the fingerprint has relpersistence and relispartition, too. A row whose xmax is a
-// transaction that was not aborted is about to change. The change may be in the WAL, and the walsender may obey it, before it is
-// visible to other sessions: a commit may wait for a synchronous standby.
+// unlogged or a partition of another table, so the fingerprint has relpersistence and relispartition, too.
+//
+// A row may be about to change if its xmax is a transaction that has not ended for the snapshot. The change may be in the WAL, and the
+// walsender may obey it, before it is visible to other sessions: a commit may wait for a synchronous standby. All transactions before the
+// snapshot's xmin have ended. If such a one is the xmax of a row that is visible, it only locked the row (SELECT … FOR SHARE), or was
+// aborted. The xmax of a row that several transactions have locked is no transaction, and can be far beyond the newest one.
 const guardSQL = `
 WITH RECURSIVE pub AS (SELECT p.oid, p.xmin, p.xmax FROM pg_publication p WHERE p.pubname = $1),
 ours AS (
@@ -27,14 +31,17 @@ ours AS (
 ),
 tree AS (SELECT unnest($3::oid[]) AS oid, false AS detaching UNION ` + partitionsSQL + `),
 members AS (SELECT c.oid, c.relchecks FROM tree t JOIN pg_class c ON c.oid = t.oid WHERE c.relispartition AND NOT t.detaching),
-clock AS (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next),
-pending AS (
+clock AS (SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS oldest, pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next),
+locked AS (
   -- xmax with the epoch that puts it nearest to now; the snapshot's own end may lie below it
-  SELECT o.xmax + 4294967296 * round((c.next - o.xmax) / 4294967296.0)::bigint AS xid
-    FROM clock c, (SELECT xmax::text::bigint AS xmax FROM ours
-                   UNION ALL SELECT t.xmax::text::bigint FROM pg_class t WHERE t.oid = ANY($3)
-                   UNION ALL SELECT i.xmax::text::bigint FROM tree t JOIN pg_inherits i ON i.inhrelid = t.oid) o
+  SELECT o.what, o.xmax + 4294967296 * round((c.next - o.xmax) / 4294967296.0)::bigint AS xid
+    FROM clock c, (SELECT 'member' AS what, xmax::text::bigint AS xmax FROM ours
+                   UNION ALL SELECT 'table', t.xmax::text::bigint FROM pg_class t WHERE t.oid = ANY($3)
+                   UNION ALL SELECT 'member', i.xmax::text::bigint FROM tree t JOIN pg_inherits i ON i.inhrelid = t.oid) o
    WHERE o.xmax <> 0
+),
+pending AS MATERIALIZED (
+  SELECT l.what, l.xid, pg_xact_status(l.xid::text::xid8) AS status FROM clock c, locked l WHERE l.xid BETWEEN c.oldest AND c.next + 1000000000
 )
 SELECT EXISTS (SELECT FROM pub),
        coalesce((SELECT string_agg(o.kind || o.oid::text || '/' || o.xmin::text, ',' ORDER BY o.kind, o.oid) FROM ours o), '')
@@ -42,7 +49,9 @@ SELECT EXISTS (SELECT FROM pub),
                       FROM unnest($3::oid[]) WITH ORDINALITY r(oid, i) JOIN pg_class c ON c.oid = r.oid), ''),
        ARRAY(SELECT coalesce(n.nspname || '.' || c.relname, '') FROM unnest($3::oid[]) WITH ORDINALITY r(oid, i)
                LEFT JOIN pg_class c ON c.oid = r.oid LEFT JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY r.i),
-       EXISTS (SELECT FROM pending WHERE xid > 0 AND pg_xact_status(xid::text::xid8) <> 'aborted'),
+       EXISTS (SELECT FROM pending WHERE what = 'member' AND status = 'in progress'),
+       EXISTS (SELECT FROM pending WHERE what = 'table' AND status <> 'aborted'),
+       ARRAY(SELECT xid FROM pending WHERE what = 'member' AND status = 'committed'),
        (SELECT ARRAY[u.why, quote_ident(n.nspname) || '.' || quote_ident(c.relname)]
           FROM (` + unpublishedSQL + `
                 UNION ALL
@@ -56,18 +65,48 @@ const schemaMembersSQL = `UNION ALL
   SELECT 's', m.oid, m.xmin, m.xmax FROM pg_publication_namespace m JOIN pub p ON p.oid = m.pnpubid
    WHERE m.pnnspid IN (SELECT c.relnamespace FROM pg_class c WHERE c.oid = ANY($2))`
 
+// alteringSQL reports whether a transaction with an xid has a lock on one of the tables that an alteration needs: one that decides what the
+// walsender sends, or that creates a child. GRANT needs none, and VACUUM has no xid.
+const alteringSQL = `
+SELECT EXISTS (
+  SELECT FROM pg_locks l JOIN pg_locks x ON x.virtualtransaction = l.virtualtransaction AND x.locktype = 'transactionid' AND x.granted
+   WHERE l.locktype = 'relation' AND l.granted AND l.mode IN ('AccessExclusiveLock', 'ShareUpdateExclusiveLock') AND l.relation = ANY($1)
+     AND l.database = (SELECT d.oid FROM pg_database d WHERE d.datname = current_database()))`
+
 // guardRow is the result of one catalog check.
 type guardRow struct {
 	exists               bool // the publication
 	fingerprint          string
 	tables               []string // the current names of the outboxes, "" for one that was dropped
 	pending              bool     // an alteration is in progress and not visible yet
+	touched              bool     // a transaction has changed or locked the row of a table in pg_class
+	ended                []int64  // transactions that have changed or locked another row, and ended when the query began or soon after
 	unpublished          *UnpublishedTable
 	members              members
 	syncNames, syncState string
 }
 
+// readGuard makes a catalog check. If a transaction has a row, it looks again: an alteration that is not visible then has the lock of its
+// table, or has not ended. Whatever ended before the second query has only locked the row.
 func (c *Config) readGuard(ctx context.Context, conn *pgx.Conn, cat *catalog, last *lastMembers, major int, walsender uint32) (*guardRow, error) {
+	first, err := c.queryGuard(ctx, conn, cat, last, major, walsender)
+	if err != nil || !first.touched && len(first.ended) == 0 {
+		return first, err
+	}
+	// An alteration keeps its lock until it is visible. So one without a lock now is visible to the next query.
+	var altering bool
+	if err := conn.QueryRow(ctx, alteringSQL, cat.roots).Scan(&altering); err != nil {
+		return nil, classify("look for alterations of the tables", inspecting, err)
+	}
+	again, err := c.queryGuard(ctx, conn, cat, last, major, walsender)
+	if err != nil {
+		return nil, err
+	}
+	again.pending = again.pending || altering || slices.ContainsFunc(again.ended, func(xid int64) bool { return !slices.Contains(first.ended, xid) })
+	return again, nil
+}
+
+func (c *Config) queryGuard(ctx context.Context, conn *pgx.Conn, cat *catalog, last *lastMembers, major int, walsender uint32) (*guardRow, error) {
 	schemas := ""
 	if major >= 15 {
 		schemas = schemaMembersSQL
@@ -76,7 +115,7 @@ func (c *Config) readGuard(ctx context.Context, conn *pgx.Conn, cat *catalog, la
 	before := cmp.Or(last.Load(), &members{})
 	var unsent []string
 	err := conn.QueryRow(ctx, fmt.Sprintf(guardSQL, schemas), c.Publication, cat.oids(), cat.roots, int32(walsender), before.oids, before.checks).
-		Scan(&g.exists, &g.fingerprint, &g.tables, &g.pending, &unsent, &g.members.oids, &g.members.checks, &g.syncNames, &g.syncState)
+		Scan(&g.exists, &g.fingerprint, &g.tables, &g.pending, &g.touched, &g.ended, &unsent, &g.members.oids, &g.members.checks, &g.syncNames, &g.syncState)
 	if err != nil {
 		return nil, classify("check publication "+c.Publication, inspecting, err)
 	}

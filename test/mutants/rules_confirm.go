@@ -22,6 +22,7 @@ var (
 	onServers   = suite{"./replication", "^TestGuardChecksEachTable$"}
 	partitions  = suite{"./replication", "^(TestPartitionsComeAndGo|TestUnloggedPartition|TestDetachedConcurrently)$"}
 	children    = suite{"./replication", "^TestInherited$"}
+	grants      = suite{"./replication", "^TestGuard(PassesGrantsAndRowLocks|WaitsForCommits)$"}
 	foreigners  = suite{"./replication", "^TestForeignPartition$"}
 )
 
@@ -267,8 +268,26 @@ var guardMutants = []mutant{
 	{
 		name:  "guard-awaits-one-table",
 		rule:  "An alteration in progress matters only for the first table.",
-		edits: []edit{{"replication/guard.go", "t.oid = ANY($3)\n                   UNION", "t.oid = ($3::oid[])[1]\n                   UNION"}},
+		edits: []edit{{"replication/guard.go", "SELECT 'table', t.xmax::text::bigint FROM pg_class t WHERE t.oid = ANY($3)", "SELECT 'table', t.xmax::text::bigint FROM pg_class t WHERE t.oid = ($3::oid[])[1]"}},
 		tests: []suite{onServers},
+	},
+	{
+		name:  "guard-waits-for-a-grant",
+		rule:  "Every transaction that writes the row of a table in pg_class may change what the server sends.",
+		edits: []edit{{"replication/guard.go", "	again.pending = again.pending || altering || ", "	again.pending = again.pending || again.touched || "}},
+		tests: []suite{grants},
+	},
+	{
+		name:  "guard-waits-for-a-row-lock",
+		rule:  "A catalog row whose xmax was committed is about to change.",
+		edits: []edit{{"replication/guard.go", "func(xid int64) bool { return !slices.Contains(first.ended, xid) })", "func(xid int64) bool { return xid > 0 })"}},
+		tests: []suite{grants},
+	},
+	{
+		name:  "guard-overlooks-a-lock",
+		rule:  "An alteration of a table that is not committed changes nothing.",
+		edits: []edit{{"replication/guard.go", "	again.pending = again.pending || altering || ", "	again.pending = again.pending || "}},
+		tests: []suite{grants},
 	},
 	{
 		name:  "unlogged-partition-passes-the-guard",
@@ -327,7 +346,7 @@ var guardMutants = []mutant{
 	{
 		name:  "detach-under-way-passes",
 		rule:  "The guard passes while a transaction that detaches a partition has not committed.",
-		edits: []edit{{"replication/guard.go", "                   UNION ALL SELECT i.xmax::text::bigint FROM tree t JOIN pg_inherits i ON i.inhrelid = t.oid) o\n", ") o\n"}},
+		edits: []edit{{"replication/guard.go", "                   UNION ALL SELECT 'member', i.xmax::text::bigint FROM tree t JOIN pg_inherits i ON i.inhrelid = t.oid) o\n", ") o\n"}},
 		tests: []suite{partitions},
 	},
 	{

@@ -58,6 +58,7 @@ const (
 	oid   = pgtype.OIDOID
 	oids  = pgtype.OIDArrayOID
 	texts = pgtype.TextArrayOID
+	int8s = pgtype.Int8ArrayOID
 	int2s = pgtype.Int2ArrayOID
 
 	timestamptz = pgtype.TimestamptzOID
@@ -101,7 +102,7 @@ var queries = []query{
 		return rows
 	}},
 	{"FROM pg_publication_tables t", []uint32{text, oids}, []uint32{oid, text, text, text, texts, oid}, (*view).publishedTables},
-	{"WITH RECURSIVE pub AS", []uint32{text, oids, oids, int4, oids, int2s}, []uint32{boolT, text, texts, boolT, texts, oids, int2s, text, text}, func(v *view) [][]any {
+	{"WITH RECURSIVE pub AS", []uint32{text, oids, oids, int4, oids, int2s}, []uint32{boolT, text, texts, boolT, boolT, int8s, texts, oids, int2s, text, text}, func(v *view) [][]any {
 		p, o := &v.cat.Publication, v.cat.Outbox()
 		exists := !p.Missing && p.Name == v.text(0)
 		fingerprint := ""
@@ -118,7 +119,7 @@ var queries = []query{
 				fingerprint += ";u"
 			}
 		}
-		return [][]any{{exists, fingerprint, []string{table}, p.Pending, nil, []uint32{}, []int16{}, v.cat.SyncNames, v.cat.SyncState}}
+		return [][]any{{exists, fingerprint, []string{table}, p.Pending, false, []int64{}, nil, []uint32{}, []int16{}, v.cat.SyncNames, v.cat.SyncState}}
 	}},
 	{"SELECT ARRAY['detached'", []uint32{oids, int2s}, []uint32{texts}, func(*view) [][]any { return nil }},
 	{"server_version_num", nil, []uint32{int4, text, text, boolT, text, text, int8T, int8T}, func(v *view) [][]any {
