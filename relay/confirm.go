@@ -19,6 +19,10 @@ func (s *session) turn(ctx context.Context, now time.Time) (time.Time, error) {
 	s.counts.publish(r.met)
 	if s.gotMessage {
 		s.gotMessage, s.lastMessage = false, now
+		if s.isDecoding {
+			s.isDecoding = false
+			r.endState(WaitingForPostgres)
+		}
 	}
 	if ctx.Err() != nil {
 		// The sink stores its failure before it cancels the context.
@@ -74,12 +78,16 @@ func (s *session) confirm(now time.Time) error {
 	if do.Check {
 		s.guard.ask <- struct{}{}
 	}
+	silence := now.Sub(s.lastMessage)
+	if third := s.r.cfg.WalSenderTimeout / 3; silence >= 2*third && now.Sub(s.rule.LastCheck()) >= third {
+		s.startCheck(now) // does the walsender work?
+	}
 	if do.Record != 0 {
 		s.savePosition(do.Record, false)
 	}
 	if do.Status {
 		// After a long silence of the server, request a reply: the session ends if none arrives.
-		return s.sendStatus(now, now.Sub(s.lastMessage) >= s.r.cfg.WalSenderTimeout/3)
+		return s.sendStatus(now, silence >= s.r.cfg.WalSenderTimeout/3)
 	}
 	return nil
 }
@@ -106,11 +114,7 @@ func (s *session) watch(now time.Time) error {
 	topics := s.sink.Waiting()
 	if events == 0 && s.awaiting == "" && !s.rule.Saving() {
 		s.waitSince = time.Time{}
-		// The server is expected to send only while the stream is read.
-		if now.Sub(s.lastMessage) > s.r.cfg.WalSenderTimeout {
-			return errSilent
-		}
-		return nil
+		return s.watchServer(now)
 	}
 	if s.waitSince.IsZero() {
 		s.waitSince = now
@@ -130,6 +134,22 @@ func (s *session) watch(now time.Time) error {
 		what = s.awaiting
 	}
 	return s.stalledBecause(what)
+}
+
+// watchServer returns an error if the server is silent and its walsender does not work. A walsender sends nothing while it decodes a
+// transaction whose changes are not published, for minutes if the transaction is large. The server is expected to send only while the
+// stream is read.
+func (s *session) watchServer(now time.Time) error {
+	silence, limit := now.Sub(s.lastMessage), s.r.cfg.WalSenderTimeout
+	if silence <= limit {
+		return nil
+	}
+	if now.Sub(s.lastWork) > limit {
+		return errSilent
+	}
+	s.isDecoding = true
+	s.r.setStateOf(WaitingForPostgres, "decoding", fmt.Sprintf("the server has sent nothing for %s and its walsender works: it decodes a large transaction", silence.Round(time.Second)))
+	return nil
 }
 
 // stalledBecause returns the error of a session that Kafka has given no acknowledgement for too long.
@@ -192,6 +212,9 @@ func (s *session) takeCheck() error {
 	g, r := &s.guard, s.r
 	if a.slot != nil {
 		g.slot = a.slot.ConfirmedFlush
+		if a.slot.Works {
+			s.lastWork = a.slot.Asked
+		}
 		r.publishSlot(a.slot)
 	}
 	if errors.Is(a.err, replication.ErrUndecided) {

@@ -549,6 +549,43 @@ func TestSilentServer(t *testing.T) {
 	})
 }
 
+// TestServerDecodesForLong: a walsender that sends nothing because it decodes a large transaction is at work. The session goes on and the
+// relay is not ready, until the walsender sends again or no longer works.
+func TestServerDecodesForLong(t *testing.T) {
+	for _, dies := range []bool{false, true} {
+		bubble(t, testConfig(), func(b *bench) {
+			b.start()
+			b.sleep(time.Minute)
+			st := b.pg.stream()
+			st.silence()
+			b.pg.edit(func() { b.pg.works = true })
+			b.sleep(20 * time.Minute)
+			if n := b.pg.sessions(); n != 1 {
+				b.Fatalf("%d sessions", n)
+			}
+			b.want(WaitingForPostgres)
+			if ok, why := b.relay.Ready(); ok || !strings.Contains(why, "its walsender works") {
+				b.Errorf("ready %v: %s", ok, why)
+			}
+			if dies {
+				b.pg.edit(func() { b.pg.works = false })
+				b.sleep(time.Minute)
+				if n := b.metric("replication_reconnects_total", "reason=postgres_silent"); n != 1 || b.pg.sessions() != 2 {
+					b.Errorf("%v reconnects, %d sessions", n, b.pg.sessions())
+				}
+			} else {
+				b.pg.edit(func() { st.mute = false })
+				b.pg.commit("a")
+			}
+			b.sleep(time.Minute)
+			b.want(Streaming)
+			if !dies {
+				b.delivered("a")
+			}
+		})
+	}
+}
+
 // TestPausedReadingIsNoSilence: while reading is paused, and right after it, the server does not count as silent.
 func TestPausedReadingIsNoSilence(t *testing.T) {
 	for _, c := range []struct {

@@ -31,6 +31,7 @@ type postgres struct {
 	idle      time.Duration
 	held      bool // the slot, by another instance
 	down      bool
+	works     bool // the walsender, whatever it sends
 	streams   []*stream
 
 	// scripts
@@ -268,7 +269,7 @@ func (pg *postgres) catalogChecks() []check {
 func (pg *postgres) slot() *replication.Slot {
 	return &replication.Slot{
 		Plugin: "pgoutput", Active: pg.held || pg.live() != nil, WALStatus: "reserved", RestartLSN: pg.confirmed - 0x100,
-		ConfirmedFlush: pg.confirmed, ServerLSN: pg.end,
+		ConfirmedFlush: pg.confirmed, ServerLSN: pg.end, Works: pg.works,
 	}
 }
 

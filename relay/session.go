@@ -49,6 +49,7 @@ type session struct {
 	awaiting      string        // what the session's goroutine waits for; "": it reads
 	waitSince     time.Time     // since when an event waits for Kafka; zero: none does
 	lastMessage   time.Time     // when the server last sent a message
+	lastWork      time.Time     // when a catalog check last found our walsender at work
 	finishBy      time.Time     // on shutdown: until when the session waits for the end of the open transaction
 	wake          chan struct{}
 	counts        counts          // not yet in the metrics
@@ -61,6 +62,7 @@ type session struct {
 	refusalLogged bool // a message that is not transactional was logged
 	gotMessage    bool // a message has arrived since the last turn
 	awaitsStandby bool // the server has withheld rows, and has sent nothing since
+	isDecoding    bool // the server has been silent for long, and its walsender works
 
 	began time.Time
 

@@ -14,21 +14,26 @@ import (
 type State string
 
 // The states. waiting_for_standby is for a server that withholds rows until the standbys named in
-// synchronized_standby_slots have them.
+// synchronized_standby_slots have them, waiting_for_postgres for one that decodes a large transaction and sends nothing meanwhile.
 const (
-	Starting          State = "starting"
-	WaitingForSlot    State = "waiting_for_slot"
-	Streaming         State = "streaming"
-	Backpressured     State = "backpressured"
-	WaitingForTopic   State = "waiting_for_topic"
-	WaitingForStandby State = "waiting_for_standby"
-	Reconnecting      State = "reconnecting"
-	Parked            State = "parked"
-	Draining          State = "draining"
-	Failed            State = "failed"
+	Starting           State = "starting"
+	WaitingForSlot     State = "waiting_for_slot"
+	Streaming          State = "streaming"
+	Backpressured      State = "backpressured"
+	WaitingForTopic    State = "waiting_for_topic"
+	WaitingForStandby  State = "waiting_for_standby"
+	WaitingForPostgres State = "waiting_for_postgres"
+	WaitingForKafka    State = "waiting_for_kafka"
+	Reconnecting       State = "reconnecting"
+	Parked             State = "parked"
+	Draining           State = "draining"
+	Failed             State = "failed"
 )
 
-var states = []State{Starting, WaitingForSlot, Streaming, Backpressured, WaitingForTopic, WaitingForStandby, Reconnecting, Parked, Draining, Failed}
+var states = []State{
+	Starting, WaitingForSlot, Streaming, Backpressured, WaitingForTopic, WaitingForStandby, WaitingForPostgres, WaitingForKafka, Reconnecting, Parked,
+	Draining, Failed,
+}
 
 // view is the part of the relay's state that other goroutines read. Relay.mu guards it.
 type view struct {

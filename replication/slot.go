@@ -63,6 +63,7 @@ type Slot struct {
 	ActivePID        uint32
 	ActiveName       string     // application_name of the client that uses the slot, if visible to us
 	ActiveAddress    string     // address of that client, if visible to us
+	Works            bool       // its walsender waits neither for its client nor for WAL, as far as is visible to us
 	InactiveSince    *time.Time // PostgreSQL 17 and later; nil while the slot is active
 	WALStatus        string     // reserved, extended, unreserved, lost
 	Invalidation     string     // reason, PostgreSQL 17 and later; "" when valid
@@ -105,7 +106,7 @@ func (s *Slot) Lost() bool { return s.WALStatus == "lost" || s.Invalidation != "
 
 const slotSQL = `
 SELECT s.slot_name::text, s.slot_type, coalesce(s.plugin::text, ''), coalesce(s.database::text, ''), coalesce(s.datoid, 0), s.temporary, s.active, coalesce(s.active_pid, 0),
-       coalesce(a.application_name, ''), coalesce(host(a.client_addr), ''), (to_jsonb(s)->>'inactive_since')::timestamptz,
+       coalesce(a.application_name, ''), coalesce(host(a.client_addr), ''), coalesce(a.wait_event_type NOT IN ('Activity', 'Client'), s.active), (to_jsonb(s)->>'inactive_since')::timestamptz,
        coalesce(s.wal_status, ''), coalesce(to_jsonb(s)->>'invalidation_reason', ''), s.two_phase,
        coalesce((to_jsonb(s)->>'failover')::bool, false), coalesce((to_jsonb(s)->>'synced')::bool, false), s.safe_wal_size,
        coalesce(s.restart_lsn, '0/0')::text, coalesce(s.confirmed_flush_lsn, '0/0')::text,
@@ -151,7 +152,7 @@ func scanSlot(row pgx.Row) (_ *Slot, err error) {
 	var s Slot
 	var restart, confirmed, server string
 	if err := row.Scan(&s.Name, &s.Kind, &s.Plugin, &s.Database, &s.DatabaseOID, &s.Temporary, &s.Active, &s.ActivePID,
-		&s.ActiveName, &s.ActiveAddress, &s.InactiveSince, &s.WALStatus, &s.Invalidation,
+		&s.ActiveName, &s.ActiveAddress, &s.Works, &s.InactiveSince, &s.WALStatus, &s.Invalidation,
 		&s.TwoPhase, &s.Failover, &s.Synced, &s.SafeWALBytes, &restart, &confirmed, &server); err != nil {
 		return nil, err
 	}

@@ -91,7 +91,7 @@ var errPeeked = errors.New("everything was shown")
 var errSilent = errors.New("the server has not answered within wal_sender_timeout")
 
 // checkEvery is the time between two catalog checks.
-const checkEvery = 15 * time.Second
+const checkEvery = 5 * time.Second
 
 // Run reads st, a stream on a copy of the slot, until all waiting events were shown, until the limit, or until ctx
 // ends, which is not an error. It neither opens nor closes st. Status updates advance the copy to what was shown, so
@@ -182,10 +182,14 @@ func (k *peeking) sendStatus(now time.Time) error {
 
 // check checks the catalogs, because the server sends no events of tables that the publication no longer contains.
 func (k *peeking) check(ctx context.Context) error {
-	if _, err := k.st.Check(ctx); err != nil && !errors.Is(err, replication.ErrUndecided) {
-		return err
+	slot, err := k.st.Check(ctx)
+	if slot != nil && slot.Works { // it may send nothing for minutes while it decodes a large transaction
+		k.lastHeard = slot.Asked
 	}
-	return nil
+	if errors.Is(err, replication.ErrUndecided) {
+		return nil
+	}
+	return err
 }
 
 // isEnd reports whether everything that waited when the stream was opened is before at.

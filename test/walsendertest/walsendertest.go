@@ -52,6 +52,7 @@ type Slot struct {
 	Saved                                 pglogrepl.LSN // position on disk: where a crash takes it back to
 	Holder                                uint32        // a PID that is not one of our sessions, 0 for none
 	HolderName                            string
+	Works                                 bool // the walsender waits neither for its client nor for WAL
 }
 
 // Publication is a row of pg_publication and what it does to the outbox.

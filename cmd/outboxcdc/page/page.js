@@ -7,6 +7,8 @@ const words = {
   backpressured: ['ok', 'Streaming at Kafka’s pace', 'The window is full: Postgres has more than Kafka takes at present.'],
   waiting_for_topic: ['wait', 'Waiting for a topic', 'Kafka does not have the topic of the next event. Create it; delivery goes on by itself.'],
   waiting_for_standby: ['wait', 'Waiting for a standby', 'Postgres holds events back until its standbys have them.'],
+  waiting_for_postgres: ['wait', 'Waiting for Postgres', 'Postgres decodes a large transaction and sends nothing meanwhile.'],
+  waiting_for_kafka: ['wait', 'Waiting for Kafka', 'Kafka has not acknowledged the oldest event. Delivery goes on by itself when it does.'],
   reconnecting: ['wait', 'Reconnecting', 'The connection was lost. It is tried again until it works; nothing is lost meanwhile.'],
   parked: ['wait', 'Parked', 'Kafka takes nothing. Postgres keeps the WAL, and delivery goes on by itself when Kafka is back.'],
   draining: ['wait', 'Stopping', 'Waiting for what is in flight, then leaving.'],

@@ -96,7 +96,7 @@ func overview() []panel {
 
 var stateColours = []struct{ states, colour string }{
 	{"streaming", "green"},
-	{"backpressured|waiting_for_topic|waiting_for_standby|reconnecting", "orange"},
+	{"backpressured|waiting_for_topic|waiting_for_standby|waiting_for_postgres|waiting_for_kafka|reconnecting", "orange"},
 	{"parked|failed", "red"},
 }
 
