@@ -133,6 +133,9 @@ func (c *Config) streamParams(major int) map[string]string {
 	if major >= 17 { // otherwise it could end the walsender while it sends a long transaction
 		p["transaction_timeout"] = "0"
 	}
+	if major >= 19 { // otherwise a frozen daemon holds up a stop of the server for wal_sender_timeout
+		p["wal_sender_shutdown_timeout"] = "5s"
+	}
 	if c.DecodingWorkMem != "" {
 		p["logical_decoding_work_mem"] = c.DecodingWorkMem
 	}

@@ -151,6 +151,7 @@ func (p *place) narrowed() {
 func publicationOutcomes(t *testing.T, w *world) {
 	good := w.newPlace(t, w.pg).make()
 	t.Run("new partitions", func(t *testing.T) { newPartitions(t, good.in(t)) })
+	t.Run("slots of REPACK", func(t *testing.T) { repackSlots(t, good.in(t)) })
 	good.exec("CREATE TABLE audit (id int)")
 	for name, c := range map[string]struct {
 		sql  []string

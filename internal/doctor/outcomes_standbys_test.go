@@ -141,3 +141,20 @@ func TestStandbyBefore17(t *testing.T) {
 	check(standbySlot, Warn, "no copy")
 	check(standbySettings, Warn, "hot_standby_feedback is off")
 }
+
+// PostgreSQL 19 says why the copy is not complete: each reason has its remedy.
+func TestStandbySkips(t *testing.T) {
+	primary := &standby.Server{Version: 190000, System: "1", Slot: &replication.Slot{Kind: "logical", Failover: true}}
+	for skip, remedy := range map[string]string{
+		"": "start the daemon, or on the primary", standby.SkipNotFlushed: "name its slot p in synchronized_standby_slots",
+		standby.SkipSnapshot: "pg_log_standby_snapshot()", standby.SkipRemoved: "hot_standby_feedback",
+	} {
+		e := &examination{found: map[string][]Finding{}, Config: Config{Slot: "orders", Role: "u", Command: "outboxcdc"}}
+		host := &standby.Server{Version: 190000, System: "1", InRecovery: true, PrimarySlot: "p", SyncSkip: skip,
+			Slot: &replication.Slot{Kind: "logical", Failover: true, Synced: true, Temporary: true}}
+		e.checkCopy(&standbyFacts{address: "db-2:5432", server: host, verdict: standby.Judge(primary, host, nil)}, primary)
+		if f := e.found[standbySlot][0]; f.Level != Warn || !strings.Contains(f.Text, skip) || !strings.Contains(f.Remedy[0].Text, remedy) {
+			t.Errorf("%q: %+v, want the remedy %q", skip, f, remedy)
+		}
+	}
+}

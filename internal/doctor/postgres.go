@@ -145,13 +145,14 @@ func (e *examination) failConnect(err error) {
 	}
 }
 
+// serverSQL does not count the slots of REPACK, which have a limit of their own (PostgreSQL 19, max_repack_replication_slots).
 const serverSQL = `
 SELECT current_user::text,
        (SELECT r.rolreplication OR r.rolsuper FROM pg_roles r WHERE r.rolname = current_user)
          OR EXISTS (SELECT FROM pg_roles m WHERE m.rolname = 'rds_replication' AND pg_has_role(current_user, m.oid, 'MEMBER')),
        pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'),
        current_setting('max_wal_senders')::int, (SELECT count(*) FROM pg_stat_replication)::int,
-       current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_replication_slots)::int,
+       current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_replication_slots WHERE plugin IS DISTINCT FROM 'pgrepack')::int,
        (SELECT coalesce(reset_val, setting)::bigint FROM pg_settings WHERE name = 'wal_sender_timeout'),
        current_setting('synchronous_standby_names'), coalesce(current_setting('synchronized_standby_slots', true), ''),
        clock_timestamp()`

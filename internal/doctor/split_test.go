@@ -34,6 +34,19 @@ func newPartitions(t *testing.T, p *place) {
 	}
 }
 
+// repackSlots asks a server that has a slot of REPACK, which is not one of max_replication_slots.
+func repackSlots(t *testing.T, p *place) {
+	e := &examination{Config: p.cfg, conn: p.conn}
+	must(t, e.readServer(t.Context()))
+	before := e.server.slots.used
+	p.exec("CREATE TEMP VIEW pg_replication_slots AS SELECT slot_name, plugin FROM pg_catalog.pg_replication_slots UNION ALL SELECT 'repack_1', 'pgrepack'")
+	defer p.exec("DROP VIEW pg_temp.pg_replication_slots")
+	must(t, e.readServer(t.Context()))
+	if e.server.slots.used != before || before == 0 {
+		t.Errorf("%d slots are counted, want %d", e.server.slots.used, before)
+	}
+}
+
 // A publication FOR ALL TABLES that excludes the outbox: the server refuses ADD TABLE.
 func TestExcludedFromAllTables(t *testing.T) {
 	for _, all := range []bool{true, false} {

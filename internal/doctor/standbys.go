@@ -137,8 +137,21 @@ func (e *examination) checkCopy(h *standbyFacts, primary *standby.Server) {
 	case standby.Invalidated:
 		warn(advicef("with hot_standby_feedback = on, a slot in primary_slot_name and enough max_slot_wal_keep_size, the next synchronization replaces the copy"), log)
 	default:
-		warn(advicef("the copy is complete when the slot has moved: start the daemon, or on the primary SELECT pg_log_standby_snapshot()"), log)
+		warn(completeCopy(h.server.SyncSkip, h.server.PrimarySlot), log)
 	}
+}
+
+// completeCopy is how the copy that a standby has begun becomes complete. PostgreSQL 19 and later say why it is not.
+func completeCopy(skip, standbySlot string) Remedy {
+	switch skip {
+	case standby.SkipNotFlushed:
+		return advicef("the standby is behind the slot: let it catch up, and name its slot %s in synchronized_standby_slots, so that the primary's slot waits for it", standbySlot)
+	case standby.SkipSnapshot:
+		return advicef("on the primary SELECT pg_log_standby_snapshot(), if no transaction stays open for long")
+	case standby.SkipRemoved:
+		return advicef("the copy is complete when the slot has moved: start the daemon; see standby_settings for hot_standby_feedback and primary_slot_name")
+	}
+	return advicef("the copy is complete when the slot has moved: start the daemon, or on the primary SELECT pg_log_standby_snapshot()")
 }
 
 // checkCopySettings checks the settings of a standby without which it has no copy, or loses it.

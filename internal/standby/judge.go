@@ -75,11 +75,38 @@ func judgeCopy(primary, host *Server) Verdict {
 	case s.Lost():
 		return Verdict{State: Invalidated, Text: "its copy is lost: WAL that it needs was removed"}
 	case s.Temporary:
+		if why := skipWords(host.SyncSkip); why != "" {
+			return Verdict{State: Incomplete, Text: "its copy is not complete yet: " + why}
+		}
 		return Verdict{State: Incomplete, Text: "its copy is not complete yet: it has not reached the position of the primary's slot"}
 	case s.ConfirmedFlush == 0:
 		return Verdict{State: Incomplete, Text: "its copy has no confirmed position yet"}
 	case !s.Synced:
 		return Verdict{State: Ready, Text: "it has a slot of that name, as Patroni's permanent slots or pg_failover_slots create it"}
 	}
-	return Verdict{State: Ready, Text: "its copy is synchronized"}
+	text := "its copy is synchronized"
+	if why := skipWords(host.SyncSkip); why != "" {
+		text += ", but the last synchronization was skipped: " + why
+	}
+	return Verdict{State: Ready, Text: text}
+}
+
+// The values of slotsync_skip_reason (PostgreSQL 19, "pg_replication_slots") that have a remedy of their own.
+const (
+	SkipRemoved    = "wal_or_rows_removed"
+	SkipNotFlushed = "wal_not_flushed"
+	SkipSnapshot   = "no_consistent_snapshot"
+)
+
+// skipWords says why the synchronization of a slot was skipped; "" if it was not.
+func skipWords(reason string) string {
+	switch reason {
+	case SkipRemoved:
+		return reason + ", the standby has removed WAL or catalog rows that the slot needs, or may remove them"
+	case SkipNotFlushed:
+		return reason + ", the standby has not flushed the WAL up to the position of the primary's slot"
+	case SkipSnapshot:
+		return reason + ", the standby cannot build a consistent snapshot from the WAL that the slot retains"
+	}
+	return reason
 }

@@ -54,6 +54,16 @@ func TestJudge(t *testing.T) {
 			t.Errorf("%s: lag %v", name, v.LagBytes)
 		}
 	}
+	for reason, says := range map[string]string{"": "the position of the primary's slot", SkipRemoved: "removed WAL", SkipNotFlushed: "flushed", SkipSnapshot: "snapshot", "a later one": "a later one"} {
+		host := &Server{Version: 190000, InRecovery: true, System: "1", Slot: copied(func(s *replication.Slot) { s.Temporary = true }), SyncSkip: reason}
+		if v := Judge(primary(190000, failover), host, nil); v.State != Incomplete || !strings.Contains(v.Text, reason) || !strings.Contains(v.Text, says) {
+			t.Errorf("skipped for %q: %+v", reason, v)
+		}
+		host.Slot.Temporary = false
+		if v := Judge(primary(190000, failover), host, nil); v.State != Ready || strings.Contains(v.Text, "skipped: "+reason) == (reason == "") {
+			t.Errorf("a copy, skipped for %q: %+v", reason, v)
+		}
+	}
 	v := Judge(primary(170000, failover), &Server{Version: 170000, InRecovery: true, System: "1", Slot: copied(func(*replication.Slot) {})}, nil)
 	if v.LagBytes == nil || *v.LagBytes != 100 {
 		t.Errorf("the lag is %v, want 100", v.LagBytes)

@@ -37,6 +37,7 @@ type Server struct {
 	System     string    // the cluster's system identifier; "": the role may not read it
 	Started    time.Time // start of the postmaster, which tells two servers of a cluster apart
 	Slot       *replication.Slot
+	SyncSkip   string // why the last synchronization of the slot was skipped, PostgreSQL 19 and later; "": it was not
 
 	// Settings of a standby, and whether it receives WAL.
 	SyncSlots   string // sync_replication_slots; "" before version 17
@@ -61,14 +62,15 @@ SELECT current_setting('server_version_num')::int, pg_is_in_recovery(), pg_postm
        EXISTS (SELECT FROM pg_stat_wal_receiver),
        ARRAY(SELECT trim(w) FROM unnest(string_to_array(nullif(current_setting('synchronized_standby_slots', true), ''), ',')) w),
        ARRAY(SELECT slot_name::text FROM pg_replication_slots WHERE slot_type = 'physical'),
-       ARRAY(SELECT slot_name::text FROM pg_replication_slots WHERE slot_type = 'physical' AND active)`
+       ARRAY(SELECT slot_name::text FROM pg_replication_slots WHERE slot_type = 'physical' AND active),
+       coalesce((SELECT to_jsonb(s)->>'slotsync_skip_reason' FROM pg_replication_slots s WHERE s.slot_name = $1), '')`
 
 // Read asks a server about itself and about the slot.
 func Read(ctx context.Context, conn *pgx.Conn, slot string) (*Server, error) {
 	s := &Server{Physical: map[string]bool{}}
 	var physical, active []string
-	err := conn.QueryRow(ctx, serverSQL).Scan(&s.Version, &s.InRecovery, &s.Started, &s.SyncSlots, &s.Feedback, &s.PrimarySlot,
-		&s.NamesDB, &s.Receiving, &s.Waited, &physical, &active)
+	err := conn.QueryRow(ctx, serverSQL, slot).Scan(&s.Version, &s.InRecovery, &s.Started, &s.SyncSlots, &s.Feedback, &s.PrimarySlot,
+		&s.NamesDB, &s.Receiving, &s.Waited, &physical, &active, &s.SyncSkip)
 	if err != nil {
 		return nil, fmt.Errorf("read the server's settings: %w", err)
 	}
