@@ -20,13 +20,8 @@ GOLANGCI_LINT ?= $(LINT_DIR)/golangci-lint
 VALE_VERSION  := v3.22.0
 VALE          ?= $(CACHE)/vale-$(VALE_VERSION)/vale
 
-# Two packages at a time, whatever the machine: several of them start servers.
+# Two at a time, whatever the machine: they start servers.
 P := 2
-# Everything but the model, which keeps both cores busy, and the integration tests, which take minutes and go last.
-UNIT = $(shell $(GO) list ./... | grep -v -e '/test/integration' -e '/test/model$$')
-# Packages whose goroutines share memory. CI runs them under the race detector besides `make test`, which has to work
-# without a C compiler.
-RACE_PKGS := ./checkpoint ./replication ./kafka ./kafka/deadletter ./kafka/sender ./internal/audit ./internal/progress ./internal/peek ./internal/brokerauth
 HAVE_CC    = $(shell test "$$($(GO) env CGO_ENABLED)" = 1 && command -v "$$($(GO) env CC)" >/dev/null && echo yes)
 FUZZTIME  ?= 20s
 # Modules other than the product's (docs/adr/0025-modules-for-applications.md).
@@ -44,63 +39,40 @@ build: ## bin/outboxcdc, one static binary
 bin/testrun:
 	@CGO_ENABLED=0 $(GO) build -o $@ ./test/testrun
 
-# Each run is one `go test -json`; all of them run even if one fails, and any failure is the status of the whole.
-UNIT_TESTS        = $(GO) test -json -p $(P) -timeout 20m $(UNIT)
-# The simulator's runs are ten times slower there: few are enough for what only the detector sees.
-RACE_TESTS        = { s=0; $(GO) test -json -timeout 10m -short -race ./relay || s=1; $(GO) test -json -p $(P) -timeout 10m -race $(RACE_PKGS) || s=1; \
-                    for m in inbox outbox; do (cd $$m && GOWORK=off $(GO) test -json -p $(P) -timeout 10m -race ./...) || s=1; done; exit $$s; }
-MODEL_TESTS       = $(GO) test -json -parallel $(P) -timeout 30m ./test/model
-# What they read lies outside their module, where a cached result would not know of a change.
-COMPOSE_TESTS     = (cd test/compose && $(GO) test -json -count=1 ./...)
-HELM_TESTS        = (cd test/helm && $(GO) test -json -count=1 ./...)
-# The modules of applications, alone and then with real servers and the built daemon.
-OUTBOX_TESTS      = (cd outbox && GOWORK=off $(GO) test -json -p $(P) -count=1 -timeout 10m ./...)
-INBOX_TESTS       = (cd inbox && GOWORK=off $(GO) test -json -p $(P) -count=1 -timeout 10m ./...)
-ENDS_TESTS        = (cd test/ends && GOWORK=off $(GO) test -json -count=1 -parallel 4 -timeout 20m $(if $(RUN),-run '$(RUN)') ./...)
-# Most of them wait for servers more than they work: more at a time than there are cores. On a busy machine all of them take three
-# times as long as on a quiet one: the time-out is for what hangs, as those above are.
-INTEGRATION_TESTS = $(GO) test -json -p $(P) -parallel 6 -count=1 -timeout 1h ./test/integration/...
-
 # What is fetched stays in the cache, so this is said once.
 .PHONY: first-run
 first-run:
 	@test -d "$(CACHE)" || echo "The first run compiles everything, which is silent for some minutes and fills Go's own caches with up to 2 GB." \
 	  "Servers are fetched into $(CACHE): PostgreSQL 18 for the demo (60 MB), PostgreSQL 14 to 18, Prometheus, and Kafka where Java is, for the tests (500 MB)."
 
-.PHONY: test
-test: first-run bin/testrun ## everything: packages, compose file, chart, the modules for applications, the built binary on real servers (15 to 20 minutes on 2 cores)
-	@{ s=0; \
-	   $(UNIT_TESTS) || s=1; \
-	   $(MODEL_TESTS) || s=1; \
-	   $(COMPOSE_TESTS) || s=1; \
-	   $(HELM_TESTS) || s=1; \
-	   $(OUTBOX_TESTS) || s=1; \
-	   $(INBOX_TESTS) || s=1; \
-	   $(ENDS_TESTS) || s=1; \
-	   $(INTEGRATION_TESTS) || s=1; \
-	   exit $$s; } | bin/testrun -kafka
+# What each of these runs is in test/testrun/plan.go; test/testrun/long.txt has the tests that `make test` leaves to `make test-rest`.
+.PHONY: test test-rest test-all
+test: first-run bin/testrun ## a test of each promise and each fault, on real servers (6 minutes on 2 cores)
+	@bin/testrun -kafka test
+
+test-rest: first-run bin/testrun ## what `make test` leaves out: longer tests, other versions of Postgres, the model, the chart
+	@bin/testrun -kafka rest
+
+test-all: first-run bin/testrun ## everything of both
+	@bin/testrun -kafka all
 
 .PHONY: unit
-unit: bin/testrun ## the packages' own tests
-	@$(UNIT_TESTS) | bin/testrun
+unit: bin/testrun ## the tests that need no server
+	@bin/testrun unit
 
 .PHONY: race
 race: bin/testrun ## the packages with goroutines under the race detector
 	@test -n "$(HAVE_CC)" || { echo "the race detector needs a C compiler (apt-get install gcc libc6-dev)"; exit 1; }
-	@$(RACE_TESTS) | bin/testrun
+	@bin/testrun race
 
 .PHONY: integration
 integration: bin/testrun ## the built binary on real Postgres and Kafka (RUN=regexp chooses tests)
-	@$(INTEGRATION_TESTS) $(if $(RUN),-run '$(RUN)') | bin/testrun -kafka
+	@bin/testrun -kafka -run '$(RUN)' integration
 
-.PHONY: samples samples-mutants
-samples: build ## the programs of samples/ on real servers, with kills (RUN=regexp: these languages)
+.PHONY: samples
+samples: build ## the programs of samples/ on real servers (RUN=regexp: these languages, KILLS=1: kill producer and consumer, as make prove does)
 	@CGO_ENABLED=0 $(GO) build -o bin/samples ./test/samples
-	@exec bin/samples -binary bin/outboxcdc -p $(P) $(if $(RUN),-run '$(RUN)')
-
-samples-mutants: build ## the samples with one rule broken at a time: the check must notice (RUN=regexp: these)
-	@CGO_ENABLED=0 $(GO) build -o bin/samples ./test/samples
-	@exec bin/samples -binary bin/outboxcdc -p $(P) -mutants $(if $(RUN),-run '$(RUN)')
+	@exec bin/samples -binary bin/outboxcdc -p $(P) $(if $(RUN),-run '$(RUN)') $(if $(KILLS),-kills)
 
 .PHONY: sim
 sim: bin/testrun ## the simulator alone (SIM=10m or a number of seeds; SEED=n repeats one)
@@ -119,9 +91,8 @@ model-large: ## the same with larger bounds (minutes, 2 GB)
 	@$(MAKE) --no-print-directory model MODEL_ARGS="-large$(if $(RUN),, -run TestRules)" MODEL_TIMEOUT=2h
 
 .PHONY: prove
-prove: ## every fault in full length, simulator and mutants; writes docs/proof.md (an hour and a half on 2 cores; RUN=regexp: only these tests, AGAIN=1: into the last whole run, SHORT=1: as in make test)
-	@CGO_ENABLED=0 $(GO) build -o bin/prove ./test/prove
-	@exec bin/prove $(if $(RUN),-run '$(RUN)') $(if $(AGAIN),-again) $(if $(SHORT),-short) $(if $(SEED),-seed '$(SEED)')
+prove: bin/testrun ## every fault in full length, simulator and mutants; writes docs/proof.md (an hour and a half on 2 cores; RUN=regexp: only these tests, AGAIN=1: into the last whole run, SHORT=1: as in make test)
+	@exec bin/testrun prove $(if $(RUN),-run '$(RUN)') $(if $(AGAIN),-again) $(if $(SHORT),-short) $(if $(SEED),-seed '$(SEED)')
 
 .PHONY: golden
 golden: ## a real Debezium: record what it makes of the cases of test/golden, and take its slot over (Java, Maven; six minutes; RUN=regexp: record these only)
@@ -129,7 +100,7 @@ golden: ## a real Debezium: record what it makes of the cases of test/golden, an
 	$(if $(RUN),,OUTBOXCDC_GOLDEN=1 CI=true $(GO) test -v -count=1 -timeout 9m -run '^(TestTakeOverFromDebezium|TestThereAndBack)$$' ./test/integration)
 
 .PHONY: bench
-bench: build ## the built binary next to yardsticks, on servers of its own (WHAT="drain links steady writer growth memory", ARGS="-rounds 3 -scale 1 …", OUT=file; BENCH_DEBEZIUM=1)
+bench: build ## the built binary next to yardsticks, on servers of its own (WHAT="drain steady memory", ARGS="-rounds 3 -scale 1 …", OUT=file; BENCH_DEBEZIUM=1)
 	@CGO_ENABLED=0 $(GO) build -o bin/bench ./test/bench
 	@exec bin/bench -binary bin/outboxcdc -o '$(or $(OUT),bin/bench.jsonl)' $(ARGS) $(or $(WHAT),drain)
 
@@ -166,11 +137,11 @@ image-test: bin/testrun image ## build the image, look at what is in it, and run
 
 .PHONY: compose-test
 compose-test: bin/testrun ## docker-compose.yml as docker compose would read it; needs no Docker
-	@$(COMPOSE_TESTS) | bin/testrun
+	@bin/testrun compose
 
 .PHONY: ends
 ends: bin/testrun ## the modules for applications, alone, and between real servers and the built daemon (RUN=regexp chooses tests; OUTBOXCDC_PROVE=1: in full length)
-	@{ s=0; $(OUTBOX_TESTS) || s=1; $(INBOX_TESTS) || s=1; $(ENDS_TESTS) || s=1; exit $$s; } | bin/testrun
+	@bin/testrun -run '$(RUN)' ends
 
 .PHONY: effect
 effect: bin/testrun ## an effect happens once: a shop, the daemon, a real Kafka and a ledger, killed 240 times in each delivery mode (13 minutes)
@@ -182,7 +153,7 @@ dashboard: ## deploy/grafana/outboxcdc.json, from the program beside it
 
 .PHONY: helm-test
 helm-test: bin/testrun ## the chart as helm would render and lint it; needs neither Helm nor a cluster
-	@$(HELM_TESTS) | bin/testrun
+	@bin/testrun helm
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (20s)

@@ -220,7 +220,7 @@ func firstDifference(a, b string) string {
 	return a
 }
 
-// write writes the result for test/prove.
+// write writes the result for test/testrun.
 func (r *simResult) write(t *testing.T) {
 	t.Helper()
 	t.Logf("%d runs in %.1f s, %.0f a minute; %.2f ms of processor time each", r.Runs, r.Seconds, float64(r.Runs)/r.Seconds*60,

@@ -9,7 +9,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-func TestOrder(t *testing.T) {
+func TestOrderOfRows(t *testing.T) {
 	for _, major := range majors {
 		t.Run(major, func(t *testing.T) {
 			server := pgtest.ForTest(t, pgtest.Options{Major: major, Settings: serverSettings})

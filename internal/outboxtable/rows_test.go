@@ -19,31 +19,37 @@ import (
 // TestRows runs what needs no stream on one server of the oldest and the newest version.
 func TestRows(t *testing.T) {
 	for _, major := range []string{"14", "18"} {
-		server := pgtest.ForTest(t, pgtest.Options{Major: major, Settings: serverSettings})
-		for i, c := range []struct {
-			name string
-			test func(*bench)
-		}{
-			{"ranges", testRanges},
-			{"order", testOrder},
-			{"times", testTimes},
-			{"conditions", testConditions},
-			{"refusals", testRefusals},
-			{"hidden rows", testHiddenRows},
-			{"errors of fn", testErrorsOfFn},
-			{"context", testContext},
-			{"consistent", testConsistent},
-			{"exported", testExported},
-			{"existing", testExisting},
-			{"indexed", testIndexed},
-			{"estimate", testEstimate},
-			{"large rows", testLargeRows},
-			{"session", testSession},
-		} {
-			t.Run(major+" "+c.name, func(t *testing.T) {
-				c.test(newBench(t, server, fmt.Sprintf("rows_%d", i), ""))
-			})
-		}
+		t.Run(major, func(t *testing.T) {
+			testRows(t, pgtest.ForTest(t, pgtest.Options{Major: major, Settings: serverSettings}))
+		})
+	}
+}
+
+func testRows(t *testing.T, server *pgtest.Server) {
+	t.Helper()
+	for i, c := range []struct {
+		name string
+		test func(*bench)
+	}{
+		{"ranges", testRanges},
+		{"order", testOrder},
+		{"times", testTimes},
+		{"conditions", testConditions},
+		{"refusals", testRefusals},
+		{"hidden rows", testHiddenRows},
+		{"errors of fn", testErrorsOfFn},
+		{"context", testContext},
+		{"consistent", testConsistent},
+		{"exported", testExported},
+		{"existing", testExisting},
+		{"indexed", testIndexed},
+		{"estimate", testEstimate},
+		{"large rows", testLargeRows},
+		{"session", testSession},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			c.test(newBench(t, server, fmt.Sprintf("rows_%d", i), ""))
+		})
 	}
 }
 

@@ -48,6 +48,8 @@ type pair struct {
 var standbySettings = map[string]string{"sync_replication_slots": "on"}
 
 func newPair(t *testing.T, major string, settings map[string]string) *pair {
+	t.Helper()
+	pgtest.SkipShort(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	t.Cleanup(cancel)
 	p := &pair{t: t, ctx: ctx, role: "watcher"}

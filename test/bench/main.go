@@ -23,7 +23,6 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/debezium"
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
-	"github.com/outboxcdc/outboxcdc/test/testcert"
 )
 
 // bench is one call of the program.
@@ -36,12 +35,10 @@ type bench struct {
 	rounds      int // -rounds; 0: the part's usual number
 	scale       float64
 	warmed      bool
-	only        *regexp.Regexp          // subjects
-	settings    []string                // further environment of the daemon
-	way         func(url string) string // the URL by which the daemon reaches the server; nil: url itself
+	only        *regexp.Regexp // subjects
+	settings    []string       // further environment of the daemon
 	pg          *pgtest.Server
 	kafka       kafkatest.Cluster
-	authority   *testcert.Authority // of the broker's certificate
 	out         *results
 	runs        int
 }
@@ -65,16 +62,12 @@ func main() {
 // parts are what can be measured.
 var parts = map[string]func(*bench, context.Context, *options) error{
 	"drain":  func(b *bench, ctx context.Context, o *options) error { return b.drain(ctx, o.loads) },
-	"links":  func(b *bench, ctx context.Context, o *options) error { return b.link(ctx, o) },
 	"steady": func(b *bench, ctx context.Context, o *options) error { return b.steady(ctx, o) },
-	"writer": func(b *bench, ctx context.Context, o *options) error { return b.writer(ctx, o) },
-	"growth": func(b *bench, ctx context.Context, o *options) error { return b.growth(ctx, o) },
 	"memory": func(b *bench, ctx context.Context, o *options) error { return b.measureMemory(ctx, o.memory) },
 }
 
 type options struct {
 	loads   []*load
-	chosen  func(name string) bool // a load, or a point of growth
 	scale   float64
 	seconds time.Duration
 	memory  time.Duration
@@ -90,9 +83,9 @@ func measured(ctx context.Context, args []string) error {
 	flags.StringVar(&b.major, "postgres", "17", "major version of the server")
 	flags.IntVar(&b.rounds, "rounds", 0, "runs of each subject and load (default: 3 for drain, 1 for the other parts)")
 	flags.Float64Var(&o.scale, "scale", 1, "factor for the loads' rows")
-	flags.DurationVar(&o.seconds, "seconds", 20*time.Second, "length of each steady load, and of each of the writer's")
+	flags.DurationVar(&o.seconds, "seconds", 20*time.Second, "length of each steady load")
 	flags.DurationVar(&o.memory, "memory", 10*time.Minute, "length of the part memory")
-	flags.StringVar(&which, "loads", "", "regular expression: run only these loads; for growth only these points, such as 'backlog.*'")
+	flags.StringVar(&which, "loads", "", "regular expression: run only these loads")
 	flags.StringVar(&subjects, "subjects", "", "regular expression: run only these subjects")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -105,9 +98,6 @@ func measured(ctx context.Context, args []string) error {
 	if what[0] == "report" {
 		return report(out, os.Stdout)
 	}
-	if what[0] == "plot" {
-		return plot(out, "test/bench/plots")
-	}
 	var err error
 	if b.only, err = regexp.Compile(subjects); err != nil {
 		return err
@@ -116,9 +106,8 @@ func measured(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	o.chosen = func(name string) bool { return which == "" || chosen.MatchString(name) }
 	for _, l := range loads(o.scale) {
-		if o.chosen(l.Name) {
+		if which == "" || chosen.MatchString(l.Name) {
 			o.loads = append(o.loads, l)
 		}
 	}
@@ -139,7 +128,7 @@ func measured(ctx context.Context, args []string) error {
 	for _, w := range what {
 		part := parts[w]
 		if part == nil {
-			return fmt.Errorf("there is no part %q: drain, links, steady, writer, growth, memory, report, plot", w)
+			return fmt.Errorf("there is no part %q: drain, steady, memory, report", w)
 		}
 		if err := part(b, ctx, o); err != nil {
 			return err
@@ -187,15 +176,10 @@ func (b *bench) start(ctx context.Context) (err error) {
 	if b.kafka, given = kafkatest.FromEnv(); given {
 		return nil
 	}
-	if b.authority, err = testcert.New("bench"); err != nil {
-		return err
-	}
 	if b.kafkaDir, err = os.MkdirTemp(brokerParent(), "outboxcdc-bench-kafka-"); err != nil {
 		return errors.Join(err, b.pg.Close())
 	}
-	real, err := kafkatest.StartReal(ctx, kafkatest.RealOptions{
-		Dir: b.kafkaDir, MaxHeap: "1g", Guarded: &kafkatest.Guarded{Authority: b.authority, Everybody: true},
-	})
+	real, err := kafkatest.StartReal(ctx, kafkatest.RealOptions{Dir: b.kafkaDir, MaxHeap: "1g"})
 	if err != nil {
 		return errors.Join(err, b.pg.Close(), os.RemoveAll(b.kafkaDir))
 	}

@@ -21,12 +21,9 @@ type rows struct {
 	machine machineRow
 	loads   []load
 	drains  []drainRow
-	growth  []growthRow
-	links   []linkRow
 	memory  []memoryRow
 	steady  []steadyRow
 	first   []firstRow
-	writer  []writerRow
 }
 
 // readRows reads a file of results.
@@ -63,20 +60,14 @@ func (r *rows) take(kind string, line []byte) error {
 		return err
 	case "drain":
 		return newOf(&r.drains, line)
-	case "growth":
-		r.growth = append(r.growth, growthRow{drainRow: &drainRow{}})
-		return json.Unmarshal(line, &r.growth[len(r.growth)-1])
-	case "link":
-		r.links = append(r.links, linkRow{drainRow: &drainRow{}})
-		return json.Unmarshal(line, &r.links[len(r.links)-1])
 	case "memory":
 		return newOf(&r.memory, line)
 	case "steady":
 		return newOf(&r.steady, line)
 	case "first":
 		return newOf(&r.first, line)
-	case "writer":
-		return newOf(&r.writer, line)
+	case "growth", "link", "writer": // of an earlier benchmark
+		return nil
 	}
 	return fmt.Errorf("unknown kind %q", kind)
 }
@@ -157,10 +148,8 @@ func report(path string, w io.Writer) error {
 	fmt.Fprintf(w, "%s: outboxcdc %s, PostgreSQL %s, Kafka %s, %s, %d cores of %s, Linux %s%s\n", m.Began.UTC().Format("2006-01-02 15:04"), m.Commit,
 		m.Postgres, m.Kafka, m.Go, m.Cores, m.CPU, m.Kernel, strings.Join(append([]string{""}, m.Settings...), ", "))
 	r.drainTable(w)
-	r.linkTable(w)
 	r.steadyTable(w)
-	r.writerTable(w)
-	r.growthTable(w)
+	r.memoryLine(w)
 	r.targets(w)
 	return nil
 }
@@ -191,37 +180,6 @@ func (r *rows) drainTable(w io.Writer) {
 			fmt.Fprintf(w, "| %s: %s | %s | %s | %.2f × | %s | %s | %s | %s | %s | %s | %d |\n", l.Name, l.About, s.Name, speed.text("%.0f"), speed.median()/base,
 				r.drainFigures(l.Name, s.Name, client).text("%.2f"), r.drainFigures(l.Name, s.Name, walsender).text("%.2f"), sent, r.drainFigures(l.Name, s.Name, memory).text("%.0f"),
 				alloc.text("%.2f"), counted, void)
-		}
-	}
-}
-
-func (r *rows) linkOf(load, link string, figure func(*drainRow) float64) (s series) {
-	for _, l := range r.links {
-		if l.Load == load && l.Link == link && l.Void == "" {
-			s = append(s, figure(l.drainRow))
-		}
-	}
-	return s
-}
-
-// linkRatio returns the rate over a link as a part of loopback's.
-func (r *rows) linkRatio(load, link string) float64 {
-	return r.linkOf(load, link, rate).median() / r.linkOf(load, links[0], rate).median()
-}
-
-func (r *rows) linkTable(w io.Writer) {
-	if len(r.links) == 0 {
-		return
-	}
-	fmt.Fprint(w, "\n### Links to the server\n\nThe daemon alone; CPU in seconds per million events.\n\n"+
-		"| rows per transaction | link | events/s | of loopback's | CPU | walsender | broker |\n| --- | --- | --- | --- | --- | --- | --- |\n")
-	for _, load := range []string{"link1", "link100"} {
-		for _, link := range links {
-			of := func(figure func(*drainRow) float64, format string) string {
-				return r.linkOf(load, link, figure).text(format)
-			}
-			fmt.Fprintf(w, "| %s | %s | %s | %.2f × | %s | %s | %s |\n", strings.TrimPrefix(load, "link"), link, of(rate, "%.0f"),
-				r.linkRatio(load, link), of(client, "%.2f"), of(walsender, "%.2f"), of(broker, "%.2f"))
 		}
 	}
 }
@@ -271,66 +229,12 @@ func (r *rows) firstTimes() (s series) {
 	return s
 }
 
-func (r *rows) writerTable(w io.Writer) {
-	if len(r.writer) == 0 {
-		return
-	}
-	fmt.Fprintf(w, "\n### The writer's bill\n\npgbench, 4 clients, %d transactions a second.\n\n| transaction | mean latency, ms | against business only | WAL, bytes | server, µs of CPU | cores busy in all |\n| --- | --- | --- | --- | --- | --- |\n", writerRate)
-	of := func(what string, figure func(*writerRow) float64) (s series) {
-		for i := range r.writer {
-			if r.writer[i].What == what {
-				s = append(s, figure(&r.writer[i]))
-			}
-		}
-		return s
-	}
-	latency := func(w *writerRow) float64 { return w.Latency }
-	base := of(bills[0].what, latency).median()
-	for _, b := range bills {
-		l := of(b.what, latency)
-		fmt.Fprintf(w, "| %s | %s | %+.0f %% | %s | %s | %s |\n", b.what, l.text("%.2f"), (l.median()/base-1)*100,
-			of(b.what, func(w *writerRow) float64 { return w.WAL }).text("%.0f"), of(b.what, func(w *writerRow) float64 { return w.CPU }).text("%.0f"), of(b.what, func(w *writerRow) float64 { return w.Other }).text("%.2f"))
-	}
-}
-
-func (r *rows) growthTable(w io.Writer) {
-	if len(r.growth) == 0 {
-		return
-	}
-	fmt.Fprint(w, "\n### Growth\n\nThe daemon alone. CPU in seconds per million events.\n\n| axis | value | events/s | CPU | walsender | broker | peak RSS, MiB | allocations per event |\n| --- | --- | --- | --- | --- | --- | --- | --- |\n")
-	for _, k := range r.growthPoints() {
-		of := func(figure func(*drainRow) float64, format string) string { return r.growthOf(k, figure).text(format) }
-		fmt.Fprintf(w, "| %s | %d | %s | %s | %s | %s | %s | %s |\n", k.axis, k.value, of(rate, "%.0f"), of(client, "%.2f"), of(walsender, "%.2f"), of(broker, "%.2f"), of(memory, "%.0f"), of(allocs, "%.2f"))
-	}
+func (r *rows) memoryLine(w io.Writer) {
 	if n := len(r.memory); n > 2 {
 		first, last := r.memoryThird(0), r.memoryThird(2)
 		fmt.Fprintf(w, "\nFull drain for %.0f s, %d events: %.0f MiB on average in the first third, %.0f MiB in the last (%.2f ×).\n",
 			r.memory[n-1].Seconds, r.memory[n-1].Events, first, last, last/first)
 	}
-}
-
-// axisPoint is one point of a growth axis.
-type axisPoint struct {
-	axis  string
-	value int
-}
-
-func (r *rows) growthPoints() (all []axisPoint) {
-	for _, g := range r.growth {
-		if k := (axisPoint{g.Axis, g.Value}); !slices.Contains(all, k) {
-			all = append(all, k)
-		}
-	}
-	return all
-}
-
-func (r *rows) growthOf(k axisPoint, figure func(*drainRow) float64) (s series) {
-	for _, g := range r.growth {
-		if g.Axis == k.axis && g.Value == k.value && g.Void == "" {
-			s = append(s, figure(g.drainRow))
-		}
-	}
-	return s
 }
 
 // memoryThird returns the average memory in a third of the long drain, in MiB.

@@ -71,12 +71,8 @@ func positions(run string) string { return run + ".positions" }
 
 // daemonEnv returns the settings that have no usable default.
 func (b *bench) daemonEnv(database, slot, topic, listen string) []string {
-	url := b.pg.SuperURL(database)
-	if b.way != nil {
-		url = b.way(url)
-	}
 	return append([]string{
-		"OUTBOXCDC_POSTGRES_URL=" + url,
+		"OUTBOXCDC_POSTGRES_URL=" + b.pg.SuperURL(database),
 		"OUTBOXCDC_POSTGRES_SLOT=" + slot,
 		"OUTBOXCDC_ROUTE_TOPIC=" + topic,
 		"OUTBOXCDC_KAFKA_BROKERS=" + strings.Join(b.kafka.Brokers(), ","),

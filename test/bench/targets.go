@@ -79,8 +79,6 @@ var targets = []target{
 	{"s1M: walsender's CPU ÷ for pg_recvlogical", 0.65, false, ratio("s1M", "outboxcdc", "pg_recvlogical", walsender)},
 	{"allocations per event, worst load", 1.0, false, worst(allocs)},
 	{"peak RSS, worst load, MB", 64, false, func(r *rows) float64 { return worst(memory)(r) * 1.048576 }},
-	{"TLS to both sides, 1 row: rate ÷ without", 0.75, true, func(r *rows) float64 { return r.linkRatio("link1", links[2]) }},
-	{"TLS to both sides, 100 rows: rate ÷ without", 0.75, true, func(r *rows) float64 { return r.linkRatio("link100", links[2]) }},
 	{"50/s: p50, ms", 1.2, false, paceMedian("50/s", p50)},
 	{"1,000/s: p50, ms", 1.5, false, paceMedian("1,000/s", p50)},
 	{"1,000/s: p99, ms", 8, false, paceMedian("1,000/s", p99)},

@@ -44,6 +44,7 @@ func (o *outbox) adopt(env []string, exit int, args ...string) (a adopted, text 
 // continue before an operator adopts the slot; then it delivers everything the slot has, repeats included, and
 // deduplicates again later.
 func TestSlotAdopt(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ name, fault, done, sql string }{
 		{"remade", "F30", "slot dropped and recreated by hand while a deduplicating daemon is down, past an event", `pg_drop_replication_slot`},
 		{"advanced", "F33", "pg_replication_slot_advance while a deduplicating daemon is down, past an event", `pg_replication_slot_advance`},

@@ -97,6 +97,7 @@ func TestAuditCompactedTopic(t *testing.T) {
 
 // Kafka has compacted a topic whose settings may not be read: what it has overwritten is not missing, and what it cannot have is.
 func TestAuditCompactedUnknown(t *testing.T) {
+	t.Parallel()
 	needRealKafka(t)
 	a := newAuthority(t)
 	k := kafkatest.RealForTest(t, kafkatest.RealOptions{

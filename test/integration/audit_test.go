@@ -69,6 +69,7 @@ func (o *outbox) audit(env []string, exit int, args ...string) (findings []audit
 // An audit beside writers and a daemon that is killed now and then finds nothing, whenever it runs: the snapshot, the slot's position and
 // the ends of the partitions are read in the order that makes it exact. OUTBOXCDC_TEST_AUDITS is the number of audits on each server.
 func TestAuditBesideWriters(t *testing.T) {
+	t.Parallel()
 	audits := fullOrShort(100, 5)
 	if text := os.Getenv("OUTBOXCDC_TEST_AUDITS"); text != "" {
 		n, err := strconv.Atoi(text)

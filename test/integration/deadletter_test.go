@@ -422,7 +422,7 @@ func TestDeadLettersRefused(t *testing.T) {
 // transaction of a dead letter without an ack is not confirmed and is sent again. Nor does a stop confirm anything.
 func TestDeadLettersWhileKafkaIsFrozen(t *testing.T) {
 	t.Parallel()
-	o := newPoisonOutbox(t, options{kafka: breakableKafka(t), missing: []string{"dead"}})
+	o := newPoisonOutbox(t, options{kafka: ownKafka(t), missing: []string{"dead"}})
 	o.makeTopic("dead", 3, nil)
 	o.sample()
 	env := o.policy("dead_letter", "OUTBOXCDC_TUNING_PARK_AFTER=1s")

@@ -105,7 +105,8 @@ const msgUncleanEnd = "the previous session did not end cleanly: reading the end
 // F04: SIGTERM while Kafka is frozen with 50 records in flight, so that the drain is incomplete. Kafka stores them once
 // it is thawed, and the next start finds them.
 func TestDeduplicatedTermWhileKafkaIsFrozen(t *testing.T) {
-	k := breakableKafka(t)
+	t.Parallel()
+	k := ownKafka(t)
 	o := newOutbox(t, options{kafka: k})
 	o.proves("F04", "Kafka frozen with 50 records of a deduplicating daemon in flight, SIGTERM, shutdown_timeout 3s")
 	o.sample()

@@ -20,6 +20,7 @@ import (
 // daemon kept delivering: the events it lacks are reported as phantoms, and new events at the positions of phantoms are
 // delivered.
 func TestDeduplicatedFailover(t *testing.T) {
+	t.Parallel()
 	for _, major := range fullOrShort([]string{"17", "18"}, []string{"17"}) {
 		t.Run(major, func(t *testing.T) {
 			t.Parallel()

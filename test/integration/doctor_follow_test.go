@@ -192,6 +192,7 @@ func (o *outbox) awaitSetting(name, value string) {
 // Each remedy that doctor prints for people is run as it is printed, until doctor does not fail any more. Then the daemon starts, every row
 // arrives, and an audit finds nothing.
 func TestDoctorIsFollowed(t *testing.T) {
+	t.Parallel()
 	for _, d := range damages {
 		for _, mode := range []string{"deduplicated", "at_least_once"} {
 			t.Run(d.name+"/"+mode, func(t *testing.T) {

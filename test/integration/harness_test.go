@@ -3,7 +3,7 @@
 //
 // A test consists of
 //   - servers: [sharedPostgres] (one of each major, a database per test) and [sharedKafka] (topics per test) for tests
-//     that do not disturb them; [ownPostgres] and [breakableKafka] for tests that stop, kill or freeze them. Open
+//     that do not disturb them; [ownPostgres], [ownKafka] and [breakableKafka] for tests that stop, kill or freeze them. Open
 //     transactions delay the creation of slots in the whole server, so a test that leaves one open must not be
 //     parallel;
 //   - an [outbox]: database, table, publication, slot (created by `setup apply`), topics, and a reader that follows
@@ -244,6 +244,16 @@ func breakableKafka(t *testing.T) kafkatest.Cluster {
 		}
 	})
 	return c
+}
+
+// ownKafka returns a kfake of this test alone, to kill and freeze: what the daemon does while Kafka is away does not depend
+// on the kind of Kafka. `make prove` runs the test on a real one.
+func ownKafka(t *testing.T) kafkatest.Cluster {
+	t.Helper()
+	if isProving() {
+		return breakableKafka(t)
+	}
+	return kafkatest.FakeForTest(t, kafkatest.FakeOptions{})
 }
 
 // sharedPostgres returns the server of a major version for tests that do not disturb it.

@@ -115,6 +115,7 @@ func TestOneBatchFails(t *testing.T) {
 // Kafka has too few replicas for a long time. Nothing is stored and nothing lost, memory is flat, and events delivered
 // before are not delivered again, although each session that tries ends.
 func TestNotEnoughReplicas(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name       string
 		partitions []int32

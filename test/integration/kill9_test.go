@@ -122,7 +122,8 @@ func (r *relay) awaitLine(text string) {
 // Kafka is frozen from the first record on while the server's WAL, and with it the keepalives, run far ahead. The slot
 // stays before what Kafka has not acknowledged, so that a kill loses nothing.
 func TestKill9WhileKafkaIsFrozen(t *testing.T) {
-	k := breakableKafka(t)
+	t.Parallel()
+	k := ownKafka(t)
 	for _, known := range []bool{false, true} {
 		name := "topic not looked up yet"
 		if known {

@@ -19,7 +19,7 @@ import (
 func TestMetricsTellTheTruth(t *testing.T) {
 	t.Parallel()
 	rnd := newRand(t)
-	k := breakableKafka(t)
+	k := ownKafka(t)
 	pg := ownPostgres(t, defaultMajor, map[string]string{"max_slot_wal_keep_size": "1GB"})
 	o := newOutbox(t, options{pg: pg, kafka: k, types: []string{"order", "item"}})
 	o.proves("F65", "the only broker frozen under load, the metrics compared with a reader and the catalogs before, under load, meanwhile and after")

@@ -15,6 +15,7 @@ import (
 // is larger than logical_decoding_work_mem and is decoded after its end. The transaction writes to a table that is not published. The daemon reads
 // past it, twice: after it was down, and after an ordinary restart while an open transaction makes the server decode the rollback again.
 func TestAbortedTransactionLargerThanMemory(t *testing.T) {
+	t.Parallel()
 	for _, version := range []string{"18.4", "18.6"} {
 		t.Run(version, func(t *testing.T) {
 			settings := map[string]string{"logical_decoding_work_mem": "64kB"}

@@ -9,6 +9,7 @@ import (
 // Rows committed while the publication did not contain the outbox are not in the stream, whether a daemon ran then or
 // not. A process that starts later did not see it happen, but the position record did.
 func TestPublicationAlteredAndBack(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"stopped", "killed", "held at 79"} {
 		t.Run(name, func(t *testing.T) {
 			pg := sharedPostgres(t, defaultMajor)

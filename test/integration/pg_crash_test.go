@@ -68,6 +68,7 @@ func (r *relay) skippedResends() int {
 // saves the slot before it ends, so a new process repeats nothing either; before 17 it repeats what was confirmed since
 // the slot was last saved, as after a crash.
 func TestPostgresRestarted(t *testing.T) {
+	t.Parallel()
 	for _, major := range fullOrShort(pgtest.Majors(), []string{"16", "17"}) {
 		t.Run(major, func(t *testing.T) {
 			t.Parallel()

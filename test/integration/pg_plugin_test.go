@@ -10,6 +10,7 @@ import (
 // F55: output_plugin_libraries does not name pgoutput any more. A running daemon retries, with the hint of the server and the remedy, and resumes; a
 // fresh start ends with 77; `doctor` and `setup apply` say the same, although the role may not read the setting.
 func TestOutputPluginRefused(t *testing.T) {
+	t.Parallel()
 	o := newOutbox(t, options{pg: fullPostgres(t, "18", nil)})
 	o.proves("F55", "pgoutput removed from output_plugin_libraries, then added")
 	const hint, remedy = "If it is safe for all REPLICATION users", "add pgoutput to the server's setting output_plugin_libraries"

@@ -79,6 +79,7 @@ var alterations = []alteration{
 // Any alteration that removes our rows from the publication ends the daemon with 79. The server continues as if nothing
 // had happened, so nothing committed after the alteration may be confirmed: it stays in the slot for an operator.
 func TestPublicationAltered(t *testing.T) {
+	t.Parallel()
 	for _, a := range alterations {
 		majors := a.majors
 		if a.full != nil {

@@ -14,12 +14,13 @@ import (
 // sends status updates often enough not to be disconnected. A daemon whose park_after passes parks, and Postgres may be
 // stopped and started meanwhile. When Kafka is back, both deliver everything.
 func TestKafkaAwayForManySenderTimeouts(t *testing.T) {
+	t.Parallel()
 	const timeout, window = 5 * time.Second, 1000
 	outage := fullOrShort(30*time.Second, 16*time.Second)
 	const giveUp = 40 * time.Second // a session's producer gives a batch up after 50 s at most
 	parkAfter := fullOrShort(10*time.Second, 3*time.Second)
 	rnd := newRand(t)
-	k := breakableKafka(t)
+	k := ownKafka(t)
 	fresh := func() *outbox {
 		o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"wal_sender_timeout": timeout.String()}), kafka: k})
 		o.sample()

@@ -64,9 +64,10 @@ func (o *outbox) awaitStill(r *relay) {
 // A fast stop of Postgres waits for the walsender, which waits for the daemon, which waits for Kafka, which is away: it
 // must end all the same. When both are back, everything arrives.
 func TestPostgresStoppedWhileKafkaIsAway(t *testing.T) {
+	t.Parallel()
 	const parkAfter, slack, window = 6 * time.Second, 5 * time.Second, 200
 	rnd := newRand(t)
-	k := breakableKafka(t)
+	k := ownKafka(t)
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil), kafka: k})
 	o.proves("F22", "Postgres stopped (fast) under load while Kafka is down, park_after %v; then both restarted", parkAfter)
 	o.sample()

@@ -51,7 +51,7 @@ type proof struct {
 	Recovery time.Duration
 }
 
-// proofRow is a line of proof.jsonl; test/prove reads it.
+// proofRow is a line of proof.jsonl; test/testrun reads it.
 type proofRow struct {
 	Faults     string  `json:"faults"`
 	Test       string  `json:"test"`

@@ -74,6 +74,7 @@ func (o *outbox) startCopy(copied string) *pgtest.Server {
 // The server is restored from an older copy, without the WAL since, so that its timeline has a number that is lower than, or the same as, that of the lost
 // history. recover and the daemon after it number on by the epoch: a consumer that compares positions takes each event of the new history.
 func TestRecoverLowerTimeline(t *testing.T) {
+	t.Parallel()
 	for _, promotions := range []int{1, 2} {
 		t.Run(fmt.Sprint(promotions, " promotions"), func(t *testing.T) {
 			t.Parallel()
@@ -150,6 +151,7 @@ func positionOf(o *outbox, r kafkatest.Record) position {
 
 // A hot key: recover and backfill need no more memory for a key with many records than for any other.
 func TestRecoverHotKey(t *testing.T) {
+	t.Parallel()
 	n := fullOrShort(600_000, 150_000)
 	o := newOutbox(t, options{pg: heavyPostgres(t), partitions: 3})
 	env := append(o.deduplicating(fence), "OUTBOXCDC_LOG_LEVEL=info")

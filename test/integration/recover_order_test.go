@@ -17,6 +17,7 @@ import (
 // The events of a transaction have the same created_at, and their rows are where the table had room. recover and backfill send them in the
 // order in which they were inserted.
 func TestRecoverOrderWithinTransaction(t *testing.T) {
+	t.Parallel()
 	for _, verb := range []string{"recover", "backfill"} {
 		t.Run(verb, func(t *testing.T) {
 			t.Parallel()
@@ -75,6 +76,7 @@ func (o *outbox) scatter() {
 // A table without the column seq, of any version: doctor prints how to add it, and the daemon streams on meanwhile. Until then recover says in
 // which order it sends the rows.
 func TestOrderAdded(t *testing.T) {
+	t.Parallel()
 	for _, major := range []string{"14", "18"} {
 		t.Run(major, func(t *testing.T) {
 			t.Parallel()

@@ -100,6 +100,7 @@ func TestRecoverForeignIDs(t *testing.T) {
 // A restore or a lossy failover begins a new timeline, and its sequence gives the ids of lost events to new ones. The records of the lost
 // history prove nothing about the new rows: each of them is sent, whatever its key.
 func TestRecoverIDsUsedAgain(t *testing.T) {
+	t.Parallel()
 	for _, archive := range []bool{true, false} {
 		for _, mode := range []string{"deduplicated", "at_least_once"} {
 			t.Run(fmt.Sprintf("archive=%t/%s", archive, mode), func(t *testing.T) {

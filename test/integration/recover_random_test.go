@@ -17,6 +17,7 @@ import (
 // recover and the daemon are killed meanwhile, `recover` until it exits with 0 is all that an operator has to do. OUTBOXCDC_TEST_LOSSES is the number of losses
 // in each mode on each version of Postgres; without it, there are few, on one.
 func TestRecoverRandomLosses(t *testing.T) {
+	t.Parallel()
 	losses, versions := fullOrShort(20, 8), fullOrShort(pgtest.Majors(), []string{defaultMajor})
 	if text := os.Getenv("OUTBOXCDC_TEST_LOSSES"); text != "" {
 		n, err := strconv.Atoi(text)

@@ -15,6 +15,7 @@ import (
 // F40: the server is restored from an older copy, after the daemon has delivered transactions that the copy lacks. recover brings what the
 // copy has and Kafka lacks, the daemon then starts, and the audit names exactly the events of the lost transactions.
 func TestRecoverOlderCopy(t *testing.T) {
+	t.Parallel()
 	for _, c := range []restoreCase{
 		{name: "behind", done: "put back without a new timeline, its WAL ends before what Kafka has", slot: true, refuses: "it is an older copy"},
 		{name: "grown", done: "put back without a new timeline, its WAL has grown past what Kafka has", slot: true, grows: true, refuses: "was delivered"},

@@ -34,6 +34,7 @@ func recoverMajors() []string {
 // A slot that the server has invalidated: recover creates it again, and delivers what was committed since the last delivery. The
 // application goes on writing meanwhile.
 func TestRecoverLostSlot(t *testing.T) {
+	t.Parallel()
 	for _, major := range recoverMajors() {
 		t.Run(major, func(t *testing.T) {
 			t.Parallel()
@@ -69,6 +70,7 @@ func TestRecoverLostSlot(t *testing.T) {
 
 // The slot was dropped, advanced, or dropped and recreated: recover finds what is missing without being told which it was.
 func TestRecoverGap(t *testing.T) {
+	t.Parallel()
 	for _, major := range recoverMajors() {
 		for _, c := range []struct {
 			name, fault, done string

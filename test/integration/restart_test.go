@@ -45,7 +45,8 @@ func TestTermUnderLoadDrains(t *testing.T) {
 // With a frozen Kafka nothing can be drained: a second signal, or the end of shutdown_timeout, ends the daemon with
 // exit code 1. Records in flight are not confirmed and are sent again after the next start.
 func TestTermWhileKafkaIsFrozen(t *testing.T) {
-	k := breakableKafka(t)
+	t.Parallel()
+	k := ownKafka(t)
 	for _, c := range []struct {
 		name    string
 		timeout time.Duration

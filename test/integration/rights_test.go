@@ -119,6 +119,7 @@ func TestRightsTakenAwayLater(t *testing.T) {
 // walsender every second, whatever the daemon has reached. There is progress all the same, and a process sends nothing
 // twice.
 func TestConnectionsEndedUnderLoad(t *testing.T) {
+	t.Parallel()
 	const rounds = 12
 	seconds := fullOrShort(60, 5)
 	rnd := newRand(t)
@@ -167,7 +168,8 @@ func TestConnectionsEndedUnderLoad(t *testing.T) {
 // While Kafka has never answered, the daemon does not connect to the server: no walsender holds anything up. The
 // process lives, is not ready, logs why, and recovers by itself.
 func TestKafkaUnreachableAtStart(t *testing.T) {
-	k := breakableKafka(t)
+	t.Parallel()
+	k := ownKafka(t)
 	o := newOutbox(t, options{kafka: k})
 	o.insert("order", "k", 1, 5)
 	must(t, k.Kill())

@@ -88,6 +88,7 @@ func awaitLost(o *outbox) {
 // max_slot_wal_keep_size invalidates a slot: while the daemon is down, and while it holds the slot because a topic is
 // missing. 14 reports it in one way and 18 in another.
 func TestSlotInvalidated(t *testing.T) {
+	t.Parallel()
 	for major, test := range map[string]func(*testing.T, *pgtest.Server){"14": invalidatedWhileDown, "18": invalidatedWhileHeld} {
 		t.Run(major, func(t *testing.T) {
 			t.Parallel()

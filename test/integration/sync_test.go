@@ -154,6 +154,7 @@ func (c *commits) awaitSome(t *testing.T) {
 
 // One server for all tests of standbys: their settings are the server's.
 func TestStandbysOfTheServer(t *testing.T) {
+	t.Parallel()
 	pg := ownPostgres(t, "17", map[string]string{"log_replication_commands": "on"})
 	t.Run("synchronous from the start", func(t *testing.T) { synchronousAtStart(t, pg) })
 	t.Run("synchronous while running", func(t *testing.T) { synchronousWhileRunning(t, pg) })

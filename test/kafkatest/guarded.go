@@ -28,8 +28,6 @@ type Guarded struct {
 	Plain map[string]string
 	// Reauthenticate is after how many milliseconds a connection must authenticate again; 0: never.
 	Reauthenticate int
-	// Everybody allows everything: permissions are not checked.
-	Everybody bool
 }
 
 // The guarded listeners, by Kafka's protocol.
@@ -94,10 +92,8 @@ func (r *Real) guardedSettings() map[string]string {
 		"listener.name.sasl.scram-sha-512.sasl.jaas.config": module + "scram.ScramLoginModule required;",
 		"listener.name.sasl.oauthbearer.sasl.jaas.config":   module + "oauthbearer.OAuthBearerLoginModule required;",
 	}
-	if !g.Everybody {
-		all["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
-		all["super.users"] = "User:ANONYMOUS"
-	}
+	all["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+	all["super.users"] = "User:ANONYMOUS"
 	if g.Reauthenticate > 0 {
 		all["connections.max.reauth.ms"] = strconv.Itoa(g.Reauthenticate)
 	}

@@ -83,7 +83,7 @@ func (external) Close() error                     { return nil }
 // the test is skipped; with CI=true it fails.
 func ForTest(t testing.TB) Cluster {
 	t.Helper()
-	if c, ok := FromEnv(); ok {
+	if c, ok := FromEnv(); ok && !testing.Short() {
 		return c
 	}
 	return RealForTest(t, RealOptions{QuickStart: true})
@@ -109,6 +109,9 @@ const startTimeout = 3 * time.Minute
 
 func needReal(t testing.TB) {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short runs no server")
+	}
 	if err := RealAvailable(); err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatal(err)

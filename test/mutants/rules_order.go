@@ -1,6 +1,6 @@
 package main
 
-var orders = suite{"./internal/outboxtable", "^TestOrder$/^18$"}
+var orders = suite{"./internal/outboxtable", "^TestOrderOfRows$/^18$"}
 
 // orderMutants has mutants of the order in which commands read rows.
 var orderMutants = []mutant{

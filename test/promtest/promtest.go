@@ -19,6 +19,9 @@ func Tool(ctx context.Context, name string) (string, error) {
 // NeedTool is Tool for a test, which is skipped without the tool; with CI=true it fails.
 func NeedTool(t testing.TB, name string) string {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("-short runs no server")
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	path, err := Tool(ctx, name)

@@ -1,10 +1,11 @@
 // Command samples runs the programs of samples/ against real servers and the product's binary, and checks that each order
-// is booked exactly once, although producer, consumer and daemon are killed, and events arrive again.
+// is booked exactly once, although the daemon is killed and events arrive again; with -kills, although producer and consumer
+// are killed in the middle of a transaction, too.
 //
-// go run ./test/samples [-run regexp] [-p 2] [-binary file] [-mutants]
+// go run ./test/samples [-run regexp] [-p 2] [-binary file] [-kills]
 //
 // main.go chooses languages, language.go prepares them, stage.go has the servers, story.go is what happens to a sample,
-// observe.go waits and reads, judge.go compares orders and ledger, sql.go runs the SQL files, mutants.go breaks the samples.
+// observe.go waits and reads, judge.go compares orders and ledger, sql.go runs the SQL files.
 package main
 
 import (
@@ -29,7 +30,7 @@ type options struct {
 	only     *regexp.Regexp
 	parallel int
 	binary   string
-	mutants  bool
+	kills    bool
 }
 
 func main() {
@@ -38,17 +39,17 @@ func main() {
 		fail(err)
 		return
 	}
-	only := flag.String("run", "", "run only languages (with -mutants: mutants) whose name matches `regexp`")
+	only := flag.String("run", "", "run only languages whose name matches `regexp`")
 	parallel := flag.Int("p", 2, "number of samples to run in parallel")
 	binary := flag.String("binary", "", "the outboxcdc `file`; without it, it is built")
-	mutants := flag.Bool("mutants", false, "break one rule of a sample at a time, and fail unless the check notices it")
+	kills := flag.Bool("kills", false, "kill producer and consumer, too")
 	flag.Parse()
 	re, err := regexp.Compile(*only)
 	if err != nil {
 		fail(fmt.Errorf("-run: %w", err))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	err = run(ctx, options{re, max(1, *parallel), *binary, *mutants})
+	err = run(ctx, options{re, max(1, *parallel), *binary, *kills})
 	stop()
 	fail(err)
 }
@@ -60,23 +61,16 @@ func fail(err error) {
 	}
 }
 
-// task is one run of a language's programs, with a mutant or without.
-type task struct {
-	name   string
-	lang   language
-	mutant *mutant
-}
-
 func run(ctx context.Context, o options) error {
-	tasks, skipped := choose(o)
-	if len(tasks)+len(skipped) == 0 {
+	chosen, skipped := choose(o)
+	if len(chosen)+len(skipped) == 0 {
 		return fmt.Errorf("-run %s: no name matches", o.only)
 	}
 	for _, s := range skipped {
 		fmt.Printf("samples: SKIPPED, %s\n", s)
 	}
 	began := time.Now()
-	failed, err := runAll(ctx, o, tasks)
+	failed, err := runAll(ctx, o, chosen)
 	if err != nil {
 		return err
 	}
@@ -86,42 +80,28 @@ func run(ctx context.Context, o options) error {
 	if len(failed) > 0 {
 		return fmt.Errorf("FAILED: %s", strings.Join(failed, ", "))
 	}
-	fmt.Printf("samples: %d ran, %d SKIPPED, in %d s\n", len(tasks), len(skipped), int(time.Since(began).Seconds()))
+	fmt.Printf("samples: %d ran, %d SKIPPED, in %d s\n", len(chosen), len(skipped), int(time.Since(began).Seconds()))
 	return nil
 }
 
 // choose returns what can run here, and a sentence for each language whose tools are missing.
-func choose(o options) (tasks []task, skipped []string) {
+func choose(o options) (chosen []language, skipped []string) {
 	for _, l := range languages {
-		var all []task
-		if !o.mutants {
-			all = append(all, task{l.name, l, nil})
-		} else {
-			for _, m := range mutants[l.name] {
-				all = append(all, task{l.name + "-" + m.rule, l, &m})
-			}
-		}
-		var chosen []task
-		for _, t := range all {
-			if o.only.MatchString(t.name) {
-				chosen = append(chosen, t)
-			}
-		}
-		if len(chosen) == 0 {
+		if !o.only.MatchString(l.name) {
 			continue
 		}
 		if err := l.missing(); err != nil {
 			skipped = append(skipped, fmt.Sprintf("%s: %v", l.name, err))
 			continue
 		}
-		tasks = append(tasks, chosen...)
+		chosen = append(chosen, l)
 	}
-	return tasks, skipped
+	return chosen, skipped
 }
 
-// runAll starts the servers, runs the tasks, and prints a line for each. It returns the names of those that failed.
-func runAll(ctx context.Context, o options, tasks []task) (failed []string, err error) {
-	if len(tasks) == 0 {
+// runAll starts the servers, runs the samples, and prints a line for each. It returns the names of those that failed.
+func runAll(ctx context.Context, o options, chosen []language) (failed []string, err error) {
+	if len(chosen) == 0 {
 		return nil, nil
 	}
 	st, err := openStage(ctx, o.binary)
@@ -131,40 +111,24 @@ func runAll(ctx context.Context, o options, tasks []task) (failed []string, err 
 	var mu sync.Mutex
 	var group errgroup.Group
 	group.SetLimit(o.parallel)
-	for _, t := range tasks {
+	for _, l := range chosen {
 		group.Go(func() error {
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}
 			start := time.Now()
-			text, err := runTask(ctx, st, t)
+			text, err := runSample(ctx, st, l, o.kills)
 			verdict := "ok"
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
 				verdict, text = "FAILED", err.Error()
-				failed = append(failed, t.name)
+				failed = append(failed, l.name)
 			}
-			fmt.Printf("%-6s %-24s %3d s  %s\n", verdict, t.name, int(time.Since(start).Seconds()), text)
+			fmt.Printf("%-6s %-24s %3d s  %s\n", verdict, l.name, int(time.Since(start).Seconds()), text)
 			return nil
 		})
 	}
 	err = group.Wait()
 	return failed, errors.Join(err, st.close(err != nil || len(failed) > 0))
-}
-
-// runTask returns what to print. A mutant must end with a wrong ledger, and with nothing else.
-func runTask(ctx context.Context, st *stage, t task) (string, error) {
-	text, err := runSample(ctx, st, t)
-	if t.mutant == nil {
-		return text, err
-	}
-	var wrong *wrongLedger
-	switch {
-	case errors.As(err, &wrong):
-		return "noticed: " + wrong.Error(), nil
-	case err != nil:
-		return "", fmt.Errorf("the mutant ended with another error: %w", err)
-	}
-	return "", errors.New("NOT NOTICED: the ledger is right")
 }

@@ -28,6 +28,7 @@ const (
 type sample struct {
 	*stage
 	name, dir   string
+	kills       bool // of producer and consumer
 	topic       string
 	commands    commands
 	databaseURL func(string) string
@@ -42,20 +43,15 @@ func (s *sample) books() string { return "books_" + s.name }
 func (s *sample) group() string { return "books-" + s.name }
 
 // runSample prepares the language, runs its programs, and returns what was counted.
-func runSample(ctx context.Context, st *stage, t task) (text string, err error) {
-	s := &sample{stage: st, name: strings.ReplaceAll(t.name, "-", "_"), databaseURL: t.lang.databaseURL}
+func runSample(ctx context.Context, st *stage, l language, kills bool) (text string, err error) {
+	s := &sample{stage: st, name: l.name, kills: kills, databaseURL: l.databaseURL}
 	s.dir, s.topic = filepath.Join(st.dir, s.name), s.name+".order"
 	defer func() { err = errors.Join(err, s.end()) }()
 	source := filepath.Join(s.dir, "sample")
-	if err := copyFolder(source, filepath.Join(st.samples, t.lang.name)); err != nil {
+	if err := copyFolder(source, filepath.Join(st.samples, l.name)); err != nil {
 		return "", err
 	}
-	if t.mutant != nil {
-		if err := t.mutant.plant(source); err != nil {
-			return "", err
-		}
-	}
-	if s.commands, err = t.lang.prepare(ctx, source); err != nil {
+	if s.commands, err = l.prepare(ctx, source); err != nil {
 		return "", err
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
@@ -68,16 +64,18 @@ func runSample(ctx context.Context, st *stage, t task) (text string, err error) 
 
 // play is what happens to a sample. After each act the ledger is compared with the orders.
 func (s *sample) play(ctx context.Context) (string, error) {
-	err := inOrder(ctx,
-		s.killProducer, s.startDaemon, s.produce, s.killConsumer,
-		s.check("after producer and consumer were killed"),
+	begin := []func(context.Context) error{s.startDaemon, s.produce, s.startConsumer, s.check("after the first orders")}
+	if s.kills {
+		begin = []func(context.Context) error{s.killProducer, s.startDaemon, s.produce, s.killConsumer, s.check("after producer and consumer were killed")}
+	}
+	err := inOrder(ctx, append(begin,
 		s.repeat,
 		s.check("after the daemon was killed and delivered events again"),
 		s.replay, s.sendRecovered,
 		s.check("after commands sent events"),
 		s.sendRestored,
 		s.check("after a restore onto an older timeline"),
-	)
+	)...)
 	if err != nil {
 		return "", err
 	}
@@ -104,7 +102,7 @@ func (s *sample) killProducer(ctx context.Context) error {
 
 // killConsumer kills the consumer after it has written mark and id of an event, and before it can write the effect.
 func (s *sample) killConsumer(ctx context.Context) error {
-	if err := s.startConsumer(); err != nil {
+	if err := s.startConsumer(ctx); err != nil {
 		return err
 	}
 	err := s.await(ctx, s.consumer, "consumer", func(ctx context.Context) error {
@@ -120,7 +118,7 @@ func (s *sample) killConsumer(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("kill the consumer: %w\n%s", err, s.log("consumer"))
 	}
-	return s.startConsumer()
+	return s.startConsumer(ctx)
 }
 
 // repeat kills the daemon before it has confirmed events that Kafka has, so it delivers them again. The ids that the consumer has
@@ -217,7 +215,7 @@ func (s *sample) startProducer() (*child.Process, error) {
 	return start(s.dir, "producer", []string{"DATABASE_URL=" + s.convert(s.postgres.URL(s.shop(), app, password))}, command...)
 }
 
-func (s *sample) startConsumer() (err error) {
+func (s *sample) startConsumer(context.Context) (err error) {
 	command := append(s.commands.consumer[:len(s.commands.consumer):len(s.commands.consumer)], s.group(), s.topic)
 	s.consumer, err = start(s.dir, "consumer", []string{
 		"DATABASE_URL=" + s.convert(s.postgres.URL(s.books(), app, password)),

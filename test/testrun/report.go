@@ -50,6 +50,7 @@ type report struct {
 	broken                  []string       // packages and builds that failed
 	skips                   map[string]int // reasons
 	kafka, noKafka          string
+	stages                  []stageResult
 	shown                   time.Time // last output
 }
 
@@ -245,8 +246,8 @@ func (r *report) progress(now time.Time) {
 	r.printf("      … %d passed, running: %s\n", r.passed, strings.Join(running, ", "))
 }
 
-// end prints the summary and returns whether all tests passed.
-func (r *report) end(readErr error) bool {
+// end prints the summary and returns whether all tests passed. err is what went wrong besides tests.
+func (r *report) end(err error) bool {
 	for _, name := range slices.Sorted(maps.Keys(r.pkgs)) {
 		r.printUnfinished(name, r.pkgs[name])
 		r.printf("FAIL  %s did not finish\n%s", shortName(name), r.pkgs[name].output.text())
@@ -259,9 +260,12 @@ func (r *report) end(readErr error) bool {
 	for _, name := range r.broken {
 		r.printf("failed: %s\n", name)
 	}
+	for _, s := range r.stages {
+		r.printf("stage %-16s %s, %.0f s of processor time\n", s.name, seconds(s.wall.Seconds()), s.worked.Seconds())
+	}
 	ok := r.failed == 0 && len(r.broken) == 0
-	if readErr != nil {
-		r.printf("reading the tests' output: %v\n", readErr)
+	if err != nil {
+		r.printf("%v\n", err)
 		ok = false
 	}
 	if r.passed+r.failed == 0 {

@@ -182,3 +182,30 @@ func TestReadError(t *testing.T) {
 		t.Errorf("a read error is not a failure: %s", out.String())
 	}
 }
+
+// The lanes of a plan run at the same time: each of these waits for the other. A stage that fails without an event is a
+// failure too, and the next stage of its lane runs.
+func TestPlan(t *testing.T) {
+	dir := t.TempDir()
+	print := func(pkg string) string { return "printf %s '" + passing(pkg) + "'; " }
+	meet := func(mine, other string) string {
+		return "touch " + mine + "; while ! test -e " + other + "; do sleep 0.01; done"
+	}
+	sh := func(name, script string) stage {
+		return stage{name: name, dir: dir, args: []string{"sh", "-c", script}}
+	}
+	var out strings.Builder
+	p := plan{{sh("one", print("relay")+meet("a", "b"))}, {sh("broken", "exit 3"), sh("two", print("router")+meet("b", "a"))}}
+	if p.run(t.Context(), newReport(&out, 10)) {
+		t.Error("a failed stage is no failure")
+	}
+	for _, want := range []string{"stage broken: exit status 3", "ok       1.6s  relay", "ok       1.6s  router", "stage two", "2 passed, 0 failed"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing:\n%s", want, out.String())
+		}
+	}
+	out.Reset()
+	if p := (plan{{sh("one", print("relay"))}}); !p.run(t.Context(), newReport(&out, 10)) {
+		t.Errorf("everything passed, and the plan failed:\n%s", out.String())
+	}
+}

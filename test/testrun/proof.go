@@ -74,9 +74,9 @@ type mutant struct {
 	Survived bool    `json:"survived"`
 }
 
-// report is the content of docs/proof.md.
-type report struct {
-	run
+// evidence is the content of docs/proof.md.
+type evidence struct {
+	proofRun
 	Rows    []row
 	Sims    []simulation
 	Cluster []clusterFault
@@ -84,8 +84,8 @@ type report struct {
 }
 
 // load reads the results of the stages. A stage without results is a gap, which gaps names.
-func load(dir string) (*report, error) {
-	r := &report{}
+func load(dir string) (*evidence, error) {
+	r := &evidence{}
 	err := errors.Join(
 		lines(filepath.Join(dir, "proof.jsonl"), &r.Rows),
 		lines(filepath.Join(dir, "simulator.jsonl"), &r.Sims),
@@ -162,7 +162,7 @@ func number(faults string) int {
 }
 
 // gaps returns what this run lacks to be a proof.
-func (r *report) gaps() []error {
+func (r *evidence) gaps() []error {
 	var gaps []error
 	seen := map[string]bool{}
 	for _, row := range r.Rows {
@@ -213,7 +213,7 @@ func (r *report) gaps() []error {
 	return gaps
 }
 
-func (r *report) markdown() string {
+func (r *evidence) markdown() string {
 	var b strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	say("# Proof")
@@ -251,7 +251,7 @@ func (r *report) markdown() string {
 	return b.String()
 }
 
-func (r *report) faults(say func(string, ...any)) {
+func (r *evidence) faults(say func(string, ...any)) {
 	say("\n## Faults on real servers\n")
 	say("The built binary, real PostgreSQL, real Kafka except where the row says kfake, writers that lock their keys and log every")
 	say("commit, a reader of its own, and a sampler that holds the slot's position against the ends of the broker's logs. *Missing*,")
@@ -279,7 +279,7 @@ func (r *report) faults(say func(string, ...any)) {
 	}
 }
 
-func (r *report) cluster(say func(string, ...any)) {
+func (r *evidence) cluster(say func(string, ...any)) {
 	if len(r.Cluster) == 0 {
 		return
 	}
@@ -300,7 +300,7 @@ func (r *report) cluster(say func(string, ...any)) {
 	}
 }
 
-func (r *report) simulator(say func(string, ...any)) {
+func (r *evidence) simulator(say func(string, ...any)) {
 	say("\n## Simulator\n")
 	say("The real relay, tracker, decoder and router between a fake WAL and a fake broker, in fake time; a run is one seed. After each:")
 	say("nothing missing, nothing phantom, order, repeats only after a fault, confirmed never beyond an unacknowledged commit, lag back to 0.")
@@ -324,7 +324,7 @@ func (r *report) simulator(say func(string, ...any)) {
 	}
 }
 
-func (r *report) mutants(say func(string, ...any)) {
+func (r *evidence) mutants(say func(string, ...any)) {
 	say("\n## Mutants\n")
 	say("Each is the product with one rule deliberately wrong; the named test fails on it (`make mutants`).\n")
 	say("| mutant | the wrong rule | caught by | after |")

@@ -17,7 +17,7 @@ func TestGapsAreSaid(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	whole := func() *report {
+	whole := func() *evidence {
 		var rows []string
 		for _, id := range coveredFaults() {
 			rows = append(rows, `{"faults":"`+id+`","test":"Test`+id+`","done":"a | b","checked":true,"events":7,"passed":true,"recovery_seconds":1.25,"peak_rss_bytes":31457280}`)
@@ -47,17 +47,17 @@ func TestGapsAreSaid(t *testing.T) {
 	if strings.Contains(text, "no proof") {
 		t.Error("a whole run is reported as no proof")
 	}
-	for want, spoil := range map[string]func(*report){
-		"F76 was not run":                             func(r *report) { r.Rows = slices.DeleteFunc(r.Rows, func(w row) bool { return w.Faults == "F76" }) },
-		"TestF21 failed (F21)":                        func(r *report) { r.Rows[18].Passed, r.Rows[18].Faults, r.Rows[18].Test = false, "F21", "TestF21" },
-		"the simulator left no result":                func(r *report) { r.Sims = nil },
-		"the mutants left no result":                  func(r *report) { r.Mutants = nil },
-		"the cluster of three brokers left no result": func(r *report) { r.Cluster = nil },
-		"elections, 1 requests: failed":               func(r *report) { r.Cluster[0].Passed = false },
-		"mutant m survived":                           func(r *report) { r.Mutants[0].Survived = true },
-		"simulator test TestSim failed":               func(r *report) { r.Sims[0].Passed = false },
-		"TestF03 has 1 missing":                       func(r *report) { r.Rows[2].Missing = 1 },
-		"TestF03 has 1 out of order":                  func(r *report) { r.Rows[2].OutOfOrder = 1 },
+	for want, spoil := range map[string]func(*evidence){
+		"F76 was not run":                             func(r *evidence) { r.Rows = slices.DeleteFunc(r.Rows, func(w row) bool { return w.Faults == "F76" }) },
+		"TestF21 failed (F21)":                        func(r *evidence) { r.Rows[18].Passed, r.Rows[18].Faults, r.Rows[18].Test = false, "F21", "TestF21" },
+		"the simulator left no result":                func(r *evidence) { r.Sims = nil },
+		"the mutants left no result":                  func(r *evidence) { r.Mutants = nil },
+		"the cluster of three brokers left no result": func(r *evidence) { r.Cluster = nil },
+		"elections, 1 requests: failed":               func(r *evidence) { r.Cluster[0].Passed = false },
+		"mutant m survived":                           func(r *evidence) { r.Mutants[0].Survived = true },
+		"simulator test TestSim failed":               func(r *evidence) { r.Sims[0].Passed = false },
+		"TestF03 has 1 missing":                       func(r *evidence) { r.Rows[2].Missing = 1 },
+		"TestF03 has 1 out of order":                  func(r *evidence) { r.Rows[2].OutOfOrder = 1 },
 	} {
 		r := whole()
 		spoil(r)
@@ -74,7 +74,7 @@ func TestGapsAreSaid(t *testing.T) {
 // A repeated fault of the three brokers replaces the old result, and the page says so.
 func TestClusterRunAgain(t *testing.T) {
 	kept := lastOfEach([]clusterFault{{Fault: "a", Requests: 1}, {Fault: "a", Requests: 5, Passed: true}, {Fault: "a", Requests: 1, Records: 7, Passed: true}})
-	text := (&report{Cluster: kept}).markdown()
+	text := (&evidence{Cluster: kept}).markdown()
 	if len(kept) != 2 || strings.Count(text, "a (run again) | 1 | 7 |") != 1 || strings.Contains(text, "FAILED") || strings.Count(text, "run again)") != 1 {
 		t.Errorf("%+v\n%s", kept, text)
 	}
@@ -87,7 +87,7 @@ func TestRunAgain(t *testing.T) {
 	other := row{Faults: "F22", Test: "TestY", Done: "stopped", Began: begun.Add(time.Minute), Passed: true}
 	again := old
 	again.Passed, again.Began = true, begun.Add(2*time.Hour)
-	r := report{run: run{Date: begun, Took: time.Hour}, Rows: newestRows([]row{old, other, again})}
+	r := evidence{proofRun: proofRun{Date: begun, Took: time.Hour}, Rows: newestRows([]row{old, other, again})}
 	text := r.markdown()
 	if len(r.Rows) != 2 || strings.Count(text, "run again at 18:00 UTC") != 1 || strings.Contains(text, "**FAILED**") {
 		t.Errorf("%d rows:\n%s", len(r.Rows), text)

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+)
+
+func goTest(args ...string) []string { return append([]string{"go", "test", "-json"}, args...) }
+
+// packages are the stages of the product's own packages: those that the tier runs in part, and those that it runs as a
+// whole. Two packages run at a time, whatever the machine: several of them start servers. The model, which keeps both
+// cores busy, and the integration tests are stages of their own.
+func (t tier) packages(ctx context.Context, flags ...string) (lane, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "./...").Output()
+	if err != nil {
+		return nil, fmt.Errorf("list the packages: %w", err)
+	}
+	var some, whole []string
+	for pkg := range strings.FieldsSeq(string(out)) {
+		switch name := shortName(pkg); {
+		case name == "test/integration" || name == "test/model" || !t.has(name):
+		case choices()[name].whole:
+			whole = append(whole, name)
+		default:
+			some = append(some, name)
+		}
+	}
+	args := slices.Concat(goTest("-p", "2", "-timeout", "20m"), flags)
+	l := lane{{name: "packages", args: slices.Concat(args, t.flags(some...), paths(some))}}
+	if len(whole) > 0 {
+		l = append(l, stage{name: "whole packages", args: append(args, paths(whole)...)})
+	}
+	return l, nil
+}
+
+func paths(names []string) []string {
+	var out []string
+	for _, name := range names {
+		out = append(out, "./"+name)
+	}
+	return out
+}
+
+// integration is the stage of the built binary on real servers. Most tests wait for servers more than they work: more
+// run at a time than there are cores. The time-out is for what hangs, on a busy machine.
+func (t tier) integration(only string) stage {
+	args := goTest("-parallel", "6", "-count=1", "-timeout", "1h")
+	if only != "" {
+		return stage{name: "integration", args: append(args, "-run", only, "./test/integration")}
+	}
+	return stage{name: "integration", args: slices.Concat(args, t.flags("test/integration"), []string{"./test/integration"})}
+}
+
+// ends are the modules of applications with real servers and the built daemon.
+func (t tier) ends(only string) stage {
+	args := goTest("-count=1", "-parallel", "4", "-timeout", "20m")
+	if only != "" {
+		args = append(args, "-run", only)
+	} else {
+		args = append(args, t.flags("test/ends/inbox", "test/ends/outbox", "test/ends/effect")...)
+	}
+	return stage{name: "ends", dir: "test/ends", env: alone, args: append(args, "./...")}
+}
+
+// alone is for modules as their users see them: without the workspace.
+var alone = []string{"GOWORK=off"}
+
+// application is a module for applications by itself.
+func application(dir string, flags ...string) stage {
+	return stage{name: dir, dir: dir, env: alone, args: slices.Concat(goTest("-p", "2", "-count=1", "-timeout", "10m"), flags, []string{"./..."})}
+}
+
+// outside is a module whose tests read files outside of it, so a cached result would not know of a change.
+func outside(dir string) stage {
+	return stage{name: dir, dir: dir, args: goTest("-count=1", "./...")}
+}
+
+var model = stage{name: "model", args: goTest("-parallel", "2", "-timeout", "30m", "./test/model")}
+
+// racePackages have goroutines that share memory.
+var racePackages = []string{
+	"./checkpoint", "./replication", "./kafka", "./kafka/deadletter", "./kafka/sender", "./internal/audit", "./internal/progress", "./internal/peek",
+	"./internal/brokerauth",
+}
+
+// race is the race detector. The long tests add servers, not goroutines, and the simulator's runs are ten times slower: few
+// are enough for what only the detector sees.
+func race() lane {
+	var short []string
+	for _, pkg := range racePackages {
+		short = append(short, strings.TrimPrefix(pkg, "./"))
+	}
+	return lane{
+		{name: "race relay", args: goTest("-timeout", "10m", "-short", "-race", "./relay")},
+		{name: "race", args: slices.Concat(goTest("-p", "2", "-timeout", "10m", "-race"), quick.flags(short...), racePackages)},
+		application("inbox", "-race"),
+		application("outbox", "-race"),
+	}
+}
+
+// planOf returns the plan of a target.
+func planOf(ctx context.Context, target, only string) (plan, error) {
+	tiers := map[string]tier{"test": quick, "rest": rest, "all": all}
+	switch target {
+	case "test", "rest", "all":
+		t := tiers[target]
+		packages, err := t.packages(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return t.plan(packages), nil
+	case "unit": // no servers
+		packages, err := all.packages(ctx, "-short")
+		return plan{append(packages, application("outbox"), application("inbox"))}, err
+	case "race":
+		return plan{race()}, nil
+	case "integration":
+		return plan{{all.integration(only)}}, nil
+	case "ends":
+		return plan{{application("outbox"), application("inbox"), all.ends(only)}}, nil
+	case "compose":
+		return plan{{outside("test/compose")}}, nil
+	case "helm":
+		return plan{{outside("test/helm")}}, nil
+	}
+	return nil, fmt.Errorf("there is no target %q", target)
+}
+
+// plan returns what `make test`, `make test-rest` and `make test-all` run. The built binary waits for servers most of the
+// time, so its tests run beside all others.
+func (t tier) plan(others lane) plan {
+	if t != rest {
+		others = append(others, application("outbox"), application("inbox"), outside("test/compose"))
+	}
+	others = append(others, t.ends(""))
+	if t != quick {
+		others = append(others, model, outside("test/helm"))
+	}
+	return plan{{t.integration("")}, others}
+}

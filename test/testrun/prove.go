@@ -1,0 +1,181 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// `testrun prove` runs all evidence for the promise and writes docs/proof.md: the simulator, the fault suite on real
+// servers in its full length, and the mutants. `make prove` calls it.
+//
+// Every row that it writes comes from a run of this call. It names each fault of the catalogue that should have been
+// covered and was not. Its exit status is 1 if anything failed, survived or is missing. The folder -dir keeps what the
+// rows were judged by: histories (OUTBOXCDC_TEST_HISTORY judges them again), the daemons' logs, and the output of each
+// stage.
+
+func proveMain(args []string) int {
+	p := prover{out: os.Stdout}
+	f := flag.NewFlagSet("testrun prove", flag.ExitOnError)
+	f.StringVar(&p.dir, "dir", "bin/proof", "folder for the results of the run")
+	f.StringVar(&p.file, "o", "docs/proof.md", "file to write")
+	f.StringVar(&p.only, "run", "", "run only matching tests of the suite; the result goes to the folder, not to docs")
+	f.BoolVar(&p.again, "again", false, "with -run: add to the last whole run, whose rows of the same tests are replaced")
+	f.BoolVar(&p.short, "short", false, "run the tests in the short form of make test")
+	f.Uint64Var(&p.seed, "seed", rand.Uint64N(1<<32), "of the fault suite")
+	_ = f.Parse(args) // it exits
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := p.prove(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "prove:", err)
+		return 1
+	}
+	return 0
+}
+
+type prover struct {
+	dir, file string
+	only      string
+	again     bool
+	short     bool
+	seed      uint64
+	out       io.Writer
+}
+
+func (p *prover) prove(ctx context.Context) error {
+	var err error
+	if p.dir, err = filepath.Abs(p.dir); err != nil {
+		return err
+	}
+	this := proofRun{Date: time.Now(), Seed: p.seed, Versions: versions(ctx), Short: p.short}
+	if p.again {
+		if this, err = lastRun(p.dir); err != nil {
+			return err
+		}
+	} else if err := errors.Join(os.RemoveAll(p.dir), os.MkdirAll(p.dir, 0o755)); err != nil {
+		return err // no result of an earlier run may become a row of this one
+	}
+	var failed []error
+	for _, s := range p.stages() {
+		if err := p.do(ctx, s); err != nil {
+			failed = append(failed, fmt.Errorf("%s: %w", s.name, err))
+		}
+		if ctx.Err() != nil {
+			return ctx.Err() // an incomplete run is no proof
+		}
+	}
+	if !p.again {
+		this.Took = time.Since(this.Date)
+	}
+	if p.only == "" { // nothing can be added to a part
+		if err := this.keep(p.dir); err != nil {
+			return err
+		}
+	}
+	r, err := load(p.dir)
+	if err != nil {
+		return err
+	}
+	r.proofRun = this
+	file, whole := p.file, p.only == "" || p.again
+	if !whole {
+		file = filepath.Join(p.dir, "proof.md")
+	}
+	if err := os.WriteFile(file, []byte(r.markdown()), 0o644); err != nil {
+		return err
+	}
+	fmt.Fprintf(p.out, "prove: %s is written\n", file)
+	if whole {
+		failed = append(failed, r.gaps()...)
+	}
+	return errors.Join(failed...)
+}
+
+// proofRun is what a whole run stores for later partial runs.
+type proofRun struct {
+	Date     time.Time
+	Took     time.Duration
+	Seed     uint64
+	Versions []string
+	Short    bool
+}
+
+func (r proofRun) keep(dir string) error {
+	b, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "run.json"), b, 0o644)
+}
+
+func lastRun(dir string) (r proofRun, err error) {
+	b, err := os.ReadFile(filepath.Join(dir, "run.json"))
+	if err == nil {
+		err = json.Unmarshal(b, &r)
+	}
+	if err != nil {
+		return r, fmt.Errorf("add to the last whole run: %w; run make prove without RUN first", err)
+	}
+	return r, nil
+}
+
+// simSeconds is how long the simulator runs on fresh seeds.
+const simSeconds = 120
+
+func (p *prover) stages() []stage {
+	env := []string{"OUTBOXCDC_TEST_DIR=" + p.dir, "OUTBOXCDC_TEST_SEED=" + strconv.FormatUint(p.seed, 10)}
+	if !p.short {
+		env = append(env, "OUTBOXCDC_PROVE=1")
+	}
+	suite := stage{name: "suite", env: env, args: goTest("-count=1", "-timeout", "90m", "-parallel", "6", "./test/integration")}
+	nodes := stage{name: "cluster", env: env, args: goTest("-count=1", "-timeout", "20m", "-run", "^TestThreeNodes$", "./kafka")}
+	if p.only != "" {
+		suite.args = append(suite.args, "-run", p.only)
+		if only, err := regexp.Compile(p.only); err == nil && only.MatchString("TestThreeNodes") {
+			return []stage{suite, nodes}
+		}
+		return []stage{suite}
+	}
+	sim := []string{"OUTBOXCDC_TEST_DIR=" + p.dir, "OUTBOXCDC_TEST_SIM=" + strconv.Itoa(simSeconds) + "s"}
+	return []stage{
+		{name: "simulator", env: sim, args: goTest("-count=1", "-timeout", "20m", "-run", "^TestSim", "./relay")},
+		suite,
+		nodes,
+		{name: "samples", args: []string{"go", "run", "./test/samples", "-kills"}},
+		// A mutant of the simulator must not add rows.
+		{name: "mutants", env: []string{"OUTBOXCDC_TEST_DIR="}, args: []string{"go", "run", "./test/mutants", "-json", filepath.Join(p.dir, "mutants.json")}},
+	}
+}
+
+// do runs a stage, shows its output as a summary, and keeps the original.
+func (p *prover) do(ctx context.Context, s stage) error {
+	fmt.Fprintf(p.out, "== %s\n", s.name)
+	log, err := os.OpenFile(filepath.Join(p.dir, s.name+".log"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close() //nolint:errcheck // people read the log
+	s.log = log
+	if s.args[1] != "test" { // no events, so no summary
+		cmd := exec.CommandContext(ctx, s.args[0], s.args[1:]...)
+		cmd.Env = append(os.Environ(), s.env...)
+		cmd.Stdout, cmd.Stderr = io.MultiWriter(log, p.out), io.MultiWriter(log, os.Stderr)
+		return cmd.Run()
+	}
+	if !(plan{{s}}).run(ctx, newReport(p.out, 10)) {
+		return errors.New("not everything passed")
+	}
+	return nil
+}

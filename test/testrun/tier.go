@@ -1,0 +1,80 @@
+package main
+
+import (
+	_ "embed"
+	"slices"
+	"strings"
+)
+
+// tier says which tests of a package run. What -skip of go test leaves out for one tier is what -run chooses for the
+// other, so nothing falls between them.
+type tier int
+
+const (
+	all   tier = iota
+	quick      // `make test`
+	rest       // `make test-rest`: what quick leaves out
+)
+
+//go:embed tiers.txt
+var tiers string
+
+// choice is what tiers.txt says about a package.
+type choice struct {
+	only     bool // patterns are the tests of quick, and all others are those of rest; else the other way round
+	whole    bool // the package is one of rest
+	patterns []string
+}
+
+// choices returns what tiers.txt says, by package.
+func choices() map[string]choice {
+	out := map[string]choice{}
+	for line := range strings.Lines(tiers) {
+		line, _, _ = strings.Cut(line, "#")
+		f := strings.Fields(line)
+		if len(f) < 3 {
+			continue
+		}
+		c := out[f[1]]
+		if f[2] == "*" {
+			c.whole = true
+		} else {
+			c.only, c.patterns = f[0] == "test", append(c.patterns, f[2:]...)
+		}
+		out[f[1]] = c
+	}
+	return out
+}
+
+// flags returns the flags of go test that choose the tier's tests in some packages, of which tiers.txt must say the same
+// kind.
+func (t tier) flags(pkgs ...string) []string {
+	var patterns []string
+	var only bool
+	for pkg, c := range choices() {
+		if slices.Contains(pkgs, pkg) {
+			patterns, only = append(patterns, c.patterns...), c.only
+		}
+	}
+	if t == all || len(patterns) == 0 {
+		return nil
+	}
+	slices.Sort(patterns)
+	joined := strings.Join(patterns, "|")
+	if (t == quick) == only {
+		return []string{"-run", joined}
+	}
+	return []string{"-skip", joined}
+}
+
+// has reports whether the tier has tests of a package.
+func (t tier) has(pkg string) bool {
+	c, named := choices()[pkg]
+	switch t {
+	case quick:
+		return !c.whole
+	case rest:
+		return named
+	}
+	return true
+}
