@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -202,10 +203,12 @@ func (s *PositionRecord) AckedFor(sources string) (Position, TxID) {
 	return s.Acked, s.AckedTx
 }
 
-// PublishedFor returns Published if the reader's settings have the given fingerprint. Other settings may name other tables: "".
+// PublishedFor returns Published for a reader whose settings have the given fingerprint. Other settings may name other tables or another
+// publication: for them it has no first word, which is about all of them together.
 func (s *PositionRecord) PublishedFor(sources string) string {
 	if s.Sources != sources {
-		return ""
+		_, rest, _ := strings.Cut(s.Published, " ")
+		return rest
 	}
 	return s.Published
 }

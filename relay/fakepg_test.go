@@ -679,11 +679,11 @@ func (st *stream) Check(ctx context.Context) (*replication.Slot, error) {
 func (st *stream) Tables() []replication.TableNow { return st.pg.now }
 
 func (st *stream) Published() string { return st.pg.published }
-func (st *stream) Altered(_ context.Context, before string) (string, error) {
+func (st *stream) Altered(_ context.Context, before string) (a replication.Alteration, err error) {
 	if before != st.pg.published {
-		return "the publication was altered", nil
+		a.Why = "the publication was altered"
 	}
-	return "", nil
+	return a, nil
 }
 
 func (st *stream) Resolve(_ context.Context, rel *replication.Announced) (int, error) {

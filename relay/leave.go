@@ -26,6 +26,7 @@ func (s *session) leave(ctx context.Context, cause error) error {
 		return cause
 	}
 	s.rule.Freeze()
+	s.keepFinding(ctx, cause)
 	if endedAtRow(cause) {
 		s.deliverBeforeRow(ctx)
 	}

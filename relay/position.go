@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/replication"
 )
 
 // Deduplication configures deduplicated delivery. The zero value disables it.
@@ -57,10 +58,15 @@ func (s *session) loadPosition(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := s.contradiction(predecessor, altered); err != nil {
+		if err := s.contradiction(predecessor, altered.Why); err != nil {
 			// Another instance may have taken the slot and written the record while this process was frozen.
 			if slot, gone := s.stream.Check(loading); gone != nil || !slot.Active {
 				return errors.Join(errSlotTaken, gone)
+			}
+			if altered.Published != "" {
+				found := *predecessor
+				found.Published = altered.Published
+				s.storeFinding(loading, &found)
 			}
 			return err
 		}
@@ -177,10 +183,49 @@ func (s *session) savePosition(confirm pglogrepl.LSN, clean bool) {
 	}
 	rec.Use(s.sink.Topics())
 	rec.Published = s.stream.Published()
+	s.storeRecord(rec)
+}
+
+func (s *session) storeRecord(rec *checkpoint.PositionRecord) {
+	stored := s.position.stored
 	s.sink.SavePosition(*rec, func(err error) {
-		p.stored <- err
+		stored <- err
 		s.interrupt()
 	})
+}
+
+// keepFinding stores a record with what a catalog check has found, before the session ends. Later sessions find it there, whatever has
+// happened to the table meanwhile.
+func (s *session) keepFinding(ctx context.Context, cause error) {
+	if replication.KindOf(cause) != replication.PublicationChanged || !s.rule.RecordsRequired() || s.failure.Load() != nil {
+		return
+	}
+	found := s.position.record
+	found.Published = s.stream.Published()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	if s.rule.Saving() {
+		select {
+		case <-s.position.stored:
+		case <-ctx.Done():
+		}
+	}
+	s.storeFinding(ctx, &found)
+}
+
+// storeFinding stores a record that differs from the last one only in what was found.
+func (s *session) storeFinding(ctx context.Context, found *checkpoint.PositionRecord) {
+	s.position.stored = make(chan error, 1)
+	s.storeRecord(found)
+	var err error
+	select {
+	case err = <-s.position.stored:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		s.r.log.Warn("the position record does not have what was found: do not start the daemon before an operator has decided", "error", err)
+	}
 }
 
 // takeStored takes Kafka's answer about the last record. A session that cannot use the position topic tries again.
@@ -248,7 +293,7 @@ func (s *session) recordCoversAll() bool {
 // loadedPosition is the answer to a request for the predecessor's record.
 type loadedPosition struct {
 	record  *checkpoint.PositionRecord // nil: there is none
-	altered string                     // see publicationAltered
+	altered replication.Alteration     // see publicationAltered
 	err     error
 }
 
@@ -310,7 +355,7 @@ func (s *session) takeLoaded(a loadedPosition) error {
 		}
 		return err
 	}
-	if a.record != nil && s.contradiction(a.record, a.altered) != nil {
+	if a.record != nil && s.contradiction(a.record, a.altered.Why) != nil {
 		return errSlotMoved
 	}
 	s.saveFirst(a.record, s.rule.Confirmed())
@@ -347,11 +392,11 @@ func (s *session) loadBeforeEnd(ctx context.Context) error {
 	})
 }
 
-// publicationAltered returns how the publication was altered after the record; events may be missing in the stream then. "": it was not.
-func (s *session) publicationAltered(ctx context.Context, b *checkpoint.PositionRecord) (string, error) {
+// publicationAltered returns what has happened to publication and tables after the record and may have hidden events.
+func (s *session) publicationAltered(ctx context.Context, b *checkpoint.PositionRecord) (replication.Alteration, error) {
 	published := b.PublishedFor(s.r.cfg.Deduplication.Sources)
 	if published == "" {
-		return "", nil
+		return replication.Alteration{}, nil
 	}
 	return s.stream.Altered(ctx, published)
 }

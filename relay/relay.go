@@ -47,7 +47,7 @@ type Stream interface {
 	Resolve(ctx context.Context, rel *replication.Announced) (table int, err error)
 	Tables() []replication.TableNow
 	Published() string
-	Altered(ctx context.Context, published string) (string, error)
+	Altered(ctx context.Context, published string) (replication.Alteration, error)
 	Close(last pglogrepl.LSN, now time.Time) error
 }
 

@@ -219,8 +219,8 @@ func (r *SimRecover) Identity(ctx context.Context) (replication.Identity, error)
 }
 
 // Published returns what the publication sends, which these runs do not change.
-func (r *SimRecover) Published(context.Context, string) (published, altered string, err error) {
-	return "published", "", nil
+func (r *SimRecover) Published(context.Context, string) (published string, since replication.Alteration, err error) {
+	return "published", since, nil
 }
 
 // OtherHistory reads the slot until it has the transaction of acked, as the product does.

@@ -2,8 +2,6 @@ package replication
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -30,17 +28,8 @@ type catalog struct {
 	columns     [][]Column
 	partitioned []bool // of each outbox
 	viaRoot     bool
-	// fingerprint has OID and xmin of the catalog rows of the publication and of its membership of our tables. Any ALTER
-	// PUBLICATION that concerns our tables changes it, even if it was undone since.
-	fingerprint string
 	missing     []string // configured columns that are not published
 	syncNames   string
-}
-
-// publicationHash is a short hash of the fingerprint, which has a row for each partition that is published under its own name.
-func (cat *catalog) publicationHash() string {
-	sum := sha256.Sum256([]byte(cat.fingerprint))
-	return hex.EncodeToString(sum[:8])
 }
 
 // tablesSQL finds a table and its partitions of every level. It does not use pg_partition_tree, which would wait for the lock of a
@@ -57,9 +46,8 @@ SELECT c.oid, n.nspname, c.relname, c.relkind::text,
   FROM tree t JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE NOT t.detaching
  ORDER BY (n.nspname = $1 AND c.relname = $2) DESC, c.oid`
 
-// readCatalog resolves table and publication in full, at the start of a session. It compares the partitions with those of the last catalog
-// check, and notes them.
-func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int, last *lastMembers) (*catalog, error) {
+// readCatalog resolves table and publication in full, at the start of a session. It compares them with the last catalog check.
+func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int, last *lastLook) (*catalog, error) {
 	op := "check publication " + c.Publication + c.tablesPhrase("and")
 	cat := catalog{roots: []uint32{}} // never nil, which would be NULL
 	if err := c.readTables(ctx, conn, &cat); err != nil {
@@ -78,9 +66,12 @@ func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int, las
 	if err := c.readPublished(ctx, conn, &cat); err != nil {
 		return nil, err
 	}
-	current, err := c.readGuard(ctx, conn, &cat, last, major, 0)
-	if err != nil {
+	current, err := c.readGuard(ctx, conn, &cat, last.Load(), major, 0)
+	switch {
+	case err != nil:
 		return nil, err
+	case current.change != nil:
+		return nil, c.changed(current.change)
 	}
 	if u := current.unpublished; u != nil {
 		if u.Inherits() && last.Load() == nil { // the first session of this process: a mistake of the setup
@@ -88,8 +79,8 @@ func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int, las
 		}
 		return nil, u.err(PublicationChanged)
 	}
-	last.Store(&current.members)
-	cat.fingerprint, cat.syncNames = current.fingerprint, current.syncNames
+	last.Store(&current.look)
+	cat.syncNames = current.syncNames
 	return &cat, nil
 }
 

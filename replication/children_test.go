@@ -53,7 +53,7 @@ func TestInherited(t *testing.T) {
 		}
 		_ = st.Close(0, time.Now())
 		b.openFails(PublicationChanged) // the process has had a session without the child
-		b.source.members.Store(nil)
+		b.source.last.Store(nil)
 		b.openFails(Unsuitable)
 		child := Table{Schema: "public", Name: "a child", Columns: []string{"id"}}
 		find := func(outboxes ...Table) string {
@@ -75,7 +75,7 @@ func TestInherited(t *testing.T) {
 		}
 
 		b.exec(`ALTER PUBLICATION pub ADD TABLE "a child"`)
-		b.source.firstFingerprint = ""
+		b.source.last.Store(nil)
 		b.source.cfg.Tables = append(b.source.cfg.Tables, child)
 		st = b.open()
 		if _, err := st.Check(t.Context()); err != nil {

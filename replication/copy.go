@@ -13,7 +13,7 @@ func (s *Source) OpenCopy(ctx context.Context) (_ *Stream, err error) {
 	cfg := s.cfg
 	// This name distinguishes the connection from the daemon's in pg_stat_replication.
 	cfg.application = "outboxcdc-peek-" + cfg.Slot
-	st := &Stream{cfg: &cfg, log: s.log, members: &s.members}
+	st := &Stream{cfg: &cfg, log: s.log, last: &s.last}
 	defer func() {
 		if err != nil {
 			st.abandon()

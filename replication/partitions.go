@@ -3,7 +3,6 @@ package replication
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync/atomic"
 
@@ -23,9 +22,19 @@ const (
 	unlogged  = "unlogged"  // the partition is unlogged: its rows are not in the WAL
 	foreign   = "foreign"   // the partition is a foreign table: its rows are on another server
 	detaching = "detaching" // the partition is being detached CONCURRENTLY
-	detached  = "detached"  // the partition was detached CONCURRENTLY
 	inherited = "inherited" // the table inherits from the outbox: its rows are published under its own name, or not at all
+
+	// Found by a comparison with the last catalog check.
+	detached   = "detached"   // the partition was detached CONCURRENTLY
+	untraced   = "untraced"   // the partition was detached, and nothing shows how
+	reattached = "reattached" // the partition was or may have been detached CONCURRENTLY, and is attached again
+	rewritten  = "rewritten"  // the table was written anew, and may have been unlogged
 )
+
+// wasDetached reports whether the reason is that a partition was detached.
+func wasDetached(reason string) bool {
+	return reason == detaching || reason == detached || reason == untraced
+}
 
 // unpublishedSQL finds the partitions and children of tree whose rows are not published as rows of the outbox, each with the reason. A
 // child that is an outbox itself is in tree. relhassubclass is true of every table that has children, and saves a search for each partition.
@@ -71,6 +80,15 @@ func (u *UnpublishedTable) String() string {
 	case detached:
 		return u.Name + " was detached CONCURRENTLY: the server did not publish the rows that transactions wrote into the partition during the detach " +
 			"(outboxcdc recover reads them only if it is attached again: docs/sources.md)"
+	case untraced:
+		return u.Name + " was detached, and the catalogs do not show whether CONCURRENTLY: if so, the server did not publish the rows that transactions " +
+			"wrote into the partition during the detach (outboxcdc recover reads them only if it is attached again: docs/sources.md)"
+	case reattached:
+		return u.Name + " was detached, perhaps CONCURRENTLY, and attached again: the server did not publish the rows that transactions wrote into the partition " +
+			"during such a detach"
+	case rewritten:
+		return u.Name + " was written anew by ALTER TABLE: if it was UNLOGGED for a moment, the rows of that time are not in the WAL. Nothing shows whether it was " +
+			"(docs/sources.md)"
 	}
 	return u.Name + " is unlogged: its rows are not in the WAL"
 }
@@ -98,6 +116,13 @@ func (u *UnpublishedTable) Advice() string {
 			" FINALIZE), attach the partition again, because recover reads only attached partitions, and " + advice.Recover
 	case detached:
 		return "attach the partition again, because recover reads only attached partitions, and " + advice.Recover + ". Use a plain DETACH PARTITION next time"
+	case untraced:
+		return "if it was detached without CONCURRENTLY, outboxcdc slot adopt; otherwise attach the partition again, because recover reads only attached partitions, and " +
+			advice.Recover
+	case reattached:
+		return advice.Recover
+	case rewritten:
+		return advice.Recover + "; if it was not made UNLOGGED, or no row was inserted meanwhile, outboxcdc slot adopt"
 	}
 	return "then " + advice.Recover
 }
@@ -137,56 +162,5 @@ SELECT ARRAY[u.why, quote_ident(n.nspname) || '.' || quote_ident(c.relname), coa
 	return newUnpublished(row), err
 }
 
-// members are the attached partitions that a catalog check found, each with its number of CHECK constraints. DETACH PARTITION
-// CONCURRENTLY adds a CHECK constraint with the bounds of the partition, and a plain DETACH does not (PostgreSQL, "ALTER TABLE"). So
-// the next check recognizes a detach that began and ended between two checks. The server adds no constraint if an existing one
-// implies the bounds.
-type members struct {
-	oids   []uint32
-	checks []int16
-}
-
-// detachedSQL is the part of a query that finds the members m(oid, checks) that were detached CONCURRENTLY.
-const detachedSQL = ` m(oid, checks) JOIN pg_class c ON c.oid = m.oid WHERE NOT c.relispartition AND c.relchecks > m.checks`
-
-// maxStoredMembers is the maximum number of members in the text of [Stream.Published]. If there are more, the text has none.
-const maxStoredMembers = 1000
-
-// String returns the text form that parseMembers reads: "oid/checks oid/checks …".
-func (m *members) String() string {
-	if len(m.oids) > maxStoredMembers {
-		return ""
-	}
-	var b strings.Builder
-	for i, oid := range m.oids {
-		fmt.Fprintf(&b, " %d/%d", oid, m.checks[i])
-	}
-	return strings.TrimPrefix(b.String(), " ")
-}
-
-func parseMembers(text string) *members {
-	m := members{oids: []uint32{}, checks: []int16{}} // never nil, which would be NULL
-	for word := range strings.FieldsSeq(text) {
-		var oid uint32
-		var checks int16
-		if _, err := fmt.Sscanf(word, "%d/%d", &oid, &checks); err == nil {
-			m.oids, m.checks = append(m.oids, oid), append(m.checks, checks)
-		}
-	}
-	return &m
-}
-
-// findDetached returns a member that was detached CONCURRENTLY, or nil.
-func (m *members) findDetached(ctx context.Context, conn *pgx.Conn) (*UnpublishedTable, error) {
-	var row []string
-	err := conn.QueryRow(ctx, `SELECT ARRAY['`+detached+`', quote_ident(n.nspname) || '.' || quote_ident(c.relname)]
-  FROM (SELECT c.oid FROM unnest($1::oid[], $2::int2[])`+detachedSQL+`) u
-  JOIN pg_class c ON c.oid = u.oid JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY 1 LIMIT 1`, m.oids, m.checks).Scan(&row)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil
-	}
-	return newUnpublished(row), err
-}
-
-// lastMembers are the members of the last catalog check, nil before the first.
-type lastMembers = atomic.Pointer[members]
+// lastLook is the last catalog check that passed, nil before the first.
+type lastLook = atomic.Pointer[Look]

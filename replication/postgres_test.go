@@ -232,7 +232,7 @@ func TestOpenErrors(t *testing.T) {
 	good := b.source.cfg
 	with := func(change func(*Config)) {
 		b.source.cfg = good
-		b.source.firstFingerprint = ""
+		b.source.last.Store(nil)
 		change(&b.source.cfg)
 	}
 	with(func(c *Config) { c.Slot = "other" })
@@ -272,7 +272,7 @@ func TestOpenErrors(t *testing.T) {
 	if m := st.Missing(); len(m) != 1 || m[0] != "gone" {
 		t.Fatalf("missing columns %v", m)
 	}
-	b.source.firstFingerprint = ""
+	b.source.last.Store(nil)
 	b.openFails(SlotActive)
 	if err := st.Close(st.Start(), time.Now()); err != nil {
 		t.Fatal(err)
@@ -295,7 +295,7 @@ func TestGuardSeesUndoneAlteration(t *testing.T) {
 		{"dropped", `DROP PUBLICATION pub`, `CREATE PUBLICATION pub FOR TABLE outbox WITH (publish = 'insert')`, PublicationChanged},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			b.source.firstFingerprint = ""
+			b.source.last.Store(nil)
 			st := b.open()
 			defer func() { _ = st.Close(0, time.Now()) }()
 			if _, err := st.Check(t.Context()); err != nil {

@@ -4,23 +4,23 @@ import "context"
 
 // Published returns the values that [Stream.Published] and [Stream.Altered] of before would have in a session that begins now.
 // before may be "". The slot need not exist.
-func (s *Source) Published(ctx context.Context, before string) (now, altered string, err error) {
+func (s *Source) Published(ctx context.Context, before string) (now string, since Alteration, err error) {
 	control, err := s.cfg.dialControl(ctx)
 	if err != nil {
-		return "", "", err
+		return "", since, err
 	}
 	defer closeControl(control)
-	st := Stream{cfg: &s.cfg, control: control, members: &s.members}
+	st := Stream{cfg: &s.cfg, control: control, last: &s.last}
 	if err := st.readServer(ctx); err != nil {
-		return "", "", err
+		return "", since, err
 	}
 	if err := st.readCatalog(ctx); err != nil {
-		return "", "", err
+		return "", since, err
 	}
 	if before != "" {
-		altered, err = st.Altered(ctx, before)
+		since, err = st.Altered(ctx, before)
 	}
-	return st.Published(), altered, err
+	return st.Published(), since, err
 }
 
 // CheckSlot returns an error if the slot is not one that the daemon can use, in this database of a server of this major version.

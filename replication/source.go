@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,12 +19,9 @@ type Source struct {
 	cfg Config
 	log *slog.Logger
 
-	// firstFingerprint is the fingerprint of the catalogs in the first session. An ALTER PUBLICATION between two sessions loses
-	// events as one during a session does.
-	firstFingerprint string
-	firstSystem      uint64 // system identifier in the first session; 0 before
+	firstSystem uint64 // system identifier in the first session; 0 before
 
-	members lastMembers // of all sessions
+	last lastLook // of all sessions: an ALTER PUBLICATION between two sessions loses events as one during a session does
 }
 
 // NewSource checks the name of the slot and returns a source. It opens no connection.
@@ -82,7 +78,7 @@ func (s *Source) Look(ctx context.Context) (*Slot, error) {
 
 // Open starts one session with the walsender. After an error no connection is open.
 func (s *Source) Open(ctx context.Context) (_ *Stream, err error) {
-	st := &Stream{cfg: &s.cfg, log: s.log, members: &s.members}
+	st := &Stream{cfg: &s.cfg, log: s.log, last: &s.last}
 	defer func() {
 		if err != nil {
 			st.abandon()
@@ -130,12 +126,6 @@ func (s *Source) inspect(ctx context.Context, st *Stream) error {
 	if err != nil {
 		return err
 	}
-	if s.firstFingerprint == "" {
-		s.firstFingerprint = st.cat.fingerprint
-	} else if s.firstFingerprint != st.cat.fingerprint {
-		return fail(PublicationChanged, "check publication "+s.cfg.Publication, publicationRemedy,
-			"it was altered%s since the first session of this process", s.cfg.tablesPhrase("for"))
-	}
 	if err := s.cfg.refuseUnfinished(slot); err != nil { // the slot may belong to the recovery
 		return err
 	}
@@ -174,7 +164,7 @@ func (st *Stream) readServer(ctx context.Context) (err error) {
 
 // readCatalog checks the publication, and reads the catalogs.
 func (st *Stream) readCatalog(ctx context.Context) (err error) {
-	st.cat, err = st.cfg.readCatalog(ctx, st.control, st.server.Major(), st.members)
+	st.cat, err = st.cfg.readCatalog(ctx, st.control, st.server.Major(), st.last)
 	return err
 }
 
@@ -213,7 +203,7 @@ type Stream struct {
 	server *Server
 	cat    *catalog
 
-	members  *lastMembers   // the source's
+	last     *lastLook      // the source's
 	original *Slot          // the slot of which this stream reads a temporary copy; nil: the stream reads the slot
 	conn     *pgconn.PgConn // used by the goroutine of Receive
 	tap      readTap
@@ -252,32 +242,32 @@ func (st *Stream) Tables() []TableNow {
 	return out
 }
 
-// Published returns a text for [Stream.Altered] of a later session: a hash of the publication's state at the start of this session,
-// and the partitions at the last catalog check.
-func (st *Stream) Published() string {
-	return strings.TrimSuffix(st.cat.publicationHash()+" "+st.members.Load().String(), " ")
+// Published returns a text for [Stream.Altered] of a later session: the last catalog check.
+func (st *Stream) Published() string { return st.last.Load().String() }
+
+// PublicationAltered is what Altered returns about the publication, as opposed to a table.
+const PublicationAltered = "the publication was altered or recreated (ALTER PUBLICATION, its owner, or its name): " +
+	"events committed while it did not publish the whole outbox are not in the stream"
+
+// Alteration says why the stream may lack events. The zero value: nothing is known that hid any.
+type Alteration struct {
+	Why string
+	// Detached: the events may be in a partition that is not attached, which recover does not read.
+	Detached bool
+	// Published replaces the text that was compared. With it, later sessions find the same, whatever happens to the table. "": keep it.
+	Published string
 }
 
-// PublicationAltered is what Altered returns about the publication, as opposed to partitions.
-const PublicationAltered = "the publication was altered or recreated: events committed while it did not publish the whole outbox are not in the stream"
-
-// Altered returns the reason why the stream may lack events that were committed after Published returned published, or "". The
-// reason is an alteration of the publication, even if it was undone, or a partition that was detached CONCURRENTLY.
-func (st *Stream) Altered(ctx context.Context, published string) (string, error) {
-	fingerprint, text, _ := strings.Cut(published, " ")
-	if fingerprint != st.cat.publicationHash() {
-		return PublicationAltered, nil
-	}
+// Altered returns why the stream may lack events that were committed after Published returned published.
+func (st *Stream) Altered(ctx context.Context, published string) (Alteration, error) {
+	before := ParseLook(published)
 	st.controlMu.Lock()
 	defer st.controlMu.Unlock()
-	unsent, err := parseMembers(text).findDetached(ctx, st.control)
-	if err != nil {
-		return "", classify("check the partitions", inspecting, err)
+	g, err := st.cfg.readGuard(ctx, st.control, st.cat, before, st.server.Major(), 0)
+	if err != nil || g.change == nil {
+		return Alteration{}, err
 	}
-	if unsent == nil {
-		return "", nil
-	}
-	return unsent.String(), nil
+	return before.alteration(g.change), nil
 }
 
 // Missing lists the configured columns that the publication does not publish at present. This is not an error by itself: rows

@@ -209,15 +209,18 @@ var ErrSenderGone = errors.New("our walsender has ended, or postgres.url leads t
 func (st *Stream) Check(ctx context.Context) (*Slot, error) {
 	st.controlMu.Lock()
 	defer st.controlMu.Unlock()
-	g, err := st.cfg.readGuard(ctx, st.control, st.cat, st.members, st.server.Major(), st.conn.PID())
+	g, err := st.cfg.readGuard(ctx, st.control, st.cat, st.last.Load(), st.server.Major(), st.conn.PID())
 	if err != nil {
 		return nil, err
 	}
-	verdict := st.cfg.verify(g, st.cat)
+	verdict := st.cfg.verify(g)
 	if verdict != nil && !errors.Is(verdict, ErrUndecided) {
+		if g.look.found != nil {
+			st.last.Store(st.last.Load().with(g.look.found)) // for the position record
+		}
 		return nil, verdict
 	}
-	st.members.Store(&g.members)
+	st.last.Store(&g.look)
 	slot, err := st.cfg.readSlot(ctx, st.control)
 	if err == nil {
 		err = st.cfg.refuseUnfinished(slot)

@@ -272,8 +272,8 @@ func (e *examination) alteredSince(ctx context.Context, rec *checkpoint.Position
 	if published == "" {
 		return "", nil
 	}
-	_, altered, err := e.Source.Published(ctx, published)
-	return altered, err
+	_, since, err := e.Source.Published(ctx, published)
+	return since.Why, err
 }
 
 // nextSteps lists what remains to be done, whatever the other checks have found.

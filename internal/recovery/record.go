@@ -77,10 +77,11 @@ func (v *verdict) judgeRecord(start pglogrepl.LSN, altered string) {
 // readPublished reads what the publication sends now, and returns how that differs from before; "": it does not, or before is "". Rows that
 // are committed while the publication lacks the outbox are not in the stream.
 func (v *verdict) readPublished(ctx context.Context, server Server, before string) (altered string, err error) {
-	if v.published, altered, err = server.Published(ctx, before); altered != replication.PublicationAltered {
-		v.detached = altered
+	published, since, err := server.Published(ctx, before)
+	if v.published = published; since.Detached {
+		v.detached = since.Why
 	}
-	return altered, err
+	return since.Why, err
 }
 
 // adoption is the record with which the next session starts at confirm.

@@ -39,7 +39,7 @@ type Server interface {
 	// Identity returns the server's identity and history now.
 	Identity(ctx context.Context) (replication.Identity, error)
 	// Published returns what identifies the publication and the partitions, and how they differ from before; "": they do not.
-	Published(ctx context.Context, before string) (published, altered string, err error)
+	Published(ctx context.Context, before string) (published string, since replication.Alteration, err error)
 	// OtherHistory reads the daemon's slot. It returns why a session would stop that looks for acked, of the transaction tx; nil: it would not.
 	OtherHistory(ctx context.Context, acked checkpoint.Position, tx checkpoint.TxID, start pglogrepl.LSN) (*checkpoint.HistoryError, error)
 	// Snapshot takes a snapshot of the tables. done ends it, and may be called twice.

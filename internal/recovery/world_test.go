@@ -245,8 +245,8 @@ func (w *world) Identity(context.Context) (replication.Identity, error) {
 	return w.id, w.call("Identity", func() error { return nil })
 }
 
-func (w *world) Published(context.Context, string) (published, altered string, err error) {
-	return "p", w.altered, w.call("Published", func() error { return nil })
+func (w *world) Published(context.Context, string) (published string, since replication.Alteration, err error) {
+	return "p", replication.Alteration{Why: w.altered, Detached: strings.HasSuffix(w.altered, "detached")}, w.call("Published", func() error { return nil })
 }
 
 func (w *world) OtherHistory(context.Context, checkpoint.Position, checkpoint.TxID, pglogrepl.LSN) (*checkpoint.HistoryError, error) {

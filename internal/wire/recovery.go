@@ -170,7 +170,7 @@ func (s *recoveryServer) Identity(ctx context.Context) (replication.Identity, er
 }
 
 // Published implements [recovery.Server].
-func (s *recoveryServer) Published(ctx context.Context, before string) (published, altered string, err error) {
+func (s *recoveryServer) Published(ctx context.Context, before string) (published string, since replication.Alteration, err error) {
 	return s.source.Published(ctx, before)
 }
 

@@ -58,8 +58,9 @@ const (
 	oid   = pgtype.OIDOID
 	oids  = pgtype.OIDArrayOID
 	texts = pgtype.TextArrayOID
+	int4s = pgtype.Int4ArrayOID
 	int8s = pgtype.Int8ArrayOID
-	int2s = pgtype.Int2ArrayOID
+	json  = pgtype.JSONOID
 
 	timestamptz = pgtype.TimestamptzOID
 )
@@ -102,26 +103,28 @@ var queries = []query{
 		return rows
 	}},
 	{"FROM pg_publication_tables t", []uint32{text, oids}, []uint32{oid, text, text, text, texts, oid}, (*view).publishedTables},
-	{"WITH RECURSIVE pub AS", []uint32{text, oids, oids, int4, oids, int2s}, []uint32{boolT, text, texts, boolT, boolT, int8s, texts, oids, int2s, text, text}, func(v *view) [][]any {
+	{"WITH RECURSIVE pub AS", []uint32{text, oids, oids, int4, oids, int4s, int8T, boolT}, []uint32{boolT, text, oid, texts, int8s, texts, boolT, boolT, int8s, texts, int8T, json, json, text, text}, func(v *view) [][]any {
 		p, o := &v.cat.Publication, v.cat.Outbox()
 		exists := !p.Missing && p.Name == v.text(0)
-		fingerprint := ""
+		var rows [2]string // of the publication, and of the outbox
 		if exists {
-			fingerprint = fmt.Sprintf("p%d/%d", p.OID, p.XMin)
+			rows[0] = fmt.Sprintf("p%d/%d", p.OID, p.XMin)
 			if p.RelOID != 0 {
-				fingerprint += fmt.Sprintf(",r%d/%d", p.RelOID, p.RelXMin)
+				rows[1] = fmt.Sprintf("r%d/%d", p.RelOID, p.RelXMin)
 			}
 		}
 		table := ""
 		if o.OID == v.onlyOID(2) {
 			table = o.Schema + "." + o.Name
 			if o.Unlogged {
-				fingerprint += ";u"
+				rows[1] += ";u"
 			}
 		}
-		return [][]any{{exists, fingerprint, []string{table}, p.Pending, false, []int64{}, nil, []uint32{}, []int16{}, v.cat.SyncNames, v.cat.SyncState}}
+		return [][]any{{
+			exists, rows[0] + rows[1], p.OID, rows[:], []int64{int64(p.XMin), int64(p.RelXMin)}, []string{table}, p.Pending, false, []int64{}, nil, int64(1),
+			"[]", "[]", v.cat.SyncNames, v.cat.SyncState,
+		}}
 	}},
-	{"SELECT ARRAY['detached'", []uint32{oids, int2s}, []uint32{texts}, func(*view) [][]any { return nil }},
 	{"server_version_num", nil, []uint32{int4, text, text, boolT, text, text, int8T, int8T}, func(v *view) [][]any {
 		major, _, _ := strings.Cut(v.cat.Version, ".")
 		version, _ := strconv.Atoi(major)
