@@ -13,7 +13,7 @@ import (
 	"syscall"
 )
 
-// initdb creates the data directory: UTF8, locale C, passwords required on every connection, so that a test can try a
+// initdb creates a data directory: UTF8, locale C, passwords required on every connection, so that a test can try a
 // wrong one.
 func (s *Server) initdb(ctx context.Context) error {
 	// Not in the environment or the arguments, which every user can read.

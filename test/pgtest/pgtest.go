@@ -124,7 +124,7 @@ func (s *Server) build(ctx context.Context, settings map[string]string) (err err
 	s.DataDir = filepath.Join(s.dir, "data")
 	s.LogFile = filepath.Join(s.dir, "postgres.log")
 	if _, err := os.Stat(filepath.Join(s.DataDir, "PG_VERSION")); err != nil {
-		if err := s.initdb(ctx); err != nil {
+		if err := s.create(ctx); err != nil {
 			return err
 		}
 	}

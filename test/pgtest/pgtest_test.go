@@ -68,6 +68,11 @@ func TestEveryMajor(t *testing.T) {
 			if err := s.Exec(ctx, "postgres", "SELECT pg_create_logical_replication_slot('s', 'pgoutput')"); err != nil {
 				t.Error(err)
 			}
+			const id = "SELECT system_identifier::text FROM pg_control_system()"
+			other := ownServer(t, Options{Major: major})
+			if one, two := queryText(t, ctx, url, id), queryText(t, ctx, other.SuperURL("postgres"), id); one == two {
+				t.Errorf("two servers have the system identifier %s", one)
+			}
 			pid, dir := s.Pid(), filepath.Dir(s.DataDir)
 			children := childrenOf(t, pid)
 			if len(children) == 0 && runtime.GOOS == "linux" {
