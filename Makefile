@@ -95,7 +95,9 @@ prove: bin/testrun ## every fault in full length, simulator and mutants; writes 
 	@exec bin/testrun prove $(if $(RUN),-run '$(RUN)') $(if $(AGAIN),-again) $(if $(SHORT),-short) $(if $(SEED),-seed '$(SEED)')
 
 .PHONY: golden
-golden: ## a real Debezium: record what it makes of the cases of test/golden, and take its slot over (Java, Maven; six minutes; RUN=regexp: record these only)
+golden: export OUTBOXCDC_TEST_DEBEZIUM_VERSION = $(or $(DEBEZIUM),3.7.0.Final)
+golden: export OUTBOXCDC_TEST_KAFKA_VERSION = $(or $(KAFKA),4.4.0)
+golden: ## a real Debezium: record what it makes of the cases of test/golden, and take its slot over (Java, Maven; six minutes; DEBEZIUM=3.6.1.Final KAFKA=4.3.1: other versions, RUN=regexp: record these only)
 	$(GO) run ./test/golden/record $(if $(RUN),-run '$(RUN)')
 	$(if $(RUN),,OUTBOXCDC_GOLDEN=1 CI=true $(GO) test -v -count=1 -timeout 9m -run '^(TestTakeOverFromDebezium|TestThereAndBack)$$' ./test/integration)
 

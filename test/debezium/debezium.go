@@ -3,6 +3,8 @@
 package debezium
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	_ "embed" // pom.xml
 	"fmt"
@@ -16,19 +18,35 @@ import (
 	"syscall"
 
 	"github.com/outboxcdc/outboxcdc/test/child"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 	"github.com/outboxcdc/outboxcdc/test/maven"
 )
 
-// Version is that of the connector, ConnectVersion that of Kafka Connect. pom.xml names them too.
+// VersionEnv chooses another version of Debezium than pom.xml names; [kafkatest.VersionEnv] does so for Kafka Connect.
+const VersionEnv = "OUTBOXCDC_TEST_DEBEZIUM_VERSION"
+
+// The versions that pom.xml names.
 const (
-	Version        = "3.6.1.Final"
-	ConnectVersion = "4.3.1"
+	pinned        = "3.6.1.Final"
+	pinnedConnect = "4.3.1"
+)
+
+// Version is that of the connector, ConnectVersion that of Kafka Connect.
+var (
+	Version        = cmp.Or(os.Getenv(VersionEnv), pinned)
+	ConnectVersion = cmp.Or(os.Getenv(kafkatest.VersionEnv), pinnedConnect)
 )
 
 //go:embed pom.xml
 var pom []byte
 
-var jars = maven.Jars{Name: "Debezium " + Version, POM: pom, Want: "debezium-connector-postgres-" + Version + ".jar"}
+// of returns pom.xml with the versions that are run.
+func of(pom []byte) []byte {
+	pom = bytes.ReplaceAll(pom, []byte(pinned), []byte(Version))
+	return bytes.ReplaceAll(pom, []byte(pinnedConnect), []byte(ConnectVersion))
+}
+
+var jars = maven.Jars{Name: "Debezium " + Version, POM: of(pom), Want: "debezium-connector-postgres-" + Version + ".jar"}
 
 // Converters by their classes.
 const (
