@@ -274,6 +274,9 @@ func TestHold(t *testing.T) {
 		if !b.running() {
 			b.Fatal("it has ended")
 		}
+		if st := b.relay.Status(); !strings.Contains(st.Reason, "remedy: remove the cause") {
+			b.Errorf("the state does not name the remedy: %s", st.Reason)
+		}
 		if ago := b.relay.Alive(); ago > 2*time.Second {
 			b.Errorf("its main loop last ran %s ago", ago)
 		}

@@ -115,7 +115,7 @@ func (s *session) beginDeduplication() {
 	r, p := s.r, &s.position
 	r.setNotDeduplicating("")
 	if p.predecessor == nil {
-		r.log.Info("the slot has no position record: events that an earlier session delivered and did not confirm are repeated")
+		r.log.Info("the slot has no position record, as at its first start; at a later one, events that an earlier session delivered and did not confirm are repeated")
 	}
 	s.rule.RequireRecords()
 	s.readEnds()

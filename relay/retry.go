@@ -7,11 +7,16 @@ import (
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/router"
 )
 
 // stop ends Run with an error that no retry can fix.
 func (r *Relay) stop(ctx context.Context, class Class, cause error) error {
-	r.setState(Failed, cause.Error())
+	reason := cause.Error() // of all but poison events it has the remedy
+	if poison, ok := errors.AsType[*router.Poison](cause); ok {
+		reason += "; remedy: " + poison.Remedy()
+	}
+	r.setState(Failed, reason)
 	// With class Lost, the next process may not notice what happened to the slot or the publication.
 	if r.cfg.Poison.Hold && (class == Poison || class == Lost && r.delivered()) {
 		r.hold(ctx, cause)

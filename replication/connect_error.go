@@ -19,7 +19,8 @@ type connectError struct {
 // refusedTLS ends the text of an attempt at a server without TLS.
 const refusedTLS = ": tls error: server refused TLS connection"
 
-func shortenConnectError(err error) error {
+// ConnectError returns an error of pgx or pgconn as it is shown: on one line, and without the attempts that say nothing.
+func ConnectError(err error) error {
 	whole, ok := err.(*pgconn.ConnectError) //nolint:errorlint // a wrapped one has a text of its own
 	if !ok {
 		return err

@@ -134,7 +134,7 @@ func classify(op string, ph phase, err error) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
-	out := &Error{Kind: Unavailable, Op: op, Err: shortenConnectError(err)}
+	out := &Error{Kind: Unavailable, Op: op, Err: ConnectError(err)}
 	switch {
 	case errors.Is(err, errStandby):
 		out.Remedy = standbyRemedy

@@ -55,3 +55,12 @@ type Poison struct {
 func (p *Poison) Error() string {
 	return fmt.Sprintf("poison event id=%q position=%s cause=%s: %s", p.ID, p.Position, p.Cause, p.Message)
 }
+
+// Remedy says how an operator lets the daemon continue after the event has stopped it.
+func (p *Poison) Remedy() string {
+	setting := fmt.Sprintf("poison.causes=%s", p.Cause)
+	if p.ID != "" {
+		setting = fmt.Sprintf("poison.decisions=%s", p.ID)
+	}
+	return fmt.Sprintf("remove the cause and start again, or start with --set %s=dead_letter (or =skip, which discards the event); see docs/poison.md", setting)
+}

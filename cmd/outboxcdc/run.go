@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -135,20 +134,11 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 	attrs := []any{"exit", code, "error", err}
 	var p *router.Poison
 	if errors.As(err, &p) {
-		attrs = append(attrs, "event_id", p.ID, "position", p.Position.String(), "cause", string(p.Cause), "topic", p.Topic, "remedy", poisonRemedy(p))
+		attrs = append(attrs, "event_id", p.ID, "position", p.Position.String(), "cause", string(p.Cause), "topic", p.Topic, "remedy", p.Remedy())
 	}
 	log.Error("stopped", attrs...)
 	systemd.ended(err)
 	return exit.Logged(code, err)
-}
-
-// poisonRemedy says how an operator lets the daemon continue after a poison event.
-func poisonRemedy(p *router.Poison) string {
-	setting := fmt.Sprintf("poison.causes=%s", p.Cause)
-	if p.ID != "" {
-		setting = fmt.Sprintf("poison.decisions=%s", p.ID)
-	}
-	return fmt.Sprintf("remove the cause and start again, or start with --set %s=dead_letter (or =skip, which discards the event); see docs/poison.md", setting)
 }
 
 // exitOf is the exit code of an error of the relay.

@@ -63,7 +63,7 @@ func Connect(ctx context.Context, dsn string) (*pgx.Conn, error) {
 	}
 	conn, err := pgx.ConnectConfig(ctx, cc)
 	if err != nil {
-		return nil, exit.With(exit.Unavailable, err) // names host, user and database, not the password
+		return nil, exit.With(exit.Unavailable, replication.ConnectError(err)) // names host, user and database, not the password
 	}
 	return conn, nil
 }

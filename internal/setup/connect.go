@@ -36,7 +36,7 @@ func connect(ctx context.Context, dsn string, lockTimeout time.Duration) (*pgx.C
 	cc.OnNotice = func(*pgconn.PgConn, *pgconn.Notice) {}
 	conn, err := pgx.ConnectConfig(ctx, cc)
 	if err != nil {
-		return nil, exit.With(exit.Unavailable, err) // names host, user and database, not the password
+		return nil, exit.With(exit.Unavailable, replication.ConnectError(err)) // names host, user and database, not the password
 	}
 	_, err = conn.Exec(ctx, fmt.Sprintf(
 		`SET search_path = pg_catalog; SET application_name = 'outboxcdc setup'; SET statement_timeout = 0; SET lock_timeout = '%dms'`,

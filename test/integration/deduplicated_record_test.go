@@ -170,7 +170,7 @@ func TestDeduplicatedForgedRecord(t *testing.T) {
 }
 
 // noRecord is logged when a slot has none.
-const noRecord = "the slot has no position record: events that an earlier session delivered and did not confirm are repeated"
+const noRecord = "the slot has no position record, as at its first start; at a later one, events that an earlier session delivered and did not confirm are repeated"
 
 func pad16(n uint64) string {
 	text := strconv.FormatUint(n, 16)
