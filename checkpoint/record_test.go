@@ -147,8 +147,13 @@ func TestAdoption(t *testing.T) {
 		t.Errorf("of nothing: %+v, want %+v", got, want)
 	}
 	next := got.Next(server{system: 7, timeline: 2}, 5, "r")
-	if got.PublishedFor("r") != "p" || next.Clean || next.Adopted || len(next.Producers) != 1 || next.Generation != 2 {
+	if got.PublishedFor("r") != "p" || got.PublishedFor("other") != "" || next.Clean || next.Adopted || len(next.Producers) != 1 || next.Generation != 2 {
 		t.Errorf("the session after it: %+v", next)
+	}
+	// What is compared word by word is compared whatever the settings are.
+	next.Published = "all of them"
+	if next.PublishedFor("r") != "all of them" || next.PublishedFor("other") != "of them" {
+		t.Errorf("with other settings: %q", next.PublishedFor("other"))
 	}
 }
 

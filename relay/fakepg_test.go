@@ -28,6 +28,7 @@ type postgres struct {
 	missing   []string
 	now       []replication.TableNow // the tables now; nil: the relay does not check them
 	published string
+	noted     string // Alteration.Published, if published was altered
 	idle      time.Duration
 	held      bool // the slot, by another instance
 	down      bool
@@ -681,7 +682,7 @@ func (st *stream) Tables() []replication.TableNow { return st.pg.now }
 func (st *stream) Published() string { return st.pg.published }
 func (st *stream) Altered(_ context.Context, before string) (a replication.Alteration, err error) {
 	if before != st.pg.published {
-		a.Why = "the publication was altered"
+		a.Why, a.Published = "the publication was altered", st.pg.noted
 	}
 	return a, nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -261,6 +262,36 @@ func TestFollows(t *testing.T) {
 			t.Errorf("%s: class %d", name, classify(err, false).class)
 		}
 	}
+}
+
+// TestFindingIsKept: what a catalog check has found is in the position record, so that the next start finds it whatever happens meanwhile. A
+// finding at the start is stored once, and changes nothing else.
+func TestFindingIsKept(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
+		b.start()
+		b.pg.commit("a")
+		b.sleep(3 * time.Second)
+		b.pg.edit(func() {
+			b.pg.published = "found"
+			b.pg.checkErr = func(int) error { return altered() }
+		})
+		b.pg.commit("b")
+		b.ends(Lost, time.Minute)
+		if s := p.last(); s.Published != "found" || s.Clean || s.Confirm != p.nth(len(p.saved)-2).Confirm {
+			b.Errorf("the last record: %+v", s)
+		}
+	})
+	deduplicating(t, func(b *bench, p *fakePositions) {
+		first := before(b, func(s *checkpoint.PositionRecord) { s.Published = "q" })
+		p.saved = []checkpoint.PositionRecord{first}
+		b.pg.noted = "q noted"
+		b.start()
+		b.ends(Lost, time.Minute)
+		first.Published = "q noted"
+		if got := p.last(); len(p.saved) != 2 || !reflect.DeepEqual(got, first) {
+			b.Errorf("%d records, the last one is %+v", len(p.saved), got)
+		}
+	})
 }
 
 // TestSlotWasMoved: a slot that another client has moved ends the process, and nothing is confirmed, unless the other client still has it.

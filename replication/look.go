@@ -93,6 +93,9 @@ func (l *Look) since(before *Look) *change {
 		if wasDetached(f.reason) && slices.ContainsFunc(l.Members, func(m Member) bool { return m.OID == f.oid }) {
 			return &change{reason: reattached, oid: f.oid, table: f.table}
 		}
+		if f.reason == detaching {
+			return &change{reason: detached, oid: f.oid, table: f.table}
+		}
 		return f
 	}
 	if before.altered(l) {

@@ -79,6 +79,7 @@ func TestWhatHasHappened(t *testing.T) {
 		"found before": {
 			before: func(l *Look) { l.found = &change{reason: detached, oid: 9, table: `s."a b/c"`} }, want: "detached 9",
 		},
+		"found under way":        {before: func(l *Look) { l.found = &change{reason: detaching, oid: 9} }, want: "detached 9"},
 		"found before, attached": {before: func(l *Look) { l.found = &change{reason: untraced, oid: 11} }, want: "reattached 11"},
 		"found before, still a partition": {
 			before: func(l *Look) { l.found = &change{reason: rewritten, oid: 11, table: "t"} }, want: "rewritten 11",

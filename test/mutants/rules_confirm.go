@@ -20,6 +20,8 @@ var (
 	encoded     = suite{"./replication", "^(TestStatusBytes|TestStatusRefusesZero|TestTimelineOf|TestParseCopyData)$"}
 	verified    = suite{"./replication", "^TestVerifyEachTable$"}
 	onServers   = suite{"./replication", "^TestGuardChecksEachTable$"}
+	looked      = suite{"./replication", "^(TestWhatHasHappened|TestLookText|TestTextOfAnEarlierVersion)$"}
+	moments     = suite{"./replication", "^TestHiddenForAMoment$"}
 	partitions  = suite{"./replication", "^(TestPartitionsComeAndGo|TestUnloggedPartition|TestDetachedConcurrently)$"}
 	children    = suite{"./replication", "^TestInherited$"}
 	grants      = suite{"./replication", "^TestGuard(PassesGrantsAndRowLocks|WaitsForCommits)$"}
@@ -246,18 +248,94 @@ var guardMutants = []mutant{
 		tests: []suite{leaves},
 	},
 	{
-		name: "guard-forgets-between-sessions",
-		rule: "Each session compares the catalogs with what it saw first itself.",
-		edits: []edit{{
-			"replication/source.go", "} else if s.firstFingerprint != st.cat.fingerprint {", "} else if s.firstFingerprint == \"\" {",
-		}},
+		name:  "guard-forgets-between-sessions",
+		rule:  "Each session compares the catalogs with what it saw first itself.",
+		edits: []edit{{"replication/source.go", "	st := &Stream{cfg: &s.cfg, log: s.log, last: &s.last}\n", "	st := &Stream{cfg: &s.cfg, log: s.log, last: &lastLook{}}\n"}},
 		tests: []suite{protocol},
 	},
 	{
 		name:  "guard-without-identity",
 		rule:  "A publication that exists and carries the table by name is unaltered.",
-		edits: []edit{{"replication/guard.go", "case g.fingerprint != cat.fingerprint:", "case g.fingerprint == \"\":"}},
+		edits: []edit{{"replication/guard.go", "	case g.change != nil:\n		return c.changed", "	case false:\n		return c.changed"}},
 		tests: []suite{protocol},
+	},
+	{
+		name:  "publication-is-not-compared",
+		rule:  "The row of the publication may be another one than at the last look.",
+		edits: []edit{{"replication/look.go", "	if same && l.Publication.hash()", "	if false && l.Publication.hash()"}},
+		tests: []suite{looked},
+	},
+	{
+		name:  "membership-is-not-compared",
+		rule:  "The rows that publish an outbox may be others than at the last look.",
+		edits: []edit{{"replication/look.go", "same && b.hash() != o.hash(), ", ""}},
+		tests: []suite{looked},
+	},
+	{
+		name:  "other-publication-is-complete",
+		rule:  "A publication that the settings name for the first time has published everything since the last look.",
+		edits: []edit{{"replication/look.go", ", !same && o.Youngest >= l.Horizon:", ":"}, {"replication/look.go", " && now.Publication.Youngest >= l.Horizon", " && false"}},
+		tests: []suite{looked},
+	},
+	{
+		name:  "renamed-outbox-is-another-one",
+		rule:  "An outbox is known by its name alone.",
+		edits: []edit{{"replication/look.go", "return b.OID == o.OID || b.name() == o.name() })", "return b.name() == o.name() })"}},
+		tests: []suite{looked},
+	},
+	{
+		name:  "unlogged-for-a-moment-passes",
+		rule:  "A table that is logged now was logged all the time.",
+		edits: []edit{{"replication/look.go", "m != nil && m.File != 0 && now.File != 0 && m.File != now.File:", "false:"}},
+		tests: []suite{looked},
+	},
+	{
+		name:  "new-partition-was-never-unlogged",
+		rule:  "A partition that the last look did not have was logged all the time.",
+		edits: []edit{{"replication/look.go", "case m == nil && now.Rewritten, ", "case "}},
+		tests: []suite{looked},
+	},
+	{
+		name:  "table-with-a-row-of-its-own-is-asked-about",
+		rule:  "Every table that was written anew may have been unlogged, whether the server would have refused it or not.",
+		edits: []edit{{"replication/guard.go", "r.prrelid = c.oid AND %[2]s < $7) THEN 0", "r.prrelid = c.oid AND %[2]s < $7 AND false) THEN 0"}},
+		tests: []suite{moments},
+	},
+	{
+		name:  "truncate-is-asked-about",
+		rule:  "A table with another file may have been unlogged, also if TRUNCATE or VACUUM FULL has made the file.",
+		edits: []edit{{"replication/guard.go", "WHEN c.reltoastrelid <> 0 THEN c.reltoastrelid ELSE", "WHEN false THEN c.reltoastrelid ELSE"}},
+		tests: []suite{moments},
+	},
+	{
+		name:  "detach-without-a-trace-passes",
+		rule:  "A detach that left no CHECK constraint was a plain one, also of a partition by hash.",
+		edits: []edit{{"replication/look.go", "m != nil && m.Checks == noTrace {", "false {"}, {"replication/look.go", "return m.Checks == noTrace || ", "return "}},
+		tests: []suite{looked},
+	},
+	{
+		name:  "reattached-partition-passes",
+		rule:  "A partition that is attached now was attached all the time.",
+		edits: []edit{{"replication/look.go", "m.Attached != now.Attached && m.hidesDetach", "false && m.hidesDetach"}},
+		tests: []suite{looked},
+	},
+	{
+		name:  "finding-is-forgotten",
+		rule:  "What an earlier look has found need not be found again.",
+		edits: []edit{{"replication/look.go", "if f := before.found; f != nil {", "if f := before.found; f != nil && false {"}},
+		tests: []suite{looked},
+	},
+	{
+		name:  "finding-is-not-recorded",
+		rule:  "A session that ends because of a catalog check need not record what it found.",
+		edits: []edit{{"relay/leave.go", "	s.keepFinding(ctx, cause)\n", ""}},
+		tests: []suite{{"./relay", "^TestFindingIsKept$"}},
+	},
+	{
+		name:  "finding-of-a-start-is-not-recorded",
+		rule:  "A start that ends because of the position record need not record what it found.",
+		edits: []edit{{"relay/position.go", "				s.storeFinding(loading, &found)\n", "				_ = found\n"}},
+		tests: []suite{{"./relay", "^TestFindingIsKept$"}},
 	},
 	{
 		name:  "guard-knows-one-table",
@@ -334,14 +412,8 @@ var guardMutants = []mutant{
 	{
 		name:  "short-detach-concurrently-passes",
 		rule:  "The guard does not recognize a DETACH CONCURRENTLY that began and ended between two catalog checks.",
-		edits: []edit{{"replication/partitions.go", "c.relchecks > m.checks", "false"}},
-		tests: []suite{partitions},
-	},
-	{
-		name:  "partitions-forgotten-between-sessions",
-		rule:  "A session does not compare its partitions with those of the session before.",
-		edits: []edit{{"replication/source.go", "	st := &Stream{cfg: &s.cfg, log: s.log, members: &s.members}\n", "	st := &Stream{cfg: &s.cfg, log: s.log, members: &lastMembers{}}\n"}},
-		tests: []suite{partitions},
+		edits: []edit{{"replication/look.go", "m.Checks != isOutbox && checks > m.Checks", "false"}},
+		tests: []suite{looked},
 	},
 	{
 		name:  "detach-under-way-passes",

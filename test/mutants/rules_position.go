@@ -125,8 +125,14 @@ var historyMutants = []mutant{
 	{
 		name:  "partitions-are-not-recorded",
 		rule:  "The position record does not have the partitions, so the next process does not notice one that was detached CONCURRENTLY.",
-		edits: []edit{{"replication/source.go", "	return strings.TrimSuffix(st.cat.publicationHash()+\" \"+st.members.Load().String(), \" \")\n", "	_ = strings.TrimSuffix\n	return st.cat.publicationHash()\n"}},
-		tests: []suite{{"./replication", "^TestDetachedConcurrently$"}},
+		edits: []edit{{"replication/look_text.go", "len(l.Members) > maxStoredMembers {", "len(l.Members) > 0 {"}},
+		tests: []suite{looked},
+	},
+	{
+		name:  "other-settings-are-not-compared",
+		rule:  "With other settings, nothing that the position record says about publication and tables can be compared.",
+		edits: []edit{{"checkpoint/record.go", "		return rest\n", "		return rest[:0]\n"}},
+		tests: []suite{{"./checkpoint", "^TestAdoption$"}},
 	},
 	{
 		name:  "adoption-without-publication",
