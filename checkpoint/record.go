@@ -33,7 +33,8 @@ type PositionRecord struct {
 	UpgradedFrom uint64
 	// Acked is the last event up to which Kafka has acknowledged every event. Zero: not known.
 	Acked Position
-	// AckedTx is the transaction of Acked. In the history of a restored copy another transaction may have its commit LSN.
+	// AckedTx is the transaction of Acked. In the history of a restored copy another transaction may have its commit LSN. An Acked without
+	// it is not read.
 	AckedTx TxID
 	// Settled is the last Acked that covered every event that earlier sessions may have sent. Events sent later have higher positions,
 	// even an event that is sent after newer ones because its policy has changed. Zero: not known.
@@ -161,7 +162,9 @@ func (s *PositionRecord) UnmarshalText(b []byte) error {
 		if out.Acked, err = ParsePosition(t.Acked); err != nil {
 			return fmt.Errorf("read the position record: %w", err)
 		}
-		if t.AckedTime != nil {
+		if t.AckedTime == nil { // without the transaction, nothing verifies that the server has this history
+			out.Acked = Position{}
+		} else {
 			out.AckedTx = TxID{CommitLSN: out.Acked.CommitLSN, XID: t.AckedXID, CommitTime: *t.AckedTime}
 		}
 	}

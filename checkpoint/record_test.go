@@ -58,6 +58,17 @@ func TestPositionRecordUnreadable(t *testing.T) {
 	}
 }
 
+// TestPositionRecordWithoutTransaction: an acked position counts only with its transaction, which the server has to send again.
+func TestPositionRecordWithoutTransaction(t *testing.T) {
+	for with, want := range map[string]bool{`,"acked_xid":9,"acked_commit_time":"2026-01-01T00:00:00Z"`: true, `,"acked_xid":9`: false} {
+		var rec PositionRecord
+		text := `{"version":1,"slot":"s","generation":1,"system_id":"7","timeline":1,"acked":"1:7:1:0000000000000050:2"` + with + `,"confirm":"0/1","clean":false,"at":"2026-01-01T00:00:00Z"}`
+		if err := rec.UnmarshalText([]byte(text)); err != nil || rec.Acked.IsZero() == want || rec.AckedTx.IsZero() == want {
+			t.Errorf("%s: acked %s, transaction %+v, error %v", with, rec.Acked, rec.AckedTx, err)
+		}
+	}
+}
+
 func TestPositionRecordNext(t *testing.T) {
 	s := PositionRecord{Slot: "a", Generation: 9, Clean: true, Confirm: 5}
 	for i := range int64(2 * maxProducers) {

@@ -13,6 +13,9 @@ import (
 // A round confirms a position, in up to three steps: a catalog check that begins after the position was received; in deduplicated
 // delivery, a position record that allows the position; a status update that carries the position. A step begins when the previous step
 // has ended. One timer starts rounds. Checks that keep the lease and status updates that keep the connection need no round.
+//
+// A position record also has the last event that Kafka has acknowledged, and that does not depend on the catalogs. While a check has no
+// result, or takes long, records are stored that allow nothing new.
 type Rule struct {
 	pacing  Pacing
 	tracker *Tracker
@@ -37,6 +40,8 @@ type Rule struct {
 		saving   bool          // a record is being stored
 		position pglogrepl.LSN // allowed by the last record
 		allowed  pglogrepl.LSN // allowed by a stored record
+		acked    Progress      // when the last record was written
+		at       time.Time     // of the last record that was stored while a check was running
 	}
 	status struct {
 		at             time.Time // of the last status update
@@ -130,7 +135,17 @@ func (r *Rule) Checking() bool { return r.check.running }
 func (r *Rule) LastCheck() time.Time { return r.check.began }
 
 // Save notes that a position record that allows pos is about to be stored.
-func (r *Rule) Save(pos pglogrepl.LSN) { r.record.saving, r.record.position = true, pos }
+func (r *Rule) Save(pos pglogrepl.LSN) {
+	r.record.saving, r.record.position = true, pos
+	if !r.resume.Expecting() { // meanwhile a record does not have the events acknowledged since
+		r.record.acked = r.tracker.Progress()
+	}
+}
+
+// unrecorded reports whether Kafka has acknowledged events since the last record was written.
+func (r *Rule) unrecorded() bool {
+	return r.record.required && !r.frozen && !r.resume.Expecting() && r.tracker.Progress() != r.record.acked
+}
 
 // Stored notes that Kafka has stored the last record.
 func (r *Rule) Stored() { r.record.saving, r.record.allowed = false, r.record.position }
@@ -185,11 +200,19 @@ func (r *Rule) Next(now time.Time) (a Actions) {
 		r.round.step, r.round.began = checking, now
 		a.Check = r.tracker.Acked() > r.check.passed && r.BeginCheck(now)
 	}
-	if r.round.step == checking && !r.check.running {
-		r.round.step = recording
-		if want := r.Wanted(); r.record.required && want > r.record.allowed {
-			a.Record = want
-			r.Save(want)
+	if r.round.step == checking && !r.record.saving {
+		late := now.Sub(r.round.began) >= recordInterval && now.Sub(r.record.at) >= recordInterval
+		switch want := max(r.Wanted(), r.record.allowed); {
+		case !r.check.running:
+			r.round.step = recording
+			if r.record.required && want > r.record.allowed || r.unrecorded() {
+				a.Record = want
+			}
+		case late && r.unrecorded(): // the check takes long
+			a.Record, r.record.at = want, now
+		}
+		if a.Record != 0 {
+			r.Save(a.Record)
 		}
 	}
 	if r.round.step == recording && !r.record.saving {
@@ -245,13 +268,13 @@ func (r *Rule) checkInterval() time.Duration {
 	return MaxCheckInterval
 }
 
-// mayBegin reports whether a round has a position to confirm or record, and no check or record is under way.
+// mayBegin reports whether a round has a position to confirm, or something to record, and no check or record is under way.
 func (r *Rule) mayBegin() bool {
 	if r.frozen || r.resume.Expecting() || r.round.step != idle || r.check.running || r.record.saving {
 		return false
 	}
 	acked := r.tracker.Acked()
-	return acked > r.confirmed || r.record.required && acked > r.record.allowed
+	return acked > r.confirmed || r.record.required && acked > r.record.allowed || r.unrecorded()
 }
 
 // roundDue returns when the next round may begin.

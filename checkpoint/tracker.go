@@ -30,14 +30,19 @@ type Progress struct {
 
 // Last returns the last event of the prefix that Kafka has acknowledged, and its transaction; zero if there is none.
 func (p Progress) Last(l Lineage) (Position, TxID) {
-	last, ordinal := p.Done, uint32(LastOrdinal)
-	if !p.Partial.IsZero() {
-		last, ordinal = p.Partial, p.Events-1
-	}
+	last, ordinal := p.last()
 	if last.IsZero() {
 		return Position{}, last
 	}
 	return Position{SystemID: l.System(), Timeline: l.TimelineOf(last.CommitLSN), CommitLSN: last.CommitLSN, Ordinal: ordinal}, last
+}
+
+// last returns the transaction of the last event of the prefix, and the event's ordinal.
+func (p Progress) last() (tx TxID, ordinal uint32) {
+	if p.Partial.IsZero() {
+		return p.Done, LastOrdinal
+	}
+	return p.Partial, p.Events - 1
 }
 
 // Tracker knows which events of one session Kafka has acknowledged (docs: ARCHITECTURE.md, "The confirm rule").

@@ -240,7 +240,8 @@ func (l *positionLog) window(ctx context.Context, from, until int64) (best windo
 				for _, rec := range b.Records {
 					l.bytesRead += len(rec.Key) + len(rec.Value)
 					at := b.FirstOffset + rec.OffsetDelta
-					if !b.Control && at >= from && at < until && string(rec.Key) == l.slot {
+					// A record with headers is an event: another daemon may send events to any topic.
+					if !b.Control && at >= from && at < until && string(rec.Key) == l.slot && len(rec.Headers) == 0 {
 						best.add(rec.Value)
 					}
 				}

@@ -18,6 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/router"
 )
 
 const positions = "positions"
@@ -80,6 +81,24 @@ func rawSaved(slot string, generation uint64, confirm int) *kgo.Record {
 	s := checkpoint.PositionRecord{Slot: slot, Generation: generation, SystemID: historySystem, Confirm: pglogrepl.LSN(confirm)}
 	value, _ := s.MarshalText()
 	return &kgo.Record{Key: []byte(slot), Value: value}
+}
+
+// TestForgedPositionRecord: another daemon of the same Kafka may send events to the position topic, with any key and value. An event has
+// headers, and a position record has none.
+func TestForgedPositionRecord(t *testing.T) {
+	f := newFake(t)
+	p, _ := openSession(t, newPositionCluster(t, f))
+	if err := save(t, p, checkpoint.PositionRecord{Slot: "s", Generation: 3, SystemID: historySystem, Confirm: 4}); err != nil {
+		t.Fatal(err)
+	}
+	forged, tombstone := rawSaved("s", 9, 98), &kgo.Record{Key: []byte("s")}
+	for _, rec := range []*kgo.Record{forged, tombstone} {
+		rec.Headers = []kgo.RecordHeader{{Key: router.HeaderID, Value: []byte("1")}}
+	}
+	putRaw(t, f.ListenAddrs(), forged, tombstone)
+	if s := load(t, p); s == nil || s.Confirm != 4 || s.Generation != 3 {
+		t.Errorf("loaded %+v", s)
+	}
 }
 
 func TestPositions(t *testing.T) {

@@ -12,6 +12,36 @@ var (
 // historyMutants has mutants of what deduplicated delivery skips after a crash, and of what it stores for the next start.
 var historyMutants = []mutant{
 	{
+		name:  "event-is-a-position-record",
+		rule:  "Every record of the position topic with the slot as its key is a position record.",
+		edits: []edit{{"kafka/positions.go", " && string(rec.Key) == l.slot && len(rec.Headers) == 0 {", " && string(rec.Key) == l.slot {"}},
+		tests: []suite{{"./kafka", "^TestForgedPositionRecord$"}},
+	},
+	{
+		name:  "acked-without-a-transaction",
+		rule:  "An acked position counts, whether its transaction can be verified or not.",
+		edits: []edit{{"checkpoint/record.go", "		if t.AckedTime == nil {", "		if t.AckedTime = cmp.Or(t.AckedTime, &time.Time{}); false {"}},
+		tests: []suite{positions},
+	},
+	{
+		name:  "acked-waits-for-the-catalogs",
+		rule:  "A position record is stored only to confirm more.",
+		edits: []edit{{"checkpoint/rule.go", "want > r.record.allowed || r.unrecorded() {", "want > r.record.allowed {"}, {"checkpoint/rule.go", "acked > r.record.allowed || r.unrecorded()\n", "acked > r.record.allowed\n"}},
+		tests: []suite{converses},
+	},
+	{
+		name:  "acked-waits-for-a-slow-check",
+		rule:  "No position record is stored while a catalog check is running.",
+		edits: []edit{{"checkpoint/rule.go", "		case late && r.unrecorded():", "		case false && late:"}},
+		tests: []suite{converses},
+	},
+	{
+		name:  "unchecked-position-is-allowed",
+		rule:  "A position record that is stored without a passed check allows what Kafka has acknowledged.",
+		edits: []edit{{"checkpoint/rule.go", "		switch want := max(r.Wanted(), r.record.allowed); {", "		switch want := max(r.tracker.Acked(), r.record.allowed); {"}},
+		tests: []suite{converses},
+	},
+	{
 		name:  "search-stops-at-acked",
 		rule:  "Our records are in the order of their positions, whichever session sent them.",
 		edits: []edit{{"kafka/end_read.go", "	case pos.Compare(q.Settled) <= 0:\n", "	case pos.Compare(q.Acked) <= 0:\n"}},
@@ -26,7 +56,7 @@ var historyMutants = []mutant{
 	{
 		name:  "written-before-the-ack",
 		rule:  "The position record covers received events.",
-		edits: []edit{{"checkpoint/tracker.go", "	last, ordinal := p.Done, uint32(LastOrdinal)\n	if !p.Partial.IsZero() {\n		last, ordinal = p.Partial, p.Events-1\n", "	last, ordinal := p.Done, uint32(LastOrdinal)\n	if !p.Partial.IsZero() {\n		last = p.Partial\n"}},
+		edits: []edit{{"checkpoint/tracker.go", "	return p.Partial, p.Events - 1\n", "	return p.Partial, LastOrdinal\n"}},
 		tests: []suite{deduplicates, simDeduplicated},
 	},
 	{
