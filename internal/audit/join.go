@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
 const (
@@ -21,6 +23,8 @@ type group struct {
 	records bool    // there are records
 	stray   *Record // a record that is of no row of the group, rather one of our database than another
 	places  []place
+	events  map[content]map[checkpoint.Position]bool // if there are several rows
+	more    bool                                     // there are rows that were not collected
 }
 
 // candidate is a row, and what the records with its id say about it.
@@ -104,6 +108,10 @@ func (c *Comparison) join(j *Judge) error {
 		switch kind {
 		case entryRow:
 			row := c.decodeRow(r, g.id)
+			if g.more = true; row.Skipped {
+				c.counts.Skipped++
+				return nil
+			}
 			return c.undecided(&row, j, fmt.Sprintf("more than %d rows have this id", maxRows), j.Young(&row))
 		case entryWaiting:
 			rec := c.decodeRecord(r, g.id)
@@ -153,6 +161,7 @@ func (g *group) noteWaiting(r *Record, j *Judge) {
 		switch compareEvents(here, key, r.Value == x.row.Value) {
 		case same:
 			x.waits = x.waits || !other
+			g.noteEvent(r)
 		case unsure:
 			if !other && x.is == apart {
 				x.is, x.why = unsure, doubt("an event in the slot", here, key)
@@ -162,8 +171,8 @@ func (g *group) noteWaiting(r *Record, j *Judge) {
 	})
 }
 
-// noteDead notes a dead letter. If only its key or its value is that of the row, the row may have been fixed since, or the id was used again; but
-// a row that is poison now has that dead letter. One that was shortened has neither key nor value: then it has to be of our database.
+// noteDead notes a dead letter. If only its key or its value is that of the row, the row may have been fixed since, or the id was used again. One
+// that was shortened may have neither: then it has to be of our database, and its row poison.
 func (g *group) noteDead(r *Record, j *Judge) {
 	from := j.Origin(r)
 	if from == lost || from == elsewhere {
@@ -171,13 +180,13 @@ func (g *group) noteDead(r *Record, j *Judge) {
 	}
 	for i := range g.rows {
 		x := &g.rows[i]
-		key, value := bytes.Equal(r.Key, x.row.Key), r.Cut || r.Value == x.row.Value
+		key, value := bytes.Equal(r.Key, x.row.Key), r.Value == x.row.Value
+		cut := r.Cut && from == here && len(j.Tables) < 2 && len(g.id) > 0 && bytes.HasPrefix(x.row.Key, r.Key)
 		switch {
-		case r.Cut && from == here && len(j.Tables) < 2:
+		case key && value, cut && x.row.Poison != "" && len(g.rows) == 1:
 			x.dead = true
-		case key && (value || x.row.Poison != ""), value && x.row.Poison != "" && len(j.Tables) < 2:
-			x.dead = true
-		case key || value && len(j.Tables) < 2:
+			g.noteEvent(r)
+		case key || cut || value && len(j.Tables) < 2:
 			if x.is == apart {
 				x.is, x.why = unsure, doubt("a dead letter", from, key)
 			}
@@ -212,6 +221,7 @@ func (g *group) noteRecord(r *Record, j *Judge, keep func() *Record) {
 			x.differing = x.differing || from != elsewhere && !r.Resent
 		case same:
 			x.is = same
+			g.noteEvent(r)
 			x.noteCopy(r)
 		}
 		if x.differs == nil && from != elsewhere && r.Content != x.row.Content && !r.Resent {

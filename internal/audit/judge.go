@@ -57,6 +57,7 @@ func (j *Judge) foreign(r *Record) bool {
 
 // judge says what became of the events with one id.
 func (c *Comparison) judge(g *group, j *Judge) error {
+	g.judgeTwins()
 	if err := c.reportSharedID(g, j); err != nil {
 		return err
 	}
@@ -79,7 +80,7 @@ func (c *Comparison) judge(g *group, j *Judge) error {
 // reportSharedID reports rows of one topic that have the same id.
 func (c *Comparison) reportSharedID(g *group, j *Judge) error {
 	n := map[string]int{}
-	if len(g.rows) > 1 {
+	if len(g.rows) > 1 && len(g.id) > 0 {
 		for i := range g.rows {
 			n[g.rows[i].row.Topic]++
 		}
@@ -147,6 +148,8 @@ func (c *Comparison) judgeMissing(g *group, x *candidate, j *Judge) error {
 	case row.Skipped:
 		c.counts.Skipped++
 		return nil
+	case len(g.id) == 0:
+		return c.undecided(row, j, "it has no id (NULL, or an empty text), and no dead letter has its key and value", j.Young(row))
 	case x.is == unsure:
 		if err := c.reportDiffering(x, j); err != nil {
 			return err

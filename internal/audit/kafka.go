@@ -127,7 +127,7 @@ func (r *run) topicExists(topic string) bool {
 	return slices.ContainsFunc(r.res.Spans, func(s kafka.Span) bool { return s.Topic == topic })
 }
 
-// addRecord adds a record. Records without the header id are not of an outbox.
+// addRecord adds a record. Records without the header id are not of an outbox, except for dead letters.
 func (r *run) addRecord(s *kafka.Span, rec *kafka.Record, dead bool) error {
 	t := r.topicLog(s.Topic)
 	t.noteOffset(s.Partition, rec.Offset, rec.Time)
@@ -161,14 +161,14 @@ func (r *run) addRecord(s *kafka.Span, rec *kafka.Record, dead bool) error {
 			out.Resent = true
 		}
 	}
-	if out.ID == nil || dead && out.Dead == "" {
+	if out.ID == nil && !dead || dead && out.Dead == "" { // the dead letter of an event without an id has none
 		return nil
 	}
 	if p := out.Position; p.CommitLSN == r.Count && p.SystemID == r.Lineage.SystemID {
 		r.res.Ordinals = max(r.res.Ordinals, p.Ordinal+1)
 	}
 	r.noteUse(out)
-	out.Value = r.hash(rec.Value)
+	out.Value = Hash(r.Router, rec.Value)
 	out.Content = r.content(s.Topic, rec.Key, rec.Value, func(yield func(string, []byte) bool) {
 		for i := range rec.Headers {
 			if h := &rec.Headers[i]; !yield(h.Name, h.Value) {

@@ -101,6 +101,22 @@ func TestAnIDIsNotAnEvent(t *testing.T) {
 		}
 		return r
 	}
+	records := func(n int) (all []Record) {
+		for i := range n {
+			all = append(all, record(pglogrepl.LSN(100+i), 16, "k", 7))
+		}
+		return all
+	}
+	poison := func(key string, value uint64) Row {
+		r := row("t", key, value)
+		r.Poison = "too_large"
+		return r
+	}
+	nameless := func(key string, value uint64) Row {
+		return Row{Topic: "t", Key: []byte(key), Value: value, Created: time.Unix(500, 0), Poison: "null_id"}
+	}
+	skipped := func(r Row) Row { r.Skipped = true; return r }
+	noID := func(r Record) Record { r.ID = nil; return r }
 	with := func(r Record, change func(*Record)) Record { change(&r); return r }
 	dead := func(r *Record) { r.Topic, r.Dead = "dead", "too_large" }
 	const gone = 0x900 // the server has lost what is later
@@ -138,7 +154,59 @@ func TestAnIDIsNotAnEvent(t *testing.T) {
 		{name: "the dead letter of another event", records: []Record{with(record(100, 16, "x", 8), dead)}, want: "missing 1"},
 		{name: "the dead letter of another database", records: []Record{with(record(100, 17, "k", 7), dead)}, want: "missing 1"},
 		{name: "the dead letter of a lost transaction", records: []Record{with(record(gone, 16, "k", 7), dead)}, want: "missing 1"},
-		{name: "a shortened dead letter", records: []Record{with(record(100, 16, "", 8), func(r *Record) { dead(r); r.Cut = true })}, want: "dead 1"},
+		{
+			name: "a shortened dead letter", rows: []Row{poison("k", 7)},
+			records: []Record{with(record(100, 16, "", 8), func(r *Record) { dead(r); r.Cut = true })}, want: "dead 1",
+		},
+		{name: "a shortened dead letter, and the row is no poison", records: []Record{with(record(100, 16, "", 8), func(r *Record) { dead(r); r.Cut = true })}, want: "unjudged 1: a dead letter"},
+		{
+			name: "a shortened dead letter of one of two rows", rows: []Row{poison("k", 7), poison("k", 9)},
+			records: []Record{with(record(100, 16, "k", 8), func(r *Record) { dead(r); r.Cut = true })}, want: "duplicate 1 unjudged 2: a dead letter",
+		},
+		{name: "a poison row, and another has had its id", rows: []Row{poison("k", 7)}, records: []Record{with(record(100, 16, "k", 8), dead)}, want: "unjudged 1: a dead letter"},
+		{
+			name: "the dead letter of one of two rows", rows: []Row{poison("k", 7), poison("k", 8)},
+			records: []Record{with(record(100, 16, "k", 8), dead)}, want: "dead 1 duplicate 1 unjudged 1: a dead letter",
+		},
+		{name: "twins", rows: []Row{row("t", "k", 7), row("t", "k", 7)}, records: []Record{record(100, 16, "k", 7), record(101, 16, "k", 7)}, want: "delivered 2 duplicate 1"},
+		{name: "one of two twins", rows: []Row{row("t", "k", 7), row("t", "k", 7)}, records: []Record{record(100, 16, "k", 7)}, want: "duplicate 1 unjudged 2: 2 rows have this id, key and value"},
+		{
+			name: "one of two twins, twice", rows: []Row{row("t", "k", 7), row("t", "k", 7)},
+			records: []Record{record(100, 16, "k", 7), with(record(100, 16, "k", 7), func(r *Record) { r.Origin.Epoch = 2 })}, want: "duplicate 1 unjudged 2: 2 rows",
+		},
+		{
+			name: "one of two twins, and replayed", rows: []Row{row("t", "k", 7), row("t", "k", 7)},
+			records: []Record{record(100, 16, "k", 7), with(record(0, 16, "k", 7), func(r *Record) { r.Resent = true })}, want: "duplicate 1 unjudged 2: 2 rows",
+		},
+		{
+			name: "one of two twins, and once without a position", rows: []Row{row("t", "k", 7), row("t", "k", 7)},
+			records: []Record{record(100, 16, "k", 7), record(0, 16, "k", 7)}, want: "duplicate 1 unjudged 2: 2 rows",
+		},
+		{
+			name: "one of two twins, and recovered", rows: []Row{row("t", "k", 7), row("t", "k", 7)},
+			records: []Record{record(100, 16, "k", 7), with(record(99, 16, "k", 7), func(r *Record) { r.Resent = true })}, want: "duplicate 1 unjudged 2: 2 rows",
+		},
+		{
+			name: "twins, recovered", rows: []Row{row("t", "k", 7), row("t", "k", 7)},
+			records: []Record{with(record(99, 16, "k", 7), func(r *Record) { r.Resent = true }), with(record(98, 16, "k", 7), func(r *Record) { r.Resent = true })}, want: "delivered 2 duplicate 1 resent 4",
+		},
+		{name: "twins, one waits", rows: []Row{row("t", "k", 7), row("t", "k", 7)}, records: []Record{record(100, 16, "k", 7)}, waiting: []Record{record(101, 16, "k", 7)}, want: "delivered 2 duplicate 1"},
+		{name: "one of two twins, and it waits still", rows: []Row{row("t", "k", 7), row("t", "k", 7)}, records: []Record{record(100, 16, "k", 7)}, waiting: []Record{record(100, 16, "k", 7)}, want: "duplicate 1 unjudged 2: 2 rows"},
+		{
+			name: "as many rows with one id as are compared", rows: slices.Repeat([]Row{row("t", "k", 7)}, maxRows), records: records(maxRows),
+			want: fmt.Sprintf("delivered %d duplicate 1", maxRows),
+		},
+		{
+			name: "more rows with one id", rows: slices.Repeat([]Row{row("t", "k", 7)}, maxRows+1), records: records(maxRows),
+			want: fmt.Sprintf("duplicate 1 unjudged %d: ", maxRows+1),
+		},
+		{name: "no id, and no dead letter", rows: []Row{nameless("k", 7)}, want: "unjudged 1: it has no id"},
+		{name: "no id, and its dead letter", rows: []Row{nameless("k", 7)}, records: []Record{noID(with(record(100, 16, "k", 7), dead))}, want: "dead 1"},
+		{name: "no id, and a dead letter of its key", rows: []Row{nameless("k", 7)}, records: []Record{noID(with(record(100, 16, "k", 8), dead))}, want: "unjudged 1: it has no id"},
+		{name: "no id, and a shortened dead letter", rows: []Row{nameless("k", 7)}, records: []Record{noID(with(record(100, 16, "k", 8), func(r *Record) { dead(r); r.Cut = true }))}, want: "unjudged 1: it has no id"},
+		{name: "no id, and one dead letter of two", rows: []Row{nameless("k", 7), nameless("k", 7)}, records: []Record{noID(with(record(100, 16, "k", 7), dead))}, want: "unjudged 2: it has no id"},
+		{name: "no id, and it waits", rows: []Row{nameless("k", 7)}, waiting: []Record{noID(record(100, 16, "k", 7))}, want: "waiting 1"},
+		{name: "no id, and skipped", rows: slices.Repeat([]Row{skipped(nameless("k", 7))}, maxRows+5), want: fmt.Sprintf("skipped %d", maxRows+5)},
 		{
 			name: "two rows of one topic", rows: []Row{row("t", "k", 7), row("t", "k2", 8)}, records: []Record{record(100, 16, "k", 7)},
 			want: "delivered 1 missing 1 duplicate 1",
@@ -220,6 +288,7 @@ func (x *idCase) judge(t *testing.T, gone pglogrepl.LSN) string {
 		{"delivered", n.Delivered},
 		{"waiting", n.Waiting},
 		{"dead", n.DeadLettered},
+		{"skipped", n.Skipped},
 		{"resent", n.Resent},
 		{"outside", n.Outside},
 		{"foreign", n.Foreign},
@@ -232,7 +301,7 @@ func (x *idCase) judge(t *testing.T, gone pglogrepl.LSN) string {
 			out = append(out, fmt.Sprintf("%s %d", v.name, v.n))
 		}
 	}
-	order := []string{"delivered", "waiting", "dead", "missing", "phantom", "duplicate", "outside", "foreign", "resent", "unjudged"}
+	order := []string{"delivered", "waiting", "dead", "skipped", "missing", "phantom", "duplicate", "outside", "foreign", "resent", "unjudged"}
 	slices.SortStableFunc(out, func(a, b string) int {
 		return slices.Index(order, strings.Fields(a)[0]) - slices.Index(order, strings.Fields(b)[0])
 	})

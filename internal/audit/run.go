@@ -135,12 +135,10 @@ type run struct {
 	slot     Slot
 	log      Log
 	c        *Comparison
-	seed     maphash.Seed
 	topics   map[string]bool
 	res      Result
 
-	withoutID int64          // rows whose id is NULL
-	most      map[string]int // max.message.bytes, by topic
+	most map[string]int // max.message.bytes, by topic
 
 	oldest   time.Time // of the rows that are compared
 	timeless bool      // a row has no time, or one in the future
@@ -165,7 +163,7 @@ func (a *Audit) Run(ctx context.Context, snapshot Snapshot, slot Slot, log Log, 
 			return nil, err
 		}
 	}
-	r := &run{Audit: a, snapshot: snapshot, slot: slot, log: log, c: c, seed: maphash.MakeSeed(), topics: map[string]bool{}, most: map[string]int{}, logs: map[string]*topicLog{}, partitioner: kafka.NewPartitioner()}
+	r := &run{Audit: a, snapshot: snapshot, slot: slot, log: log, c: c, topics: map[string]bool{}, most: map[string]int{}, logs: map[string]*topicLog{}, partitioner: kafka.NewPartitioner()}
 	r.res.SnapshotAt = snapshot.WALEnd()
 	for _, step := range []func(context.Context) error{r.readRows, r.readSlot, r.readKafka, r.compare} {
 		if err := step(ctx); err != nil {
@@ -202,9 +200,6 @@ func (r *run) readRows(ctx context.Context) error {
 	}
 	r.Release()
 	r.Progress("rows", n, n)
-	if r.withoutID > 0 {
-		r.Note(fmt.Sprintf("%d rows have no id (NULL), so that they cannot be compared: look for them among the dead letters", r.withoutID))
-	}
 	if r.Messages {
 		r.Note("logical messages have no row: they are not compared, and records without a row are not judged")
 	}
@@ -245,12 +240,6 @@ func (r *run) addRow(ctx context.Context, table int, row *outboxtable.Row, rec *
 			return err
 		}
 	}
-	if rec.ID == nil { // no record can be told to be this event's
-		if !out.Outside {
-			r.withoutID++
-		}
-		return nil
-	}
 	out.ID, out.Key = rec.ID, rec.Key
 	if rec.Timestamp != 0 {
 		out.Sent = time.UnixMilli(rec.Timestamp).UTC()
@@ -259,7 +248,7 @@ func (r *run) addRow(ctx context.Context, table int, row *outboxtable.Row, rec *
 	if !out.Outside {
 		r.noteTime(out.Created)
 	}
-	out.Value = r.hash(rec.Value)
+	out.Value = Hash(r.Router, rec.Value)
 	out.Content = r.content(rec.Topic, rec.Key, rec.Value, func(yield func(name string, value []byte) bool) {
 		for i := range rec.Headers {
 			if h := &rec.Headers[i]; !yield(h.Name, h.Value) {
@@ -301,7 +290,7 @@ func (r *run) since() time.Time {
 // content hashes what a record consists of, except for the header with its position.
 func (r *run) content(topic string, key, value []byte, headers func(func(string, []byte) bool)) uint64 {
 	var h maphash.Hash
-	h.SetSeed(r.seed)
+	h.SetSeed(seed)
 	hashPart(&h, []byte(topic))
 	hashPart(&h, key)
 	hashPart(&h, r.Router.Stable(value))
@@ -314,13 +303,15 @@ func (r *run) content(topic string, key, value []byte, headers func(func(string,
 	return h.Sum64()
 }
 
-// hash hashes a value, without the time of the commit, which a row does not have. A tombstone and an empty value differ.
-func (r *run) hash(value []byte) uint64 {
+// Hash hashes a value, without the time of the commit, which a row does not have. A tombstone and an empty value differ.
+func Hash(route *router.Router, value []byte) uint64 {
 	var h maphash.Hash
-	h.SetSeed(r.seed)
-	hashPart(&h, r.Router.Stable(value))
+	h.SetSeed(seed)
+	hashPart(&h, route.Stable(value))
 	return h.Sum64()
 }
+
+var seed = maphash.MakeSeed()
 
 func hashPart(h *maphash.Hash, b []byte) {
 	var size [9]byte
@@ -369,7 +360,13 @@ func (r *run) readSlot(ctx context.Context) error {
 		if n++; n%progressEvery == 0 {
 			r.Progress("waiting events", n, 0)
 		}
-		return r.c.AddWaiting(&Record{ID: rec.ID, Topic: rec.Topic, Key: rec.Key, Value: r.hash(rec.Value)})
+		waits := &Record{ID: rec.ID, Topic: rec.Topic, Key: rec.Key, Value: Hash(r.Router, rec.Value)}
+		for _, h := range rec.Headers {
+			if h.Name == router.HeaderPosition {
+				waits.Position, waits.Origin, _ = checkpoint.ParseHeader(string(h.Value)) // otherwise it has none
+			}
+		}
+		return r.c.AddWaiting(waits)
 	})
 }
 

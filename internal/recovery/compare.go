@@ -46,7 +46,7 @@ type Found struct {
 type Rowset struct {
 	Rows   int
 	Topics map[string]*Gap // by the topic that the rows are routed to
-	set    *Set
+	set    Set
 }
 
 // Gap is the rows of one topic.
@@ -56,11 +56,15 @@ type Gap struct {
 	Why         string    // of the first one, if its record is not known
 }
 
-func newRowset() Rowset { return Rowset{Topics: map[string]*Gap{}, set: NewSet()} }
+func rowEvent(row *audit.Row) Event {
+	return Event{row.Topic, string(row.ID), string(row.Key), row.Value}
+}
+
+func newRowset() Rowset { return Rowset{Topics: map[string]*Gap{}} }
 
 func (s *Rowset) add(row *audit.Row, why string) {
 	s.Rows++
-	s.set.Add(row.Topic, row.ID, row.Key)
+	s.set.Add(rowEvent(row))
 	g := s.Topics[row.Topic]
 	kept := *row
 	kept.ID, kept.Key = slices.Clone(row.ID), slices.Clone(row.Key)
@@ -109,13 +113,13 @@ func (r *Recovery) compare(ctx context.Context) (*Found, error) {
 		return r.Operator.Later(f.LaterKeys, topic, key)
 	}
 	job.Lost = func(row *audit.Row) error {
-		if !r.decided.Has(row.Topic, row.ID, row.Key) {
+		if !r.decided.Has(rowEvent(row)) {
 			f.Missing.add(row, "")
 		}
 		return nil
 	}
 	job.Undecided = func(row *audit.Row, why string) error {
-		if !r.decided.Has(row.Topic, row.ID, row.Key) {
+		if !r.decided.Has(rowEvent(row)) {
 			f.Unjudged.add(row, why)
 		}
 		return nil
@@ -145,8 +149,8 @@ func (s slotReader) Waiting(ctx context.Context, upTo pglogrepl.LSN, fn func(*ro
 }
 
 // choose returns the rows to send, which may be none. nil: the operator has said no.
-func (r *Recovery) choose(ctx context.Context, f *Found) (Sets, error) {
-	chosen := Sets{}
+func (r *Recovery) choose(ctx context.Context, f *Found) (*Set, error) {
+	chosen := &Set{}
 	if f.Missing.Rows > 0 {
 		if err := r.checkCompacted(ctx, maps.Keys(f.LaterTopics)); err != nil {
 			return nil, err
@@ -155,7 +159,7 @@ func (r *Recovery) choose(ctx context.Context, f *Found) (Sets, error) {
 		if err != nil || !ok {
 			return nil, err
 		}
-		chosen = append(chosen, f.Missing.set)
+		chosen.AddAll(&f.Missing.set)
 	}
 	if f.Unjudged.Rows == 0 {
 		return chosen, nil
@@ -169,7 +173,7 @@ func (r *Recovery) choose(ctx context.Context, f *Found) (Sets, error) {
 		if err := r.checkCompacted(ctx, maps.Keys(f.Unjudged.Topics)); err != nil {
 			return nil, err
 		}
-		chosen = append(chosen, f.Unjudged.set)
+		chosen.AddAll(&f.Unjudged.set)
 	}
 	return chosen, nil
 }
@@ -223,7 +227,7 @@ func refuseCompacted(ctx context.Context, log audit.Log, topics []string) error 
 
 // sendAll sends the chosen rows and compares again. If Kafka refuses a batch, what is missing then is sent again, its records one by one: each of
 // them is poison, or not.
-func (r *Recovery) sendAll(ctx context.Context, chosen Sets, f *Found) (*Found, error) {
+func (r *Recovery) sendAll(ctx context.Context, chosen *Set, f *Found) (*Found, error) {
 	for {
 		err := r.send(ctx, chosen, f.next)
 		refused := sender.IsRefusal(err)
@@ -244,15 +248,15 @@ func (r *Recovery) sendAll(ctx context.Context, chosen Sets, f *Found) (*Found, 
 }
 
 // wanted returns the rows that the operator has said to send.
-func (r *Recovery) wanted(f *Found) Sets {
+func (r *Recovery) wanted(f *Found) *Set {
 	if r.Unjudged == SendUnjudged {
-		return Sets{f.Missing.set, f.Unjudged.set}
+		f.Missing.set.AddAll(&f.Unjudged.set)
 	}
-	return Sets{f.Missing.set}
+	return &f.Missing.set
 }
 
 // send sends the chosen rows.
-func (r *Recovery) send(ctx context.Context, chosen Sets, next checkpoint.Position) error {
+func (r *Recovery) send(ctx context.Context, chosen *Set, next checkpoint.Position) error {
 	to := r.Open()
 	defer to.Close()
 	if !r.PositionHeader {

@@ -123,14 +123,14 @@ type Recovery struct {
 	began   time.Time
 	state   *state
 	created bool // this run has created the recovery slot
-	decided *Set // the rows that a policy has skipped in this run
+	decided Set  // the rows that a policy has skipped in this run
 	sent    Sent
 	gone    int64 // rows that were deleted before they were sent
 }
 
 // Deliver runs the recovery. It returns what was sent, also with an error.
 func (r *Recovery) Deliver(ctx context.Context) (Sent, error) {
-	r.began, r.decided = time.Now(), NewSet()
+	r.began = time.Now()
 	return r.sent, r.deliver(ctx)
 }
 

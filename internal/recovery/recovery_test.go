@@ -10,6 +10,7 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/decoder"
+	"github.com/outboxcdc/outboxcdc/internal/audit"
 	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
 	"github.com/outboxcdc/outboxcdc/kafka/sender"
 	"github.com/outboxcdc/outboxcdc/relay"
@@ -87,11 +88,13 @@ func check(t *testing.T, k *kafka, want ...string) {
 // TestRun sends what is wanted, in the order of the rows, with positions that go on from the first.
 func TestRun(t *testing.T) {
 	j := job(t, relay.StopAtPoison)
-	set := NewSet()
-	set.Add("order", []byte("b"), []byte("1"))
-	set.Add("order", []byte("c"), []byte("2"))
-	set.Add("other", []byte("d"), []byte("1"))
-	set.Add("other", []byte("a"), []byte("1")) // the same id elsewhere
+	var set Set
+	value := audit.Hash(j.Router, []byte("{}"))
+	set.Add(Event{"order", "b", "1", value})
+	set.Add(Event{"order", "c", "2", value})
+	set.Add(Event{"other", "d", "1", value})
+	set.Add(Event{"other", "a", "1", value}) // the same id elsewhere
+	set.Add(Event{"order", "a", "1", 7})     // and with another value
 	j.Wants = set.Has
 	j.Position = checkpoint.Position{SystemID: 1, Timeline: 2, CommitLSN: 0x30, Ordinal: 7}
 	k := &kafka{}

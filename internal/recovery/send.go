@@ -31,8 +31,8 @@ type Job struct {
 	Router *router.Router
 	Poison *relay.PoisonPolicies
 	Tables []Table
-	// Wants reports whether the event with that topic, id and key is sent; nil: all are.
-	Wants func(topic string, id, key []byte) bool
+	// Wants reports whether an event is sent; nil: all are.
+	Wants func(Event) bool
 	// Mark is a header that says which run has sent the record.
 	Mark router.Header
 	// Position is that of the first record. Its ordinal grows with each record. Zero: records have no position.
@@ -49,7 +49,7 @@ type Job struct {
 	// Poisoned is called for each row of which no record can be made, or that Kafka does not take, and that no policy sends elsewhere.
 	Poisoned func(*router.Poison) error
 	// SkippedRow is called for each row that the policy skips; nil: it is not.
-	SkippedRow func(topic string, id, key []byte)
+	SkippedRow func(Event)
 }
 
 // Table is a table, by its number in the router.
@@ -108,7 +108,7 @@ func (r *sending) row(ctx context.Context, row *outboxtable.Row) error {
 	if isPoison {
 		topic = poison.Topic
 	}
-	if r.Wants != nil && !r.Wants(topic, rec.ID, rec.Key) {
+	if r.Wants != nil && !r.Wants(eventOf(topic, rec, r.Router)) {
 		return nil
 	}
 	if r.next.IsZero() {
@@ -144,7 +144,7 @@ func (r *sending) poisoned(ctx context.Context, p *router.Poison) error {
 	case relay.SkipPoison:
 		r.sent.Skipped++
 		if r.SkippedRow != nil {
-			r.SkippedRow(p.Topic, r.rec.ID, r.rec.Key)
+			r.SkippedRow(eventOf(p.Topic, &r.rec, r.Router))
 		}
 		return nil
 	case relay.DeadLetter:

@@ -12,6 +12,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
 	"github.com/outboxcdc/outboxcdc/kafka/sender"
+	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
@@ -34,6 +35,8 @@ func TestSteps(t *testing.T) {
 		moved(w)
 		w.put("5", "k5", "other", "")
 	}
+	nameless := func(w *world) { moved(w); w.rows[5].id, w.rows[5].text = "", "{}" }
+	stop := func(r *Recovery) { r.Poison.Policy = relay.StopAtPoison }
 	compacted := func(w *world) {
 		doubtful(w)
 		of := w.settings["order"]
@@ -121,6 +124,14 @@ func TestSteps(t *testing.T) {
 		{name: "doubt, leave", given: func(w *world) { doubtful(w); w.yes = []string{"leave the 1 row"} }, sent: "4 6 7", starts: true, saved: 1, created: 1},
 		{name: "doubt, send was said", given: doubtful, options: func(r *Recovery) { r.Unjudged = SendUnjudged }, sent: "4 5 6 7", starts: true, saved: 1, created: 1},
 		{name: "doubt, leave was said", given: doubtful, options: func(r *Recovery) { r.Unjudged = LeaveUnjudged }, sent: "4 6 7", starts: true, saved: 1, created: 1},
+		{name: "a row with the id and the key of one that was delivered", given: func(w *world) {
+			moved(w)
+			w.rows[5].id, w.rows[5].key, w.rows[5].text = "4", "k4", "other"
+			w.deliver(4, 5)
+		}, options: func(r *Recovery) { r.Unjudged = SendUnjudged }, sent: "4 6 7", starts: true, saved: 1, created: 1},
+		{name: "a row without an id", given: nameless, options: stop, err: "--unjudged=send", asked: "leave the 1 row for good", sent: "4 6 7", held: true, created: 1},
+		{name: "a row without an id, left", given: nameless, options: func(r *Recovery) { stop(r); r.Unjudged = LeaveUnjudged }, sent: "4 6 7", starts: true, saved: 1, created: 1},
+		{name: "a row without an id, and the policy skips it", given: nameless, sent: "4 6 7", starts: true, saved: 1, created: 1},
 		{
 			name: "only doubt, no answer", given: func(w *world) {
 				w.deliver(4, 5)
@@ -270,7 +281,7 @@ func TestPositionsOfRecords(t *testing.T) {
 		"no record, so no epoch":        {once: true, how: losses["the slot was moved"], before: "2:7:16:slot:0:1:000000000000017f:"},
 		"some rows, and no new session": {how: losses["the slot was moved"], options: func(r *Recovery) { r.Rows.Where = "5" }, before: "2:7:16:slot:4:1:000000000000017f:"},
 		"the daemon starts as it is": {how: func(w *world) {
-			w.rows = append([]event{{"old", "old", 0x50, time.Now()}}, w.rows...)
+			w.rows = append([]event{{id: "old", key: "old", commit: 0x50, created: time.Now()}}, w.rows...)
 		}, before: "2:7:16:slot:3:1:000000000000013f:"},
 		"beside the daemon": {how: func(w *world) { losses["the slot was moved"](w) }, options: func(r *Recovery) { r.Beside = true }, before: "2:7:16:slot:3:1:000000000000017f:"},
 	} {

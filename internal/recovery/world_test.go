@@ -65,6 +65,7 @@ type event struct {
 	id, key string
 	commit  pglogrepl.LSN
 	created time.Time
+	text    string // instead of that of the id
 }
 
 func newWorld(t *testing.T) *world {
@@ -78,7 +79,7 @@ func newWorld(t *testing.T) *world {
 func (w *world) commit(n int) {
 	for range n {
 		id := fmt.Sprint(len(w.rows))
-		w.rows = append(w.rows, event{id, "k" + id, w.end, time.Now()})
+		w.rows = append(w.rows, event{id: id, key: "k" + id, commit: w.end, created: time.Now()})
 		w.end += 0x10
 	}
 }
@@ -99,7 +100,7 @@ func (w *world) put(id, key, value, position string) {
 	w.log = append(w.log, rec)
 }
 
-func (e event) value() string { return `{"n":` + e.id + `}` }
+func (e event) value() string { return cmp.Or(e.text, `{"n":`+e.id+`}`) }
 
 func slotAt(at pglogrepl.LSN) *replication.Slot {
 	return &replication.Slot{Plugin: "pgoutput", WALStatus: "reserved", ConfirmedFlush: at}

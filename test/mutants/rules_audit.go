@@ -10,7 +10,7 @@ var (
 	deleted    = suite{"./internal/audit", "^(TestDeletedByPartition|TestDeletedOfMovedRows|TestRetention|TestOldDeadLetter|TestGaps|TestUntimed)$"}
 	histories  = suite{"./internal/audit", "^TestRandomHistories$"}
 	reads      = suite{"./internal/audit", "^(TestKafkaIsReadFromTheOldestRow|TestRefusedByKafka|TestCommitTimeIsNotCompared)$"}
-	recovers   = suite{"./internal/recovery", "^(TestRun|TestPoison|TestFailure|TestSet|TestWithoutPosition)$"}
+	recovers   = suite{"./internal/recovery", "^(TestRun|TestPoison|TestFailure|TestSet|TestSetKnowsEvents|TestWithoutPosition)$"}
 )
 
 // auditMutants has mutants of what counts as missing, and of what recover sends.
@@ -177,7 +177,7 @@ var auditMutants = []mutant{
 	{
 		name:  "audit-compares-times-of-commits",
 		rule:  "The value of a record is the same whenever its row was committed.",
-		edits: []edit{{"internal/audit/run.go", "	h.SetSeed(r.seed)\n	hashPart(&h, r.Router.Stable(value))\n", "	h.SetSeed(r.seed)\n	hashPart(&h, value)\n"}},
+		edits: []edit{{"internal/audit/run.go", "	hashPart(&h, route.Stable(value))\n", "	hashPart(&h, value)\n"}},
 		tests: []suite{reads},
 	},
 	{
@@ -255,7 +255,55 @@ var auditMutants = []mutant{
 	{
 		name:  "audit-takes-any-dead-letter",
 		rule:  "A dead letter that has the id of a row is the row's.",
-		edits: []edit{{"internal/audit/join.go", "case key && (value || x.row.Poison != \"\"), value", "case true, value"}},
+		edits: []edit{{"internal/audit/join.go", "case key && value, cut", "case true, cut"}},
+		tests: []suite{events},
+	},
+	{
+		name:  "audit-takes-any-dead-letter-of-a-key",
+		rule:  "A row that is poison now has the dead letter with its id and key.",
+		edits: []edit{{"internal/audit/join.go", "case key && value, cut", "case key && (value || x.row.Poison != \"\"), cut"}},
+		tests: []suite{events},
+	},
+	{
+		name:  "audit-takes-a-shortened-dead-letter-for-all",
+		rule:  "A dead letter that was shortened is that of each row with its id.",
+		edits: []edit{{"internal/audit/join.go", "x.row.Poison != \"\" && len(g.rows) == 1:", "x.row.Poison != \"\":"}},
+		tests: []suite{events},
+	},
+	{
+		name:  "audit-takes-one-record-for-two-rows",
+		rule:  "A record is that of each row with its id, key and value.",
+		edits: []edit{{"internal/audit/judge.go", "	g.judgeTwins()\n", ""}},
+		tests: []suite{events},
+	},
+	{
+		name:  "audit-counts-records-as-events",
+		rule:  "Each record is that of an event of its own.",
+		edits: []edit{{"internal/audit/twins.go", "r.Position.IsZero() {", "false {"}},
+		tests: []suite{events},
+	},
+	{
+		name:  "audit-counts-recovered-records-twice",
+		rule:  "A record that a person has sent is of another event than those of the stream.",
+		edits: []edit{{"internal/audit/twins.go", "max(events, len(g.events[of]), 1)", "max(events+len(g.events[of]), 1)"}},
+		tests: []suite{events},
+	},
+	{
+		name:  "audit-forgets-rows-without-an-id",
+		rule:  "A row without an id is no event.",
+		edits: []edit{{"internal/audit/judge.go", "		return c.undecided(row, j, \"it has no id", "		return nil\n		return c.undecided(row, j, \"it has no id"}},
+		tests: []suite{events, steps},
+	},
+	{
+		name:  "audit-takes-any-dead-letter-without-an-id",
+		rule:  "Rows without an id are one event.",
+		edits: []edit{{"internal/audit/join.go", "len(j.Tables) < 2 && len(g.id) > 0 && bytes", "len(j.Tables) < 2 && bytes"}},
+		tests: []suite{events},
+	},
+	{
+		name:  "audit-forgets-more-rows-than-it-compares",
+		rule:  "There are no more rows with one id than are compared.",
+		edits: []edit{{"internal/audit/twins.go", " && !g.more {", " {"}},
 		tests: []suite{events},
 	},
 	{
@@ -303,8 +351,14 @@ var auditMutants = []mutant{
 	{
 		name:  "recover-takes-equal-hashes-only",
 		rule:  "An id that was added before the set was sorted need not be found.",
-		edits: []edit{{"internal/recovery/set.go", "	s.hashes, s.sorted = append(s.hashes, s.hash(topic, id, key)), false\n", "	s.hashes = append(s.hashes, s.hash(topic, id, key))\n"}},
+		edits: []edit{{"internal/recovery/set.go", "maphash.Comparable(seed, e)), false }", "maphash.Comparable(seed, e)), s.sorted }"}},
 		tests: []suite{recovers},
+	},
+	{
+		name:  "recover-takes-any-value",
+		rule:  "Rows with one id and key are one event.",
+		edits: []edit{{"internal/recovery/set.go", "string(rec.Key), audit.Hash(r, rec.Value)}", "string(rec.Key), 0 * audit.Hash(r, rec.Value)}"}, {"internal/recovery/compare.go", "string(row.Key), row.Value}", "string(row.Key), 0}"}},
+		tests: []suite{steps},
 	},
 	{
 		name:  "recover-uses-a-position-twice",
