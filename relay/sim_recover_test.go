@@ -154,7 +154,10 @@ func (r *SimRecover) RestoreSlot(ctx context.Context, lost bool) error {
 }
 
 // SetFailover is for servers with standbys.
-func (r *SimRecover) SetFailover(context.Context) error { return nil }
+func (r *SimRecover) SetFailover(context.Context, bool) error { return nil }
+
+// FreeSlots returns that there is room.
+func (r *SimRecover) FreeSlots(context.Context) (most, free int, err error) { return 10, 8, nil }
 
 // DropRecoverySlot drops the recovery slot.
 func (r *SimRecover) DropRecoverySlot(ctx context.Context) error {

@@ -30,8 +30,10 @@ type Server interface {
 	CreateRecoverySlot(ctx context.Context, copied bool) error
 	// RestoreSlot creates the daemon's slot as a copy of the recovery slot. If lost is true, it drops the daemon's slot first.
 	RestoreSlot(ctx context.Context, lost bool) error
-	// SetFailover has standbys copy the daemon's slot. The copy of a slot does not have that property.
-	SetFailover(ctx context.Context) error
+	// FreeSlots returns how many replication slots the server may have, and how many of them are free.
+	FreeSlots(ctx context.Context) (most, free int, err error)
+	// SetFailover has standbys copy the daemon's slot, or the recovery slot. The copy of a slot does not have that property.
+	SetFailover(ctx context.Context, recovery bool) error
 	// DropRecoverySlot drops the recovery slot.
 	DropRecoverySlot(ctx context.Context) error
 	// AwaitVisible returns when every transaction that was open at the call has ended.
@@ -131,7 +133,8 @@ type Recovery struct {
 // Deliver runs the recovery. It returns what was sent, also with an error.
 func (r *Recovery) Deliver(ctx context.Context) (Sent, error) {
 	r.began = time.Now()
-	return r.sent, r.deliver(ctx)
+	err := r.deliver(ctx)
+	return r.sent, err
 }
 
 func (r *Recovery) deliver(ctx context.Context) (err error) {
@@ -143,6 +146,9 @@ func (r *Recovery) deliver(ctx context.Context) (err error) {
 	defer func() {
 		if err != nil && r.sent.Records == 0 {
 			err = errors.Join(err, r.undo(ctx))
+		}
+		if err != nil {
+			r.noteSign()
 		}
 	}()
 	if err := r.hold(ctx); err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/internal/advice"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
+	"github.com/outboxcdc/outboxcdc/internal/human"
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
@@ -106,6 +107,9 @@ func (r *Recovery) hold(ctx context.Context) (err error) {
 		}
 		return nil
 	}
+	if err := r.checkRoom(ctx); err != nil {
+		return err
+	}
 	if !r.beside() {
 		if err := r.createRecoverySlot(ctx); err != nil {
 			return err
@@ -126,8 +130,33 @@ func (r *Recovery) hold(ctx context.Context) (err error) {
 			"end PID %d of the server, or wait, then run the command again", s.base().Name, s.base().ActivePID))
 	case s.usable() && s.daemon.Active: // a daemon that began before the recovery slot existed
 		err = exit.With(exit.Fault, ActiveError(r.Slot, s.daemon))
+	case s.usable() && s.daemon.Failover && !s.recovery.Failover: // after a failover, too, no daemon starts
+		err = r.Server.SetFailover(ctx, true)
+		s.recovery.Failover = err == nil
 	}
 	return err
+}
+
+// checkRoom returns an error if the server has no room for the slots of this run: the recovery slot, and a copy of a slot, which is read, or the
+// daemon's. Nothing was changed yet.
+func (r *Recovery) checkRoom(ctx context.Context) error {
+	needed := 1
+	if !r.beside() && r.state.recovery == nil {
+		needed++
+	}
+	most, free, err := r.Server.FreeSlots(ctx)
+	if err == nil && free < needed {
+		err = exit.With(exit.Fault, fmt.Errorf("nothing was changed: this needs %s for a time, and %d of %d are free (max_replication_slots): drop a slot that nobody needs "+
+			"(pg_replication_slots), or raise max_replication_slots and restart the server, then run the command again", human.Count(needed, "replication slot", "replication slots"), free, most))
+	}
+	return err
+}
+
+// noteSign says that a failover takes away the sign that this run has not finished, if it does.
+func (r *Recovery) noteSign() {
+	if s := r.state; s.recovery != nil && !s.recovery.Failover && !r.DryRun && !r.beside() {
+		r.Operator.Say("slot %s keeps the daemon away until a run has finished. Standbys do not copy it: after a failover, run this command before the daemon starts", r.RecoverySlot)
+	}
 }
 
 func (r *Recovery) createRecoverySlot(ctx context.Context) error {
@@ -178,6 +207,7 @@ func (r *Recovery) undo(ctx context.Context) error {
 	if err := r.Server.DropRecoverySlot(ctx); err != nil {
 		return fmt.Errorf("drop slot %s again: %w", r.RecoverySlot, err)
 	}
+	r.state.recovery = nil
 	r.Operator.Say("slot %s dropped again", r.RecoverySlot)
 	return nil
 }
@@ -205,10 +235,11 @@ func (r *Recovery) finish(ctx context.Context) error {
 		}
 		r.Operator.Say("position record written: the daemon continues at %s", record.Confirm)
 	}
+	at := s.base().ConfirmedFlush
 	if err := release(ctx, r.Server, s); err != nil {
 		return err
 	}
-	r.Operator.Say("slot %s is at %s\nstart the daemon: outboxcdc run", r.Slot, s.base().ConfirmedFlush)
+	r.Operator.Say("slot %s is at %s\nstart the daemon: outboxcdc run", r.Slot, at)
 	return nil
 }
 
@@ -260,11 +291,15 @@ func release(ctx context.Context, server Server, s *state) error {
 	}
 	// The recovery slot has the property that the daemon's slot is to have. A run that was killed may have created that one without it.
 	if s.recovery.Failover && !(s.usable() && s.daemon.Failover) {
-		if err := server.SetFailover(ctx); err != nil {
+		if err := server.SetFailover(ctx, false); err != nil {
 			return err
 		}
 	}
-	return server.DropRecoverySlot(ctx)
+	err := server.DropRecoverySlot(ctx)
+	if err == nil {
+		s.recovery = nil
+	}
+	return err
 }
 
 // stillThere returns an error if the slot was moved, or is in use, since it was read: then what was compared does not hold.

@@ -111,6 +111,9 @@ func TestSteps(t *testing.T) {
 		{name: "the recovery slot is dropped meanwhile", given: func(w *world) {
 			in(w, "Slots", 2, func() { w.recovery = nil })
 		}, err: "was created and is gone again", created: 1, starts: true},
+		{name: "no room for two slots", given: func(w *world) { w.daemon = lostSlot(); w.slotsInUse = 9 }, err: "1 of 10 are free (max_replication_slots)"},
+		{name: "no room for a copy", given: func(w *world) { w.daemon, w.recovery = nil, lostSlot(); w.slotsInUse = 10 }, err: "needs 1 replication slot", held: true},
+		{name: "room for a copy", given: func(w *world) { moved(w); w.recovery = slotAt(w.daemon.ConfirmedFlush); w.slotsInUse = 9 }, sent: "4 5 6 7", starts: true, saved: 1},
 		// beside
 		{name: "beside a daemon", given: func(w *world) {
 			w.daemon.Active, w.daemon.ConfirmedFlush = true, w.end
@@ -119,7 +122,8 @@ func TestSteps(t *testing.T) {
 		{name: "beside, and there is no slot", given: gone, options: func(r *Recovery) { r.Beside = true }, sent: "4 5 6 7 8 9", starts: true, saved: 1, created: 1},
 		// choose
 		{name: "no", given: func(w *world) { moved(w); w.no["send"] = true }, err: "4 rows are missing", created: 1, said: "dropped again"},
-		{name: "doubt, no answer", given: doubtful, err: "--unjudged=send", asked: "leave the 1 row for good", sent: "4 6 7", held: true, created: 1},
+		{name: "doubt, no answer", given: doubtful, err: "--unjudged=send", asked: "leave the 1 row for good", sent: "4 6 7", held: true, created: 1, said: "Standbys do not copy it"},
+		{name: "doubt, and standbys copy the slot", given: func(w *world) { doubtful(w); w.daemon.Failover = true }, err: "--unjudged=send", sent: "4 6 7", held: true, created: 1},
 		{name: "doubt, send", given: func(w *world) { doubtful(w); w.yes = []string{"send the 1 row"} }, sent: "4 5 6 7", starts: true, saved: 1, created: 1},
 		{name: "doubt, leave", given: func(w *world) { doubtful(w); w.yes = []string{"leave the 1 row"} }, sent: "4 6 7", starts: true, saved: 1, created: 1},
 		{name: "doubt, send was said", given: doubtful, options: func(r *Recovery) { r.Unjudged = SendUnjudged }, sent: "4 5 6 7", starts: true, saved: 1, created: 1},
@@ -220,6 +224,9 @@ func TestSteps(t *testing.T) {
 			}
 			contains := func(all []string, part string) bool {
 				return part == "" || slices.ContainsFunc(all, func(s string) bool { return strings.Contains(s, part) })
+			}
+			if copied := w.recovery != nil && w.daemon != nil && w.daemon.Failover; copied && (!w.recovery.Failover || contains(w.said, "Standbys do not copy it")) {
+				t.Errorf("standbys copy the slot, and not the sign that the run has not finished; said %q", w.said)
 			}
 			if !contains(w.asked, c.asked) || !contains(w.said, c.said) {
 				t.Errorf("asked %q, said %q; want %q, %q", w.asked, w.said, c.asked, c.said)

@@ -29,6 +29,7 @@ const (
 
 // world is both servers and the operator, in memory. Each call of the steps goes through call, which can fail.
 type world struct {
+	slotsInUse   int
 	copied       bool   // standbys are to copy the daemon's slot
 	recoveryName string // of the recovery slot that exists; "": that of a recover
 	t            *testing.T
@@ -221,9 +222,17 @@ func (w *world) RestoreSlot(_ context.Context, lost bool) error {
 	})
 }
 
-func (w *world) SetFailover(context.Context) error {
+func (w *world) FreeSlots(context.Context) (most, free int, err error) {
+	return 10, 10 - w.slotsInUse, w.call("FreeSlots", func() error { return nil })
+}
+
+func (w *world) SetFailover(_ context.Context, recovery bool) error {
 	return w.call("SetFailover", func() error {
-		w.daemon.Failover = true
+		if recovery {
+			w.recovery.Failover = true
+		} else {
+			w.daemon.Failover = true
+		}
 		return nil
 	})
 }

@@ -76,8 +76,23 @@ func (s *recoveryServer) RestoreSlot(ctx context.Context, lost bool) error {
 	return s.exec(ctx, "create slot "+name, "SELECT pg_copy_logical_replication_slot($1, $2)", s.recovery, name)
 }
 
+// FreeSlots implements [recovery.Server].
+func (s *recoveryServer) FreeSlots(ctx context.Context) (most, free int, err error) {
+	err = s.control.QueryRow(ctx, "SELECT m, m - (SELECT count(*) FROM pg_replication_slots)::int FROM CAST(current_setting('max_replication_slots') AS int) m").Scan(&most, &free)
+	return most, free, err
+}
+
 // SetFailover implements [recovery.Server].
-func (s *recoveryServer) SetFailover(ctx context.Context) error { return s.source.SetFailover(ctx) }
+func (s *recoveryServer) SetFailover(ctx context.Context, recovery bool) error {
+	if !recovery {
+		return s.source.SetFailover(ctx)
+	}
+	source, err := sourceOf(s.cfg, s.recovery)
+	if err != nil {
+		return err
+	}
+	return source.SetFailover(ctx)
+}
 
 // DropRecoverySlot implements [recovery.Server].
 func (s *recoveryServer) DropRecoverySlot(ctx context.Context) error {

@@ -43,7 +43,12 @@ func deduplicatedFailover(t *testing.T, major string) {
 	write(50)
 	o.awaitArrived(patience)
 	r.kill9()
+	o.leaveRecovery(env, standby)
 	o.failOver(standby)
+	if out, _, code := o.runBinary(env, "run"); code != 79 {
+		t.Errorf("a recovery has not finished, and a daemon on the new primary ends with %d:\n%s", code, out)
+	}
+	o.recover(env, 0)
 	write(20)
 	r = o.startStreaming(env...)
 	o.awaitHealed()
@@ -236,6 +241,26 @@ func (o *outbox) newStandby() *pgtest.Server {
 		}
 	})
 	return s
+}
+
+// leaveRecovery kills a recovery, and waits until the standby has the slot that says so.
+func (o *outbox) leaveRecovery(env []string, standby *pgtest.Server) {
+	o.t.Helper()
+	c := o.startCommand(append(slices.Clone(env), "OUTBOXCDC_TUNING_FENCE_WAIT=5m"), "recover", "--yes")
+	s := session{url: standby.SuperURL("postgres")}
+	defer s.close()
+	await(o.t, patience, "the standby to have the recovery slot", func() error {
+		var created, synced bool
+		must(o.t, o.admin.scan("SELECT coalesce(bool_or(failover), false) FROM pg_replication_slots WHERE slot_name = '"+o.name+"_recovery'", &created))
+		if created {
+			_ = c.cmd.Process.Kill()
+		}
+		o.exec("SELECT pg_log_standby_snapshot()")
+		err := standby.Exec(context.Background(), "postgres", "SELECT pg_sync_replication_slots()")
+		return errors.Join(err, s.scan("SELECT coalesce(bool_or(synced AND NOT temporary), false) FROM pg_replication_slots WHERE slot_name = '"+o.name+"_recovery'", &synced),
+			waitFor(created && synced))
+	})
+	<-c.ended
 }
 
 // syncSlot makes the standby copy the slot, for which the primary's slot has to move.

@@ -216,6 +216,18 @@ var recoveryMutants = []mutant{
 		tests: []suite{steps},
 	},
 	{
+		name:  "recovery-hides-from-standbys",
+		rule:  "A failover ends a recovery.",
+		edits: []edit{{recoverySlots, "	case s.usable() && s.daemon.Failover && !s.recovery.Failover: //", "	case false: //"}},
+		tests: []suite{steps},
+	},
+	{
+		name:  "recovery-needs-no-room",
+		rule:  "The server has room for the slots of a run.",
+		edits: []edit{{recoverySlots, "	if err == nil && free < needed {\n", "	if err == nil && free < 0 {\n"}},
+		tests: []suite{steps},
+	},
+	{
 		name:  "recovery-forgets-failover",
 		rule:  "The copy of a slot has all its properties.",
 		edits: []edit{{recoverySlots, "	if s.recovery.Failover && !(", "	if !s.recovery.Failover && !("}},
