@@ -188,6 +188,21 @@ func TestPacedDialer(t *testing.T) {
 	}
 }
 
+// awaitBytes returns when the connection has bytes to read, which it leaves there.
+func awaitBytes(t *testing.T, conn net.Conn) {
+	t.Helper()
+	raw, err := conn.(*net.TCPConn).SyscallConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 0; n <= 0; time.Sleep(20 * time.Microsecond) {
+		// Not raw.Read: it waits for as many bytes as the low watermark.
+		if err := raw.Control(func(fd uintptr) { n, _, _ = syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // During a backlog the low watermark is quietBytes from the first full read on, not only during pauses. It is reset when no bytes are
 // available and a read waits.
 func TestPacedLowWatermarkDuringBacklog(t *testing.T) {
@@ -208,14 +223,14 @@ func TestPacedLowWatermarkDuringBacklog(t *testing.T) {
 			_, _ = server.Write(make([]byte, 1024))
 		}
 	}()
-	p := make([]byte, 64<<10)
+	p := make([]byte, maxRead) // nothing is left in a buffer
 	for got := 0; got < total; {
+		awaitBytes(t, client) // it is a backlog: no read waits
 		n, err := c.Read(p)
 		if err != nil {
 			t.Fatal(err)
 		}
 		got += n
-		time.Sleep(100 * time.Microsecond) // so that the server is faster
 	}
 	if len(marks) > 3 || len(marks) == 0 {
 		t.Errorf("the low watermark was changed during the backlog: %v", marks)

@@ -40,7 +40,7 @@ func TestOneTransactionOfAMillionRows(t *testing.T) {
 	written := time.Now()
 	t.Logf("written in %v", written.Sub(begin).Round(time.Millisecond))
 
-	r := o.start("GOMEMLIMIT=off")
+	r := o.start("GOMEMLIMIT=off", steady)
 	how := "its peak resident memory is measured"
 	if err := confine(t, r.pid(), limit); err != nil {
 		t.Logf("no cgroup: %v", err)
