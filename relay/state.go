@@ -49,6 +49,7 @@ type view struct {
 
 	session     *session  // nil between sessions
 	stopped     time.Time // when the last session ended, or the oldest commit that was unacknowledged then
+	unacked     time.Time // that commit, while there is no session; zero: none was known
 	caughtUp    bool      // this session has read up to the end of WAL at its start
 	lastCommit  time.Time // of this session; zero before its first
 	received    pglogrepl.LSN
@@ -165,8 +166,9 @@ func (r *Relay) detach(s *session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	v := &r.view
+	v.unacked = time.Time{}
 	if oldest, ok := s.tracker.Oldest(); ok {
-		v.stopped = oldest.CommitTime
+		v.stopped, v.unacked = oldest.CommitTime, oldest.CommitTime
 	} else if v.caughtUp {
 		v.stopped = r.clock()
 	} else if s.lastCommit.After(v.stopped) {
@@ -232,6 +234,7 @@ type Status struct {
 	Since             time.Time  `json:"since"`
 	LagBytes          uint64     `json:"lag_bytes"`
 	LagSeconds        float64    `json:"lag_seconds"`
+	OldestUnacked     *time.Time `json:"oldest_unacknowledged_commit,omitempty"` // nil: no event that waits is known; one may wait all the same if there is a lag
 	InFlightEvents    int        `json:"in_flight_events"`
 	InFlightBytes     int64      `json:"in_flight_bytes"`
 	Transactions      int        `json:"unconfirmed_transactions"`
@@ -269,6 +272,9 @@ func (r *Relay) Status() Status {
 		LagBytes: r.lagBytes(), LagSeconds: r.lagSeconds(now), Kafka: "no session",
 		SystemID: r.view.systemID(), DeliveredAnything: v.delivered, LastError: v.lastError,
 		Troubles: append([]Trouble{}, v.troubles...),
+	}
+	if t := v.oldestUnacked(); !t.IsZero() {
+		st.OldestUnacked = &t
 	}
 	if !v.confirmedAt.IsZero() {
 		t := v.confirmedAt
@@ -328,6 +334,15 @@ func (r *Relay) Alive() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.clock().Sub(r.view.beat)
+}
+
+// oldestUnacked returns the oldest commit that was read and that Kafka has not acknowledged; zero: none is known.
+func (v *view) oldestUnacked() time.Time {
+	if v.session == nil {
+		return v.unacked
+	}
+	oldest, _ := v.session.tracker.Oldest()
+	return oldest.CommitTime
 }
 
 // lagSeconds returns the age of the oldest unacknowledged commit. It keeps growing without a session, and after a reconnect until

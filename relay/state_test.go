@@ -139,16 +139,27 @@ func TestLagSeconds(t *testing.T) {
 			b.Errorf("status says %v, the metric %v", st, lag(b))
 		}
 	}
+	waits := func(b *bench, since time.Duration) { // 0: no event that waits is known
+		b.Helper()
+		switch at := b.relay.Status().OldestUnacked; {
+		case (at == nil) != (since == 0):
+			b.Errorf("the oldest commit that Kafka has not acknowledged is %v", at)
+		case at != nil && (time.Since(*at) < since || time.Since(*at) > since+2*time.Second):
+			b.Errorf("that commit is %s old, want %s", time.Since(*at), since)
+		}
+	}
 	bubble(t, testConfig(), func(b *bench) {
 		b.pg.edit(func() { b.pg.down = true })
 		b.start()
 		b.sleep(20 * time.Second)
 		near(b, 20) // since the process began
+		waits(b, 0)
 		b.pg.edit(func() { b.pg.down = false })
 		b.sleep(time.Minute)
 		near(b, 0)
 		b.sleep(time.Minute)
 		near(b, 0) // idle
+		waits(b, 0)
 		b.kafka.hold()
 		b.pg.commit("a")
 		b.sleep(10 * time.Second)
@@ -161,12 +172,14 @@ func TestLagSeconds(t *testing.T) {
 		b.pg.cut()
 		b.sleep(100 * time.Second)
 		near(b, 105) // no session, and b still waits
+		waits(b, 105*time.Second)
 		if b.metric("replication_connected") != 0 {
 			b.Error("connected")
 		}
 		b.pg.edit(func() { b.pg.down = false })
 		b.sleep(time.Minute)
 		near(b, 165) // a session, with b in flight
+		waits(b, 165*time.Second)
 		if b.state() != Streaming {
 			b.sleep(30 * time.Second)
 		}
@@ -178,6 +191,7 @@ func TestLagSeconds(t *testing.T) {
 		b.pg.cut()
 		b.sleep(40 * time.Second)
 		near(b, 40)
+		waits(b, 0)
 	})
 }
 
