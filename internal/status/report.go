@@ -79,12 +79,29 @@ func lostWhy(h *Slot) string {
 	return "the server has removed WAL that the slot needs (max_slot_wal_keep_size)"
 }
 
-// problem says what is wrong, "" if nothing is.
+// problem says what is wrong, "" if nothing is. What can lose events comes first.
 func (r *Report) problem() string {
+	why := r.otherProblem()
+	if h := r.Slot; h != nil && h.WALStatus == "unreserved" {
+		budget := "the slot retains more WAL than max_slot_wal_keep_size: the next checkpoint may invalidate it"
+		if why == "" {
+			return budget
+		}
+		return budget + "; " + why
+	}
+	return why
+}
+
+// unread is the problem of a slot about which nothing is known.
+const unread = "the slot cannot be read from Postgres"
+
+func (r *Report) otherProblem() string {
 	d, h := r.Daemon, r.Slot
 	switch {
-	case d != nil && d.State == relay.WaitingForSlot && (h == nil || h.Active):
-		// a standby
+	case d != nil && d.State == relay.WaitingForSlot && h != nil && h.Active:
+		return "" // a standby
+	case d != nil && d.State == relay.WaitingForSlot && h == nil:
+		return unread
 	case d != nil && d.State != relay.Streaming && d.State != relay.Backpressured:
 		return joinWords(string(d.State), d.Reason)
 	case d != nil && d.Kafka != "ok":
@@ -93,12 +110,8 @@ func (r *Report) problem() string {
 		return "no daemon answers at " + r.URL
 	case d == nil && h != nil && !h.Active:
 		return "the slot is inactive"
-	}
-	switch {
 	case h == nil:
-		return "the slot cannot be read from Postgres"
-	case h.WALStatus == "unreserved":
-		return "the slot retains more WAL than max_slot_wal_keep_size: the next checkpoint may invalidate it"
+		return unread
 	}
 	return ""
 }
@@ -175,11 +188,7 @@ func (r *Report) sayDaemon(say func(what, format string, args ...any)) {
 		return
 	}
 	say("daemon", "%s (%s)", joinWords(string(d.State)+" for "+human.Duration(r.At.Sub(d.Since)), d.Reason), r.URL)
-	if d.LagSeconds > 0 {
-		say("", "the oldest commit that Kafka has not acknowledged is %s old", human.Duration(seconds(d.LagSeconds)))
-	} else {
-		say("", "Kafka has acknowledged all events that the daemon has read")
-	}
+	say("", "%s", waiting(d, r.At))
 	r.sayThroughput(say)
 	if d.InFlightEvents > 0 {
 		say("", "%s in flight to Kafka, %s", human.Count(d.InFlightEvents, "event", "events"), human.Size(d.InFlightBytes))
@@ -190,7 +199,31 @@ func (r *Report) sayDaemon(say func(what, format string, args ...any)) {
 	if d.LastError != "" && d.LastErrorAt != nil {
 		say("", "last error, %s ago: %s", human.Duration(r.At.Sub(*d.LastErrorAt)), d.LastError)
 	}
-	say("Kafka", "%s", d.Kafka)
+	say("Kafka", "%s", kafkaWords(d))
+}
+
+// waiting says what is known about events that wait. The lag also grows while nobody knows.
+func waiting(d *DaemonStatus, now time.Time) string {
+	switch {
+	case d.OldestUnacked != nil:
+		return fmt.Sprintf("the oldest commit that Kafka has not acknowledged is %s old", human.Duration(now.Sub(*d.OldestUnacked)))
+	case d.State == relay.WaitingForSlot:
+		return "another client reads the slot: its lag is not known here"
+	case d.LagSeconds > 0:
+		return fmt.Sprintf("the daemon has not read up to the end of the WAL for %s: whether events wait is not known", human.Duration(seconds(d.LagSeconds)))
+	}
+	return "Kafka has acknowledged all events that the daemon has read"
+}
+
+// kafkaWords says how Kafka is. Without a session the daemon has no producer.
+func kafkaWords(d *DaemonStatus) string {
+	switch {
+	case d.Kafka != "no session":
+		return d.Kafka
+	case d.State == relay.Parked:
+		return "unavailable; events wait in Postgres"
+	}
+	return "not connected: there is no session"
 }
 
 func (r *Report) sayThroughput(say func(what, format string, args ...any)) {

@@ -44,6 +44,9 @@ func TestVerdict(t *testing.T) {
 		{"not asked, not read", Report{Slot: free}, 69, "the slot is inactive"},
 		{"Postgres is away", Report{URL: at, Daemon: daemon(relay.Streaming, "ok"), SlotError: "no answer"}, 69, "cannot be read from Postgres"},
 		{"in danger", Report{URL: at, Daemon: daemon(relay.Streaming, "ok"), Slot: &Slot{Active: true, WALStatus: "unreserved"}}, 69, "the next checkpoint may invalidate it"},
+		{"in danger, and down", Report{URL: at, DaemonError: "refused", Slot: &Slot{WALStatus: "unreserved"}}, 69, "NOT HEALTHY: the slot retains more WAL than max_slot_wal_keep_size: the next checkpoint may invalidate it; no daemon answers"},
+		{"in danger, and parked", Report{URL: at, Daemon: daemon(relay.Parked, "no session"), Slot: &Slot{WALStatus: "unreserved"}}, 69, "NOT HEALTHY: the slot retains more WAL than max_slot_wal_keep_size: the next checkpoint may invalidate it; parked"},
+		{"a standby, Postgres is away", Report{URL: at, Daemon: daemon(relay.WaitingForSlot, "no session"), SlotError: "no answer"}, 69, "cannot be read from Postgres"},
 		{"lost", Report{URL: at, Daemon: daemon(relay.Streaming, "ok"), Slot: &Slot{WALStatus: "lost"}}, 79, "LOST: the server has removed WAL"},
 		{"invalidated", Report{URL: at, Daemon: daemon(relay.Failed, ""), Slot: &Slot{Invalid: "idle_timeout"}}, 79, "idle_timeout"},
 		{"missing", Report{URL: at, DaemonError: "refused", Slot: &Slot{Slot: "s", Missing: true}}, 79, "LOST: the server has no slot s"},
@@ -292,6 +295,32 @@ func TestStandbys(t *testing.T) {
 	} {
 		if text := r.String(); !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+}
+
+// TestWaiting checks what is said about events that wait: only what is known.
+func TestWaiting(t *testing.T) {
+	at := time.Date(2026, 11, 22, 3, 0, 0, 0, time.UTC)
+	commit := at.Add(-105 * time.Second)
+	for _, c := range []struct {
+		name        string
+		st          relay.Status
+		says, kafka string
+	}{
+		{"a first start without a server", relay.Status{State: relay.Reconnecting, LagSeconds: 15, Kafka: "no session"}, "has not read up to the end of the WAL for 15 s: whether events wait is not known", "not connected"},
+		{"a standby", relay.Status{State: relay.WaitingForSlot, LagSeconds: 15, Kafka: "no session"}, "another client reads the slot", "not connected"},
+		{"idle", relay.Status{State: relay.Streaming, Kafka: "ok"}, "Kafka has acknowledged all events", "ok"},
+		{"parked with events", relay.Status{State: relay.Parked, LagSeconds: 105, OldestUnacked: &commit, Kafka: "no session"}, "the oldest commit that Kafka has not acknowledged is 105 s old", "unavailable; events wait in Postgres"},
+		{"in flight", relay.Status{State: relay.Streaming, LagSeconds: 105, OldestUnacked: &commit, Kafka: "no answer"}, "105 s old", "no answer"},
+	} {
+		r := &Report{At: at, URL: "http://localhost/status", Daemon: &DaemonStatus{Status: c.st}, Slot: &Slot{Active: true}}
+		text := r.Judge(nil).String()
+		if !strings.Contains(text, c.says) || !strings.Contains(text, "Kafka     "+c.kafka) {
+			t.Errorf("%s: want %q and %q:\n%s", c.name, c.says, c.kafka, text)
+		}
+		if strings.Contains(text, "s old") != (c.st.OldestUnacked != nil) {
+			t.Errorf("%s: an age of which nothing is known:\n%s", c.name, text)
 		}
 	}
 }

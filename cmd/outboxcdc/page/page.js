@@ -132,7 +132,8 @@ function show(s, at) {
   text('since', 'since ' + time(s.since));
   text('slot', 'slot ' + s.slot);
   const flows = s.state === 'streaming' || s.state === 'backpressured';
-  const lag = s.lag_seconds > 0 || flows ? s.lag_seconds : undefined;
+  const idle = s.kafka === 'no session', waits = s.oldest_unacknowledged_commit;
+  const lag = waits || flows ? s.lag_seconds : undefined; // it also grows while nobody knows whether something waits
   text('lag', lag === undefined ? 'not known' : lag === 0 ? 'nothing waits' : duration(lag), lag > 60 ? 'warn' : '');
   text('lagbytes', bytes(s.lag_bytes) + ' of WAL not confirmed');
   const seconds = before ? (at - before.at) / 1000 : 0;
@@ -141,16 +142,17 @@ function show(s, at) {
   text('total', count(s.events_delivered) + ' events since this process started');
   draw('lag', (p) => p.lag_seconds, lag, 1, duration);
   draw('rate', (p) => p.events_per_second, rate, 1, perSecond);
-  text('inflight', count(s.in_flight_events));
-  text('inflightbytes', bytes(s.in_flight_bytes) + ', ' + count(s.unconfirmed_transactions) + ' transactions');
+  text('inflight', idle ? '–' : count(s.in_flight_events));
+  text('inflightbytes', !idle ? bytes(s.in_flight_bytes) + ', ' + count(s.unconfirmed_transactions) + ' transactions' :
+    waits ? 'events wait in Postgres, the oldest committed ' + time(waits) : 'no session');
   const status = s.slot_wal_status || 'not known yet';
   const mark = status === 'lost' ? 'alarm' : status === 'unreserved' ? 'warn' : '';
   text('wal', s.slot_wal_status ? bytes(s.slot_retained_wal_bytes) : '–', mark);
   const left = s.slot_safe_wal_bytes;
   const room = !s.slot_wal_status || status === 'lost' ? '' : left === undefined ? '; no limit but the disk' : '; ' + bytes(Math.max(left, 0)) + ' more may be written';
   text('walstatus', 'status ' + status + room, mark);
-  text('kafka', s.kafka === 'ok' ? 'answers' : s.kafka === 'no session' ? 'not in use' : 'fails', s.kafka === 'ok' || s.kafka === 'no session' ? '' : 'warn');
-  text('kafkawhy', s.waiting_for_topics && s.waiting_for_topics.length ? 'looking for ' + s.waiting_for_topics.join(', ') : s.kafka === 'ok' || s.kafka === 'no session' ? '' : s.kafka);
+  text('kafka', s.kafka === 'ok' ? 'answers' : idle && s.state !== 'parked' ? 'not connected' : 'fails', s.kafka === 'ok' || idle && s.state !== 'parked' ? '' : 'warn');
+  text('kafkawhy', s.waiting_for_topics && s.waiting_for_topics.length ? 'looking for ' + s.waiting_for_topics.join(', ') : s.kafka === 'ok' || idle ? '' : s.kafka);
   text('delivery', s.delivery === 'deduplicated' ? 'no repeats' : 'may repeat', s.not_deduplicating ? 'warn' : '');
   text('deliverywhy', (s.delivery === 'deduplicated' ? 'deduplicated' : 'at least once') + (s.not_deduplicating ? ': ' + s.not_deduplicating : ''));
   text('confirmed', s.confirmed_lsn);
