@@ -71,6 +71,9 @@ func TestPark(t *testing.T) {
 				if n := b.log.count("state=parked was="); n != 1 {
 					b.Errorf("%d lines about it", n)
 				}
+				if line := b.log.line("still parked"); !strings.Contains(line, "level=WARN") || !strings.Contains(line, errKafka.Error()) {
+					b.Errorf("what the first probe says is not logged: %s", line)
+				}
 				c.end(b)
 				b.kafka.edit(func() { b.kafka.probeErr, b.kafka.healthErr, b.kafka.auto = nil, nil, time.Millisecond })
 				b.sleep(5 * time.Second)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/replication"
@@ -124,7 +125,11 @@ func (r *Relay) park(ctx context.Context, cause error) error {
 		if r.missingTooLong() {
 			return nil // a session checks whether the topic is still missing, and handles its events as poison
 		}
-		r.log.Debug("still parked", "error", err)
+		level := slog.LevelDebug
+		if attempt == 0 { // what Kafka says now has the remedy; the cause of parking may be its silence alone
+			level = slog.LevelWarn
+		}
+		r.log.Log(ctx, level, "still parked", "error", err)
 		r.setReason(err.Error())
 		if err := r.keepSlot(ctx); err != nil {
 			return err
