@@ -62,6 +62,8 @@ type Counts struct {
 	Repeated int64          `json:"identical_duplicates"`
 	Resent   int64          `json:"sent_by_a_person"`
 	Findings map[Kind]int64 `json:"findings"`
+	// Early are rows of which a record is older than they are, beyond what clocks differ by: other records may be older than what was read.
+	Early int64 `json:"-"`
 	// Unnamed are phantoms of this server that do not say of which database they are.
 	Unnamed int64 `json:"-"`
 	// ByTopic is, by the topic that rows are routed to, what became of those that have a record or are missing.

@@ -37,6 +37,7 @@ type candidate struct {
 	resent, repeated int64
 	content          uint64 // of the first record of the stream
 	sent             bool   // there is one
+	early            bool   // a record is older than the row
 	differing        bool   // a further one is not like the first
 	differs          *Record
 }
@@ -223,6 +224,7 @@ func (g *group) noteRecord(r *Record, j *Judge, keep func() *Record) {
 			x.is = same
 			g.noteEvent(r)
 			x.noteCopy(r)
+			x.early = x.early || j.Early != nil && j.Early(&x.row, r)
 		}
 		if x.differs == nil && from != elsewhere && r.Content != x.row.Content && !r.Resent {
 			x.differs = keep()

@@ -26,6 +26,8 @@ type Judge struct {
 	Abandoned func(checkpoint.Position) string
 	// Refuse marks a row without a record as poison if Kafka does not take its record; nil: it takes all.
 	Refuse func(*Row)
+	// Early reports whether a record of a row is older than the row; nil: none is.
+	Early func(*Row, *Record) bool
 	// Deleted says why Kafka may have deleted the record of a row; "": it has not, except that compaction may have.
 	Deleted func(*Row) string
 	// Hides reports whether compaction may have deleted the record of a row, if a later record had its key. nil: it has deleted nothing.
@@ -107,6 +109,9 @@ func (c *Comparison) judgeRow(g *group, x *candidate, j *Judge) error {
 	c.counts.Delivered++
 	c.counts.Resent += x.resent
 	c.counts.Repeated += x.repeated
+	if x.early {
+		c.counts.Early++
+	}
 	c.counts.add(row.Topic, 0)
 	if err := c.noteLater(laterDelivered, row.Topic, row.Key, row.Created); err != nil {
 		return err

@@ -67,6 +67,8 @@ type Audit struct {
 
 	// Slot is the name of the slot: dead letters of others do not count.
 	Slot string
+	// Whole has Kafka read from the beginning of its topics, whatever the times of the rows.
+	Whole bool
 	// OnlyMissing leaves records without a row unjudged. Then Kafka is read from the time of the oldest row only.
 	OnlyMissing bool
 
@@ -274,7 +276,7 @@ func (r *run) noteTime(created time.Time) {
 func (r *run) since() time.Time {
 	since := r.Range.Since
 	switch {
-	case r.Router.SetsTimes():
+	case r.Whole, r.Router.SetsTimes():
 		return time.Time{}
 	case r.OnlyMissing && !r.timeless && r.oldest.IsZero(): // there is no row to compare
 		since = time.Now()
@@ -386,8 +388,11 @@ func (r *run) compare(ctx context.Context) error {
 		Lost: r.Lost, Undecided: r.Undecided, Later: r.Later, Report: r.Report,
 		Newer:     func(p checkpoint.Position) bool { return p.CommitLSN >= r.res.SnapshotAt },
 		Abandoned: func(p checkpoint.Position) string { return r.abandoned(p, end) },
-		Deleted:   r.deleted,
-		Hides:     r.hides, Hidden: r.hidden, Refuse: r.refuse,
+		Early: func(row *Row, rec *Record) bool {
+			return !row.Created.IsZero() && !r.topicLog(rec.Topic).stamped && rec.Time.Before(r.sent(row))
+		},
+		Deleted: r.deleted,
+		Hides:   r.hides, Hidden: r.hidden, Refuse: r.refuse,
 		Young:    r.young,
 		Exist:    func(ids []string) (map[string]bool, error) { return r.exist(ctx, ids) },
 		ExistNow: func(ids []string) (map[string]bool, error) { return r.existNow(ctx, ids) },
@@ -398,6 +403,13 @@ func (r *run) compare(ctx context.Context) error {
 	}
 	r.res.Counts, err = r.c.Run(j)
 	r.noteKept()
+	if r.since().IsZero() {
+		r.res.Early = 0
+	}
+	if n := r.res.Early; n > 0 {
+		r.Note(fmt.Sprintf("records of %d rows are older than their rows, by more than %s: created_at is not when such a row was written, and the records of others may be older than what was read",
+			n, r.margin()))
+	}
 	if n := r.res.Unnamed; n > 0 && r.Database != 0 {
 		r.Note(fmt.Sprintf("%d of the records without a row were sent by an earlier version, which does not say of which database of this server they are: they may be another's", n))
 	}

@@ -151,6 +151,7 @@ func TestKafkaIsReadFromTheOldestRow(t *testing.T) {
 		{name: "a row without a time", rows: []outboxtable.Row{row(time.Hour), none}},
 		{name: "a row of the future", rows: []outboxtable.Row{row(time.Hour), row(-time.Hour)}},
 		{name: "columns set the times of records", rows: []outboxtable.Row{row(time.Hour)}, change: func(a *Audit) { a.Router = stamping(t, true) }},
+		{name: "the whole log", rows: []outboxtable.Row{row(time.Hour)}, change: func(a *Audit) { a.Whole = true }},
 		{name: "an audit", rows: []outboxtable.Row{row(time.Hour)}, change: func(a *Audit) { a.OnlyMissing = false }},
 	} {
 		a, o := newOrder(t, c.rows...)

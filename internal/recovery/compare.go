@@ -84,8 +84,23 @@ func (s *Rowset) add(row *audit.Row, why string) {
 // waitForDaemon is how long to wait for a daemon that runs beside before what its slot holds is read.
 const waitForDaemon = 10 * time.Second
 
-// compare finds the rows that are missing.
-func (r *Recovery) compare(ctx context.Context) (*Found, error) {
+// compare finds the rows that are missing. Kafka is read from the time of the oldest row on. If a record is older than its row, rows are not missing
+// before all was read.
+func (r *Recovery) compare(ctx context.Context) (f *Found, err error) {
+	for {
+		if f, err = r.compareOnce(ctx); err != nil {
+			return nil, err
+		}
+		if f.Missing.Rows == 0 || f.Early == 0 {
+			r.Operator.Compared(f)
+			return f, nil
+		}
+		r.Operator.Say("reading Kafka from its beginning, because created_at is not when the rows were written")
+		r.whole = true
+	}
+}
+
+func (r *Recovery) compareOnce(ctx context.Context) (*Found, error) {
 	f := &Found{Missing: newRowset(), Unjudged: newRowset(), LaterTopics: map[string]bool{}}
 	snapshot, done, err := r.Server.Snapshot(ctx)
 	if err != nil {
@@ -106,7 +121,7 @@ func (r *Recovery) compare(ctx context.Context) (*Found, error) {
 	job.Wait = waitForDaemon
 	// A daemon, or another run, may have been killed just before: what it has sent may still arrive.
 	job.NotBefore = r.began.Add(r.FenceWait)
-	job.Report, job.OnlyMissing = func(audit.Finding) error { return nil }, true
+	job.Report, job.OnlyMissing, job.Whole = func(audit.Finding) error { return nil }, true, r.whole
 	job.Later = func(topic, key string) error {
 		f.LaterKeys++
 		f.LaterTopics[topic] = true
@@ -128,7 +143,6 @@ func (r *Recovery) compare(ctx context.Context) (*Found, error) {
 		return nil, err
 	}
 	f.next.Ordinal = f.Ordinals
-	r.Operator.Compared(f)
 	return f, nil
 }
 

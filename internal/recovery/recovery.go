@@ -125,6 +125,7 @@ type Recovery struct {
 	began   time.Time
 	state   *state
 	created bool // this run has created the recovery slot
+	whole   bool // Kafka is read from its beginning
 	decided Set  // the rows that a policy has skipped in this run
 	sent    Sent
 	gone    int64 // rows that were deleted before they were sent

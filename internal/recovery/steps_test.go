@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/internal/audit"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
 	"github.com/outboxcdc/outboxcdc/kafka/sender"
@@ -361,5 +362,27 @@ func TestPredecessors(t *testing.T) {
 	r.ThisServer = true
 	if _, err := r.Deliver(t.Context()); err != nil || strings.Join(w.sentIDs(), " ") != "4 5 6 7 8 9" {
 		t.Error(err, w.sentIDs())
+	}
+}
+
+// TestLateTimes: the times of rows can be later than those of their records. Where a record shows that, Kafka is read from its beginning.
+func TestLateTimes(t *testing.T) {
+	for name, c := range map[string]struct {
+		lead time.Duration // of the second row's time
+		sent string
+	}{
+		"a record is older than its row": {55 * time.Minute, "4 5 6 7 8 9"},
+		"clocks may differ by that":      {audit.KafkaMargin - time.Minute, "0 4 5 6 7 8 9"},
+	} {
+		w := lose(t, true, losses["the slot is missing"])
+		now := time.Now()
+		w.rows[0].created, w.log[0].Time = now.Add(-time.Hour), now.Add(-2*time.Hour)
+		w.rows[1].created, w.log[1].Time = now.Add(-time.Hour+c.lead), now.Add(-time.Hour)
+		if _, err := w.recover(true).Deliver(t.Context()); err != nil || strings.Join(w.sentIDs(), " ") != c.sent {
+			t.Errorf("%s: %v, sent %v, want %s", name, err, w.sentIDs(), c.sent)
+		}
+		if n := len(w.found); n != 2 {
+			t.Errorf("%s: %d comparisons are shown", name, n)
+		}
 	}
 }

@@ -342,10 +342,14 @@ func (w *world) Save(_ context.Context, rec checkpoint.PositionRecord) error {
 	return w.call("Save", func() error { w.saved = append(w.saved, rec); return nil })
 }
 
-func (w *world) Spans(_ context.Context, topics []string, _ time.Time) (spans []kafkalog.Span, missing []string, err error) {
+func (w *world) Spans(_ context.Context, topics []string, since time.Time) (spans []kafkalog.Span, missing []string, err error) {
 	err = w.call("Spans", func() error {
 		if slices.Contains(topics, "order") {
-			spans = []kafkalog.Span{{Topic: "order", End: int64(len(w.log))}}
+			from := slices.IndexFunc(w.log, func(rec kafkalog.Record) bool { return !rec.Time.Before(since) })
+			if from < 0 {
+				from = len(w.log)
+			}
+			spans = []kafkalog.Span{{Topic: "order", From: int64(from), End: int64(len(w.log))}}
 		}
 		return nil
 	})

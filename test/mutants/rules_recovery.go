@@ -1,7 +1,7 @@
 package main
 
 var (
-	steps   = suite{"./internal/recovery", "^(TestSteps|TestOrderOfCalls|TestFence|TestPositionsOfRecords|TestPredecessors)$"}
+	steps   = suite{"./internal/recovery", "^(TestSteps|TestOrderOfCalls|TestFence|TestLateTimes|TestPositionsOfRecords|TestPredecessors)$"}
 	crashes = suite{"./internal/recovery", "^TestCrashes$"}
 	adopts  = suite{"./internal/recovery", "^(TestAdoption|TestAdoptionCrashes)$"}
 	replays = suite{"./internal/recovery", "^TestReplay$"}
@@ -225,6 +225,12 @@ var recoveryMutants = []mutant{
 		name:  "recovery-needs-no-room",
 		rule:  "The server has room for the slots of a run.",
 		edits: []edit{{recoverySlots, "	if err == nil && free < needed {\n", "	if err == nil && free < 0 {\n"}},
+		tests: []suite{steps},
+	},
+	{
+		name:  "recovery-trusts-the-times-of-rows",
+		rule:  "A row was written at the time that it has.",
+		edits: []edit{{recoveryCompare, "f.Missing.Rows == 0 || f.Early == 0 {", "f.Missing.Rows == 0 || true {"}},
 		tests: []suite{steps},
 	},
 	{
