@@ -54,6 +54,43 @@ func TestRecoverInvisibleCommitAdvanced(t *testing.T) {
 	}
 }
 
+// A slot of others with the name of the recovery slot is neither used nor dropped. If the server cancels the creation of the slot, nothing is left of it, and the
+// run is simply run again.
+func TestRecoverSlotTrouble(t *testing.T) {
+	t.Parallel()
+	o, env := newGap(t, 100)
+	name := o.name + "_recovery"
+	o.exec(`SELECT pg_create_physical_replication_slot($1)`, name)
+	if out := o.recover(env, 1); !strings.Contains(out, "slot "+name+" exists, and is not of a recovery (physical") {
+		t.Errorf("recover prints:\n%s", out)
+	}
+	o.exec(`SELECT pg_drop_replication_slot($1)`, name) // fails if recover has dropped it
+
+	ctx := testContext(t)
+	other, err := pgx.Connect(ctx, o.pg.SuperURL(o.name))
+	must(t, err)
+	defer other.Close(context.Background()) //nolint:errcheck // a test
+	_, err = other.Exec(ctx, `BEGIN; SELECT pg_current_xact_id()`)
+	must(t, err)
+	c := o.startCommand(env, "recover", "--yes")
+	await(t, patience, "the server to cancel the creation of the slot", func() error {
+		canceled := o.query(`SELECT count(pg_cancel_backend(pid))::text FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'
+			AND query LIKE 'SELECT pg_create_logical_replication_slot%'`)
+		return waitFor(canceled != "0")
+	})
+	if code := c.wait(patience); code == 0 || !strings.Contains(c.output(), "create slot "+name) {
+		t.Errorf("exit code %d:\n%s", code, c.output())
+	}
+	if n := slots(o); n != 0 {
+		t.Errorf("%d slots are left:\n%s", n, c.output())
+	}
+	_, err = other.Exec(ctx, `ROLLBACK`)
+	must(t, err)
+	o.recover(env, 0)
+	o.startStreaming(env...)
+	o.repeatsAtMost(o.verify(patience), 0, "the canceled run has sent nothing")
+}
+
 // A transaction can be committed before the position of a new slot and become visible later, when a synchronous standby has confirmed it.
 // The slot does not have its rows, so recover waits until it sees them.
 func TestRecoverInvisibleCommit(t *testing.T) {

@@ -274,7 +274,7 @@ var auditMutants = []mutant{
 		name:  "audit-takes-one-record-for-two-rows",
 		rule:  "A record is that of each row with its id, key and value.",
 		edits: []edit{{"internal/audit/judge.go", "	g.judgeTwins()\n", ""}},
-		tests: []suite{events},
+		tests: []suite{histories, events},
 	},
 	{
 		name:  "audit-counts-records-as-events",
@@ -292,7 +292,7 @@ var auditMutants = []mutant{
 		name:  "audit-forgets-rows-without-an-id",
 		rule:  "A row without an id is no event.",
 		edits: []edit{{"internal/audit/judge.go", "		return c.undecided(row, j, \"it has no id", "		return nil\n		return c.undecided(row, j, \"it has no id"}},
-		tests: []suite{events, steps},
+		tests: []suite{histories, events, steps},
 	},
 	{
 		name:  "audit-takes-any-dead-letter-without-an-id",
