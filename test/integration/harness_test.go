@@ -152,7 +152,8 @@ func (s *suite) startKafka(ctx context.Context) error {
 		return nil
 	}
 	if reason := whyNotReal(); reason == "" {
-		if s.kafka, err = s.newKafka(ctx); err == nil {
+		// Nobody stops it: a machine without time for it must not make it lose the leadership.
+		if s.kafka, err = s.newKafka(ctx, map[string]string{"broker.session.timeout.ms": "60000"}); err == nil {
 			fmt.Println("REAL-KAFKA:", kafkatest.RealVersion)
 			return nil
 		}
@@ -165,7 +166,7 @@ func (s *suite) startKafka(ctx context.Context) error {
 	if os.Getenv("CI") == "true" {
 		return errors.New("no real Kafka, and CI=true requires one: " + s.fake)
 	}
-	s.kafka, err = s.newKafka(ctx)
+	s.kafka, err = s.newKafka(ctx, nil)
 	return err
 }
 
@@ -192,12 +193,12 @@ func whyNotReal() string {
 	return ""
 }
 
-// newKafka starts a broker of this run's kind.
-func (s *suite) newKafka(ctx context.Context) (kafkatest.Cluster, error) {
+// newKafka starts a broker of this run's kind; a real one gets the settings.
+func (s *suite) newKafka(ctx context.Context, settings map[string]string) (kafkatest.Cluster, error) {
 	if s.fake != "" {
 		return kafkatest.StartFake(ctx, kafkatest.FakeOptions{})
 	}
-	return kafkatest.StartReal(ctx, kafkatest.RealOptions{QuickStart: true})
+	return kafkatest.StartReal(ctx, kafkatest.RealOptions{QuickStart: true, Settings: settings})
 }
 
 func (s *suite) close() {
@@ -221,7 +222,7 @@ func breakableKafka(t *testing.T) kafkatest.Cluster {
 	t.Cleanup(testSuite.breakableMu.Unlock)
 	ctx := testContext(t)
 	if testSuite.breakable == nil {
-		c, err := testSuite.newKafka(ctx)
+		c, err := testSuite.newKafka(ctx, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

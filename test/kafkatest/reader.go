@@ -59,7 +59,8 @@ func ReadAll(ctx context.Context, brokers []string, topics ...string) ([]Record,
 	var todo []*partition
 	for _, topic := range topics {
 		parts, err := bounds(ctx, client, topic)
-		for errors.Is(err, kerr.LeaderNotAvailable) && ctx.Err() == nil { // a leader election, slow on a busy machine
+		// A leader election is slow on a busy machine.
+		for (errors.Is(err, kerr.LeaderNotAvailable) || errors.Is(err, kerr.NotLeaderForPartition)) && ctx.Err() == nil {
 			time.Sleep(50 * time.Millisecond)
 			parts, err = bounds(ctx, client, topic)
 		}
