@@ -18,18 +18,21 @@ func (t tier) packages(ctx context.Context, flags ...string) (lane, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the packages: %w", err)
 	}
+	args := slices.Concat(goTest("-p", "2", "-timeout", "20m"), flags)
+	var l lane
 	var some, whole []string
 	for pkg := range strings.FieldsSeq(string(out)) {
 		switch name := shortName(pkg); {
 		case name == "test/integration" || name == "test/model" || !t.has(name):
+		case choices()[name].short && t == quick:
+			l = append(l, stage{name: "short " + name, args: slices.Concat(args, []string{"-short"}, paths([]string{name}))})
 		case choices()[name].whole:
 			whole = append(whole, name)
 		default:
 			some = append(some, name)
 		}
 	}
-	args := slices.Concat(goTest("-p", "2", "-timeout", "20m"), flags)
-	l := lane{{name: "packages", args: slices.Concat(args, t.flags(some...), paths(some))}}
+	l = append(l, stage{name: "packages", args: slices.Concat(args, t.flags(some...), paths(some))})
 	if len(whole) > 0 {
 		l = append(l, stage{name: "whole packages", args: append(args, paths(whole)...)})
 	}

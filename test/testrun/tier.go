@@ -23,6 +23,7 @@ var tiers string
 type choice struct {
 	only     bool // patterns are the tests of quick, and all others are those of rest; else the other way round
 	whole    bool // the package is one of rest
+	short    bool // so is this one, and quick runs it with -short
 	patterns []string
 }
 
@@ -37,7 +38,7 @@ func choices() map[string]choice {
 		}
 		c := out[f[1]]
 		if f[2] == "*" {
-			c.whole = true
+			c.whole, c.short = true, f[0] == "short"
 		} else {
 			c.only, c.patterns = f[0] == "test", append(c.patterns, f[2:]...)
 		}
@@ -72,7 +73,7 @@ func (t tier) has(pkg string) bool {
 	c, named := choices()[pkg]
 	switch t {
 	case quick:
-		return !c.whole
+		return !c.whole || c.short
 	case rest:
 		return named
 	}

@@ -84,7 +84,7 @@ func inQuick(t *testing.T, pkg, test string) bool {
 	t.Helper()
 	c := choices()[pkg]
 	if c.whole {
-		return false
+		return c.short
 	}
 	for _, p := range c.patterns {
 		top, _, some := strings.Cut(p, "/")
@@ -226,5 +226,8 @@ func TestTierFlags(t *testing.T) {
 	}
 	if quick.flags("router") != nil || rest.has("router") || !quick.has("router") {
 		t.Error("router, which the list does not name, is not of `make test` alone")
+	}
+	if quick.has("test/pgtest") || !rest.has("test/pgtest") || !quick.has("relay") || !rest.has("relay") {
+		t.Error("whole packages: test/pgtest is one of `make test-rest`, relay of both")
 	}
 }
