@@ -53,6 +53,9 @@ func main() {
 			os.Exit(1) //nolint:gocritic // stop has nothing left to do
 		}
 		p = slices.Concat(p, more)
+		if t, ok := tiers[target]; ok {
+			r.expected = append(r.expected, t.expected()...)
+		}
 	}
 	if !p.run(ctx, r) {
 		os.Exit(1)

@@ -104,17 +104,19 @@ func race() lane {
 	}
 }
 
+// tiers are the targets that run a tier.
+var tiers = map[string]tier{"test": quick, "rest": rest, "all": all}
+
 // planOf returns the plan of a target.
 func planOf(ctx context.Context, target, only string) (plan, error) {
-	tiers := map[string]tier{"test": quick, "rest": rest, "all": all}
-	switch target {
-	case "test", "rest", "all":
-		t := tiers[target]
+	if t, ok := tiers[target]; ok {
 		packages, err := t.packages(ctx)
 		if err != nil {
 			return nil, err
 		}
 		return t.plan(packages), nil
+	}
+	switch target {
 	case "unit": // no servers
 		packages, err := all.packages(ctx, "-short")
 		return plan{append(packages, application("outbox"), application("inbox"))}, err

@@ -51,7 +51,8 @@ type report struct {
 	skips                   map[string]int // reasons
 	kafka, noKafka          string
 	stages                  []stageResult
-	shown                   time.Time // last output
+	shown                   time.Time  // last output
+	expected                []expected // patterns that have chosen no test yet
 }
 
 func newReport(out io.Writer, slowest int) *report {
@@ -155,6 +156,7 @@ func (r *report) testEvent(e event) {
 		t.output.add(e.Output)
 	case "pass", "fail", "skip":
 		t.seconds = e.Elapsed
+		r.expected = slices.DeleteFunc(r.expected, func(x expected) bool { return x.fits(shortName(e.Package), e.Test) })
 		delete(p.tests, e.Test)
 		r.noteFinished(p, t, e.Action)
 	}
@@ -263,7 +265,10 @@ func (r *report) end(err error) bool {
 	for _, s := range r.stages {
 		r.printf("stage %-16s %s, %.0f s of processor time\n", s.name, seconds(s.wall.Seconds()), s.worked.Seconds())
 	}
-	ok := r.failed == 0 && len(r.broken) == 0
+	ok := r.failed == 0 && len(r.broken) == 0 && len(r.expected) == 0
+	for _, x := range r.expected {
+		r.printf("no test of %s was chosen by %s: correct tiers.txt\n", x.pkg, x.pattern)
+	}
 	if err != nil {
 		r.printf("%v\n", err)
 		ok = false

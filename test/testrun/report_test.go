@@ -183,6 +183,20 @@ func TestReadError(t *testing.T) {
 	}
 }
 
+// A pattern of tiers.txt that chooses no test, because a subtest has another name now, fails the run.
+func TestExpected(t *testing.T) {
+	in := ev("run", "relay", "TestB", "", 0) + ev("run", "relay", "TestB/17/x y", "", 0) + ev("pass", "relay", "TestB/17/x y", "", 0.1) +
+		ev("pass", "relay", "TestB", "", 0.5) + ev("pass", "relay", "", "", 0.6)
+	for pattern, want := range map[string]bool{"^TestB$": true, "^TestB$/^17$": true, "^TestB$/^(16|17)$/^x": true, "^TestB$/^x": false, "^TestA$": false} {
+		var out strings.Builder
+		r := newReport(&out, 10)
+		r.expected = []expected{{"relay", pattern}}
+		if ok := follow(strings.NewReader(in), r); ok != want || strings.Contains(out.String(), "was chosen by "+pattern) == want {
+			t.Errorf("%s: passed %v, want %v:\n%s", pattern, ok, want, out.String())
+		}
+	}
+}
+
 // The lanes of a plan run at the same time: each of these waits for the other. A stage that fails without an event is a
 // failure too, and the next stage of its lane runs.
 func TestPlan(t *testing.T) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	_ "embed"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -17,7 +18,7 @@ const (
 )
 
 //go:embed tiers.txt
-var tiers string
+var tiersText string
 
 // choice is what tiers.txt says about a package.
 type choice struct {
@@ -30,7 +31,7 @@ type choice struct {
 // choices returns what tiers.txt says, by package.
 func choices() map[string]choice {
 	out := map[string]choice{}
-	for line := range strings.Lines(tiers) {
+	for line := range strings.Lines(tiersText) {
 		line, _, _ = strings.Cut(line, "#")
 		f := strings.Fields(line)
 		if len(f) < 3 {
@@ -45,6 +46,35 @@ func choices() map[string]choice {
 		out[f[1]] = c
 	}
 	return out
+}
+
+// expected is a pattern that has to choose a test.
+type expected struct{ pkg, pattern string }
+
+// expected returns the patterns that the tier's -run consists of.
+func (t tier) expected() (out []expected) {
+	for pkg, c := range choices() {
+		for _, p := range c.patterns {
+			if t != all && (t == quick) == c.only {
+				out = append(out, expected{pkg, p})
+			}
+		}
+	}
+	return out
+}
+
+// fits reports whether a test, or a subtest, is one that the pattern chooses, as -run of go test does it.
+func (e expected) fits(pkg, test string) bool {
+	names, patterns := strings.Split(test, "/"), strings.Split(e.pattern, "/")
+	if e.pkg != pkg || len(names) < len(patterns) {
+		return false
+	}
+	for i, p := range patterns {
+		if ok, err := regexp.MatchString(p, names[i]); err != nil || !ok {
+			return false
+		}
+	}
+	return true
 }
 
 // flags returns the flags of go test that choose the tier's tests in some packages, of which tiers.txt must say the same

@@ -19,7 +19,7 @@ type declaration struct {
 	uses   []string // identifiers
 }
 
-var faultID = regexp.MustCompile(`\bF[0-9]{2}\b`)
+var faultID = regexp.MustCompile(`\bF[0-9]{2,3}\b`)
 
 // declarations returns the top-level declarations of a folder's files.
 func declarations(t *testing.T, dir string) map[string]declaration {
