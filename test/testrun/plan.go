@@ -134,15 +134,16 @@ func planOf(ctx context.Context, target, only string) (plan, error) {
 	return nil, fmt.Errorf("there is no target %q", target)
 }
 
-// plan returns what `make test`, `make test-rest` and `make test-all` run. The built binary waits for servers most of the
-// time, so its tests run beside all others.
-func (t tier) plan(others lane) plan {
+// plan returns what `make test`, `make test-rest` and `make test-all` run. All of it waits for servers more than it works, so
+// the built binary, the packages and the other modules run side by side.
+func (t tier) plan(packages lane) plan {
+	var modules lane
 	if t != rest {
-		others = append(others, application("outbox"), application("inbox"), outside("test/compose"))
+		modules = lane{application("outbox"), application("inbox"), outside("test/compose")}
 	}
-	others = append(others, t.ends(""))
+	modules = append(modules, t.ends(""))
 	if t != quick {
-		others = append(others, model, outside("test/helm"))
+		modules = append(modules, outside("test/helm"), model)
 	}
-	return plan{{t.integration("")}, others}
+	return plan{{t.integration("")}, packages, modules}
 }
