@@ -29,11 +29,14 @@ type Options struct {
 	IgnoreTransforms bool // ignore transformations without a counterpart
 }
 
+// classes are the names of Debezium's connector: its own, its alias, and those of Confluent Cloud.
+var classes = []string{"PostgresConnector", "Postgres", "PostgresCdcSource", "PostgresCdcSourceV2"}
+
 // Convert converts the configuration of a connector. It returns an error if the connector has no outbox event router,
 // or has a transformation without a counterpart, which may change the records.
 func Convert(connector Connector, o Options) (*Result, error) {
-	c := &conversion{props: connector.Props, used: map[string]bool{}, replaced: map[string]string{}}
-	if class := c.get("connector.class"); class != "" && simpleName(class) != "PostgresConnector" && class != "Postgres" {
+	c := &conversion{props: withPresentNames(connector.Props), used: map[string]bool{}, replaced: map[string]string{}}
+	if class := c.get("connector.class"); class != "" && !slices.Contains(classes, simpleName(class)) {
 		return nil, fmt.Errorf("connector.class is %s: only Debezium's connector for PostgreSQL can be converted", class)
 	}
 	if err := c.chain(o.IgnoreTransforms); err != nil {
@@ -138,6 +141,11 @@ func (c *conversion) postgres() {
 		text = strings.Replace(text, name, value, 1)
 	}
 	c.line(1, "url", text)
+	for _, option := range []string{"database.hostname", "database.dbname"} {
+		if c.props[option] == "" {
+			c.note(option, "not set, although Debezium requires it: complete postgres.url, in which a missing database means that of the user's name")
+		}
+	}
 	if c.get("database.password") != "" {
 		c.note("database.password", "not written: set PGPASSWORD, PGPASSFILE, or postgres.url_file with the whole URL in it")
 	}

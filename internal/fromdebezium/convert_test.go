@@ -99,7 +99,7 @@ func TestConvert(t *testing.T) {
 	want := config.Route{
 		Topic: "{aggregate_type}", Topics: map[string]string{}, Replace: config.Replace{Regex: `(.*)_v(?<n>\d)`, With: "${1}s.v${n}$$"}, Unmatched: "keep",
 		MissingTopic: "wait",
-		Key: "{aggregate_id}", ID: "{id}", Headers: []string{"type:eventType", "tenant"}, Partition: "shard", Partitions: map[string]int{}, Timestamp: "created",
+		Key:          "{aggregate_id}", ID: "{id}", Headers: []string{"type:eventType", "tenant"}, Partition: "shard", Partitions: map[string]int{}, Timestamp: "created",
 		MissingColumns: "stop", NullKey: "allow", NullPayload: "tombstone", BlankPayload: "null", OnUpdate: "skip", Format: "envelope", Envelope: map[string]string{
 			"version": "{version}", "payload": "{payload}", "data": "", "eventId": "", "schemaVersion": "", "occurredAt": "", "traceId": "", "aggregateType": "", "aggregateId": "",
 		}, CloudEvents: map[string]string{},
@@ -271,11 +271,11 @@ func TestConvertNotes(t *testing.T) {
 
 // TestProperties reads Java's properties format.
 func TestProperties(t *testing.T) {
-	got, err := Read([]byte("a = b\n ! no\nc:d e\\\n   f\ng\nh\\ i=\\u00e9\\t\\\\\nlast=x\\\\\n k\\=l m\n\\"))
+	got, err := readProperties("a = b\n ! no\nc:d e\\\n   f\ng\nh\\ i=\\u00e9\\t\\\\\nlast=x\\\\\n k\\=l m\n\\")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := []Connector{{Props: map[string]string{"a": "b", "c": "d ef", "g": "", "h i": "é\t\\", "last": `x\`, "k=l": "m", `\`: ""}}}; !reflect.DeepEqual(got, want) {
+	if want := map[string]string{"a": "b", "c": "d ef", "g": "", "h i": "é\t\\", "last": `x\`, "k=l": "m", `\`: ""}; !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }

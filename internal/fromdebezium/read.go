@@ -27,8 +27,9 @@ type Connector struct {
 }
 
 // Read reads the connectors of a file: a .properties file of Connect or of Debezium Server, JSON as Connect's REST
-// interface accepts and returns it (one connector, an array, or GET /connectors?expand=info), or Strimzi's
-// KafkaConnector resources as YAML. A file without a connector is an error.
+// interface accepts and returns it (one connector, an array, or GET /connectors?expand=info), such JSON in a shell script, Strimzi's
+// KafkaConnector resources as YAML, statements of ksqlDB, or environment variables of Debezium Server. Another form, and a file without a connector, is
+// an error.
 func Read(data []byte) ([]Connector, error) {
 	data = bytes.TrimSpace(bytes.TrimPrefix(data, []byte("\ufeff")))
 	var found []Connector
@@ -36,11 +37,19 @@ func Read(data []byte) ([]Connector, error) {
 	switch {
 	case len(data) > 0 && (data[0] == '{' || data[0] == '['):
 		found, err = readJSON(data)
+	case ksqlConnector.Match(data):
+		found = readKsql(string(data))
+	case isServer(readEnvironment(string(data))):
+		found = []Connector{{Props: readEnvironment(string(data))}}
 	case isResource(data):
 		found, err = readResources(data)
+	case isScript(data):
+		found, err = readScript(data)
 	default:
 		var props map[string]string
-		props, err = readProperties(string(data))
+		if props, err = readProperties(string(data)); err == nil && !isUnderstood(props) {
+			err = errors.New("the form of this file is not understood: " + forms)
+		}
 		found = []Connector{{Name: props["name"], Props: props}}
 	}
 	if err != nil {

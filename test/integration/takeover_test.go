@@ -31,7 +31,7 @@ func skipUnlessGolden(t *testing.T) {
 // A real Debezium delivers under load and is stopped, in order or by kill -9. Our daemon, configured by what `config
 // from-debezium` prints, takes over its slot: nothing is missing, the order holds, and only events that the slot had
 // not confirmed are repeated. For comparison Debezium itself starts again in the same situation, on a copy of the slot
-// and of its offsets and into topics of its own, so that both can be counted. Its slot is one transaction before its
+// and of its offsets and into topics of its own, so that both can be counted. After a stop its slot is one transaction before its
 // stored offset: of that one transaction, and of no other, ours may repeat what Debezium itself would not.
 func TestTakeOverFromDebezium(t *testing.T) {
 	skipUnlessGolden(t)
@@ -97,7 +97,7 @@ func takeOverSlot(t *testing.T, kill bool, flush time.Duration) {
 	more := o.countTransactions(repeatedIDs(o.readAll()), itself)
 	t.Logf("TAKEOVER %s: %d rows, %d delivered before; outboxcdc: 0 missing, %d repeats; Debezium itself: %d missing, %d repeats; repeats of outboxcdc alone: of %d transactions",
 		t.Name(), len(truth), len(delivered), report.Repeats, missing, len(itself), more)
-	if more > 1 {
+	if more > 1 && !kill { // Connect stores offsets before Debezium confirms them: a kill between both leaves the slot behind by all of them
 		t.Errorf("events of %d transactions are repeated that Debezium itself would not repeat, more than the one that its slot lags", more)
 	}
 }
