@@ -47,6 +47,8 @@ type Audit struct {
 	PartitionCount int32
 	// Topics are read besides those that rows lead to.
 	Topics []string
+	// Acked is up to where the daemon skips what waits in the slot, because its position record says that Kafka has it; zero: it skips nothing.
+	Acked checkpoint.Position
 	// Wait is how long to wait until the slot has confirmed the end of the WAL.
 	Wait time.Duration
 	// NotBefore is when Kafka may be read: until then records of a process that was killed may arrive.
@@ -367,6 +369,9 @@ func (r *run) readSlot(ctx context.Context) error {
 			if h.Name == router.HeaderPosition {
 				waits.Position, waits.Origin, _ = checkpoint.ParseHeader(string(h.Value)) // otherwise it has none
 			}
+		}
+		if !waits.Position.IsZero() && waits.Position.Compare(r.Acked) <= 0 {
+			return nil // if Kafka does not have it, the daemon will not send it
 		}
 		return r.c.AddWaiting(waits)
 	})

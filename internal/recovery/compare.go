@@ -117,6 +117,10 @@ func (r *Recovery) compareOnce(ctx context.Context) (*Found, error) {
 	job.Lineage, job.Database, job.Predecessors = id, r.Server.Database(), r.state.old.Predecessors(id.SystemID)
 	job.Range, job.Count = r.Rows, f.next.CommitLSN
 	job.Progress, job.Note = r.Operator.Progress, func(s string) { r.Operator.Say("note: %s", s) }
+	if s := r.state; s.old != nil && (r.beside() || !s.adopts()) {
+		job.Acked, _ = s.old.AckedFor(s.sources)
+		job.Acked = job.Acked.On(id)
+	}
 	job.Release, job.WALEnd = done, r.Server.WALEnd
 	job.Wait = waitForDaemon
 	// A daemon, or another run, may have been killed just before: what it has sent may still arrive.
@@ -300,7 +304,7 @@ func (r *Recovery) send(ctx context.Context, chosen *Set, next checkpoint.Positi
 		return err
 	}
 	if r.gone = int64(chosen.Len()) - job.Handled; r.gone > 0 {
-		r.Operator.Say("%s deleted since the comparison: their events are lost", human.Count(int(r.gone), "row was", "rows were"))
+		r.Operator.Say("%s deleted or changed since the comparison", human.Count(int(r.gone), "row was", "rows were"))
 	}
 	r.Operator.Say("%s sent, run %s%s", human.Count(int(r.sent.Records), "record", "records"), r.Run, r.sent.besides(r.Poison.Topic))
 	return nil

@@ -121,6 +121,13 @@ func TestSteps(t *testing.T) {
 			w.deliver(6, 10)
 		}, options: func(r *Recovery) { r.Beside = true }, sent: "4 5"},
 		{name: "beside, and there is no slot", given: gone, options: func(r *Recovery) { r.Beside = true }, sent: "4 5 6 7 8 9", starts: true, saved: 1, created: 1},
+		{name: "Kafka has lost what the position record says that it has", given: func(w *world) {
+			w.saved[0].Acked = checkpoint.Position{SystemID: system, Timeline: 1, CommitLSN: w.rows[5].commit}
+		}, sent: "4 5", starts: true, created: 1},
+		{name: "the slot was moved, and the next session skips nothing", given: func(w *world) {
+			w.saved[0].Acked = checkpoint.Position{SystemID: system, Timeline: 1, CommitLSN: w.rows[9].commit}
+			moved(w)
+		}, sent: "4 5 6 7", starts: true, saved: 1, created: 1},
 		// choose
 		{name: "no", given: func(w *world) { moved(w); w.no["send"] = true }, err: "4 rows are missing", created: 1, said: "dropped again"},
 		{name: "doubt, no answer", given: doubtful, err: "--unjudged=send", asked: "leave the 1 row for good", sent: "4 6 7", held: true, created: 1, said: "Standbys do not copy it"},

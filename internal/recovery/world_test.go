@@ -291,7 +291,9 @@ func (w *world) Waiting(_ context.Context, recovery bool, upTo pglogrepl.LSN, fn
 			if e.commit < slot.ConfirmedFlush || e.commit >= upTo {
 				continue
 			}
-			if err := fn(&router.Record{ID: []byte(e.id), Topic: "order", Key: []byte(e.key), Value: []byte(e.value())}); err != nil {
+			position := checkpoint.FormatHeader(checkpoint.Position{SystemID: system, Timeline: 1, CommitLSN: e.commit}, checkpoint.Origin{Database: database, Slot: "slot"})
+			rec := &router.Record{ID: []byte(e.id), Topic: "order", Key: []byte(e.key), Value: []byte(e.value()), Headers: []router.Header{{Name: router.HeaderPosition, Value: []byte(position)}}}
+			if err := fn(rec); err != nil {
 				return err
 			}
 		}

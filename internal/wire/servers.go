@@ -375,6 +375,10 @@ func (t *Servers) RunAudit(ctx context.Context, a *audit.Audit) (*audit.Result, 
 			a.Note("the position record cannot be read, so it is not known whether this server has replaced another one: " + err.Error())
 		}
 		a.Predecessors = old.Predecessors(t.identity.SystemID)
+		if old != nil && err == nil {
+			a.Acked, _ = old.AckedFor(t.cfg.EventSources())
+			a.Acked = a.Acked.On(t.identity)
+		}
 	}
 	return a.Run(ctx, t.snapshot, t, t.client, "")
 }

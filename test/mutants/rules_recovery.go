@@ -234,6 +234,18 @@ var recoveryMutants = []mutant{
 		tests: []suite{steps},
 	},
 	{
+		name:  "recovery-leaves-to-the-slot-what-is-skipped",
+		rule:  "The daemon sends everything that waits in the slot.",
+		edits: []edit{{"internal/audit/run.go", "waits.Position.Compare(r.Acked) <= 0 {", "false {"}},
+		tests: []suite{steps},
+	},
+	{
+		name:  "recovery-sends-what-the-next-session-sends",
+		rule:  "A session that begins with an adoption skips what Kafka was said to have.",
+		edits: []edit{{recoveryCompare, "s.old != nil && (r.beside() || !s.adopts()) {", "s.old != nil {"}},
+		tests: []suite{steps},
+	},
+	{
 		name:  "recovery-forgets-failover",
 		rule:  "The copy of a slot has all its properties.",
 		edits: []edit{{recoverySlots, "	if s.recovery.Failover && !(", "	if !s.recovery.Failover && !("}},
