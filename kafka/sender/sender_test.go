@@ -688,7 +688,15 @@ func TestLargeCancelled(t *testing.T) {
 	s := newSender(t, f, Options{})
 	open(t, s, "orders")
 	release := f.hold(t)
-	if err := s.Send(within(t, 50*time.Millisecond), record("orders", "k", "00000002"+big(1_500_000))); !errors.Is(err, context.DeadlineExceeded) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		for f.held.Load() == 0 && ctx.Err() == nil { // it is in flight
+			time.Sleep(time.Millisecond)
+		}
+		cancel()
+	}()
+	if err := s.Send(ctx, record("orders", "k", "00000002"+big(1_500_000))); !errors.Is(err, context.Canceled) {
 		t.Fatal(err)
 	}
 	blocked(t, s, record("orders", "k", "x"))
