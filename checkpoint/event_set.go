@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// EventSet is a set of single events that are in Kafka, because their records were read there or acknowledged. An event is
+// EventSet is a set of single events that are in Kafka, because their records were acknowledged. An event is
 // recognised by its position and its id: the position alone names another event if the settings that number events have changed,
 // or if the server is an older copy that uses its LSNs again.
 //

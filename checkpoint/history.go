@@ -14,8 +14,10 @@ import (
 // server saves a slot's position at checkpoints only, so after a crash of Postgres it sends again events that were confirmed long ago
 // (PostgreSQL, "Logical Decoding Concepts").
 type History struct {
-	// Events holds single events that are in Kafka and lie in no span.
+	// Events holds single events that are in Kafka and lie in no span, because their records were acknowledged.
 	Events *EventSet
+	// Found holds events whose records were read in Kafka.
+	Found *Found
 
 	systemID uint64 // of the server of the last session; 0: there was no session
 	timeline int32
@@ -33,7 +35,7 @@ type History struct {
 }
 
 // NewHistory returns the history of a process before its first session.
-func NewHistory() *History { return &History{Events: NewEventSet()} }
+func NewHistory() *History { return &History{Events: NewEventSet(), Found: NewFound()} }
 
 // Done returns the commit LSN of the newest transaction that is in Kafka with all transactions before it.
 func (h *History) Done() pglogrepl.LSN { return h.done }

@@ -139,9 +139,11 @@ func TestLearn(t *testing.T) {
 		acked   int // events of the last transaction
 		commits []pglogrepl.LSN
 	}
-	whole := func(from, to pglogrepl.LSN) span { return span{from, to + 5, positionOf(to, all), txAt(to)} }
+	whole := func(from, to pglogrepl.LSN) span {
+		return span{from: from, until: to + 5, to: positionOf(to, all), tx: txAt(to)}
+	}
 	part := func(from, until, lsn pglogrepl.LSN, events uint32) span {
-		return span{from, until, positionOf(lsn, events-1), txAt(lsn)}
+		return span{from: from, until: until, to: positionOf(lsn, events-1), tx: txAt(lsn)}
 	}
 	for _, c := range []struct {
 		name     string

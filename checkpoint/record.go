@@ -43,8 +43,9 @@ type PositionRecord struct {
 	Confirm pglogrepl.LSN
 	// Producers are the producer ids of the processes whose records may be in Kafka after Acked, newest last.
 	Producers []int64
-	// Topics are the topics that may have records after Acked, sorted.
-	Topics []string
+	// Topics are the topics that may have records after Acked, sorted. Recent are some of the topics that had records shortly before it, those
+	// that left Topics last at the end: only a failover that loses acknowledged events is a reason to search them.
+	Topics, Recent []string
 	// Sources is a fingerprint of the settings that decide which changes are events, and so which ordinal each event has.
 	Sources string
 	// Published identifies the catalog rows that decide what the publication sends, and the partitions of the outbox, in the form that
@@ -90,6 +91,7 @@ type recordText struct {
 	Adopted    bool             `json:"adopted,omitempty"`
 	Producers  []int64          `json:"producers,omitempty"`
 	Topics     []string         `json:"topics,omitempty"`
+	Recent     []string         `json:"recent_topics,omitempty"`
 	Partitions map[string]int32 `json:"partitions,omitempty"` // in records of earlier versions: the topics, each with its partition count
 	Sources    string           `json:"sources,omitempty"`
 	Published  string           `json:"published,omitempty"`
@@ -101,7 +103,7 @@ type recordText struct {
 func (s *PositionRecord) MarshalText() ([]byte, error) {
 	t := recordText{
 		Version: recordVersion, Slot: s.Slot, Generation: s.Generation, SystemID: strconv.FormatUint(s.SystemID, 10), Timeline: s.Timeline,
-		Epoch: s.Epoch, Confirm: s.Confirm.String(), Clean: s.Clean, Adopted: s.Adopted, Producers: s.Producers, Topics: s.Topics, Sources: s.Sources,
+		Epoch: s.Epoch, Confirm: s.Confirm.String(), Clean: s.Clean, Adopted: s.Adopted, Producers: s.Producers, Topics: s.Topics, Recent: s.Recent, Sources: s.Sources,
 		Published: s.Published, FenceWait: s.FenceWait.Milliseconds(), At: s.At.UTC(),
 	}
 	if !s.Acked.IsZero() {
@@ -133,7 +135,7 @@ func (s *PositionRecord) UnmarshalText(b []byte) error {
 		return fmt.Errorf("read the position record: version %d: %w", t.Version, ErrRecordVersion)
 	}
 	out := PositionRecord{
-		Slot: t.Slot, Generation: t.Generation, Timeline: t.Timeline, Epoch: t.Epoch, ServerMajor: t.Major, Clean: t.Clean, Adopted: t.Adopted, Producers: t.Producers, Topics: t.Topics,
+		Slot: t.Slot, Generation: t.Generation, Timeline: t.Timeline, Epoch: t.Epoch, ServerMajor: t.Major, Clean: t.Clean, Adopted: t.Adopted, Producers: t.Producers, Topics: t.Topics, Recent: t.Recent,
 		Sources: t.Sources, Published: t.Published, FenceWait: time.Duration(t.FenceWait) * time.Millisecond, At: t.At,
 	}
 	if out.Topics == nil && len(t.Partitions) > 0 {
@@ -216,16 +218,26 @@ func (s *PositionRecord) PublishedFor(sources string) string {
 	return s.Published
 }
 
-// Use adds topics that may have records from now on.
+// maxRecent is the maximum number of topics in Recent.
+const maxRecent = 100
+
+// Use sets the topics that may have records after Acked, so that the record does not grow with every topic that was ever used.
 func (s *PositionRecord) Use(topics []string) {
-	all := slices.Concat(s.Topics, topics)
-	slices.Sort(all)
-	s.Topics = slices.Compact(all)
+	was := s.Topics
+	topics = slices.Clone(topics)
+	slices.Sort(topics)
+	s.Topics = slices.Compact(topics)
+	isListed := func(topic string) bool {
+		_, listed := slices.BinarySearch(s.Topics, topic)
+		return listed
+	}
+	recent := slices.DeleteFunc(slices.Clone(s.Recent), func(topic string) bool { return isListed(topic) || slices.Contains(was, topic) })
+	s.Recent = last(append(recent, slices.DeleteFunc(slices.Clone(was), isListed)...), maxRecent)
 }
 
 // Settle notes that every event that earlier sessions may have sent is at or before Acked.
 func (s *PositionRecord) Settle() {
-	s.Producers, s.Topics = last(slices.Clone(s.Producers), keptProducers), nil
+	s.Producers = last(slices.Clone(s.Producers), keptProducers)
 	if !s.Acked.IsZero() {
 		s.Settled = s.Acked
 	}
@@ -295,7 +307,7 @@ const Recent = 20
 //
 // System, timeline and settings are those of the last record of the newest generation: the last record of the topic may be a late one, of
 // a process that was frozen or that had the slot only for a moment. The merged record has the highest positions, and all producers and
-// topics: each record was true when it was written, and neither Kafka nor the slot goes back. An adoption invalidates all records up to its
+// topics, those of each writer's last record: each record was true when it was written, and neither Kafka nor the slot goes back. An adoption invalidates all records up to its
 // generation, late ones included.
 func Merge(records []PositionRecord) *PositionRecord {
 	if len(records) == 0 {
@@ -313,7 +325,12 @@ func Merge(records []PositionRecord) *PositionRecord {
 	out := records[newest]
 	out.Epoch, out.EpochStarts = latestEpoch(records, &out)
 	out.Clean = out.Clean && newest == len(records)-1
-	out.Producers, out.Topics = nil, nil
+	out.Producers = nil
+	type writer struct {
+		generation uint64
+		producer   int64
+	}
+	topics := map[writer][]string{} // of the last record of each writer: it knows what Kafka has acknowledged since the one before
 	inOrder := slices.Clone(records)
 	slices.SortStableFunc(inOrder, func(a, b PositionRecord) int { return cmp.Compare(a.Generation, b.Generation) })
 	for _, r := range inOrder {
@@ -327,7 +344,11 @@ func Merge(records []PositionRecord) *PositionRecord {
 		}
 		out.Producers = slices.DeleteFunc(out.Producers, func(id int64) bool { return listed[id] })
 		out.Producers = append(out.Producers, r.Producers...)
-		out.Use(r.Topics)
+		by := writer{generation: r.Generation}
+		if n := len(r.Producers); n > 0 {
+			by.producer = r.Producers[n-1]
+		}
+		topics[by] = r.Topics
 		out.FenceWait = max(out.FenceWait, r.FenceWait)
 		if r.SystemID != out.SystemID || r.Timeline != out.Timeline {
 			continue
@@ -338,5 +359,6 @@ func Merge(records []PositionRecord) *PositionRecord {
 			out.Acked, out.AckedTx = acked, tx
 		}
 	}
+	out.Use(slices.Concat(slices.Collect(maps.Values(topics))...))
 	return &out
 }

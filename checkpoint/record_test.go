@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -101,11 +102,42 @@ func TestPositionRecordNext(t *testing.T) {
 	if mine, other := same.Next(server{}, 1, same.Sources), same.Next(server{}, 1, "other"); same.Settled != same.Acked || mine.Settled != same.Acked || !other.Settled.IsZero() {
 		t.Errorf("settled at %s; in the next record %s, with other settings %s", same.Settled, mine.Settled, other.Settled)
 	}
-	if n := len(same.Producers); n != keptProducers || same.Producers[n-1] != 9000 || len(same.Topics) != 0 || len(next.Topics) != 3 {
-		t.Errorf("settled: producers %v, topics %v; before, topics %v", same.Producers, same.Topics, next.Topics)
+	if n := len(same.Producers); n != keptProducers || same.Producers[n-1] != 9000 {
+		t.Errorf("settled: producers %v", same.Producers)
 	}
 	if s.Generation != 9+2*maxProducers || s.Clean || s.Slot != "a" || s.Confirm != 5 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// TestTopicsLeave: the record has the topics that are in use, and a limited number of those that were.
+func TestTopicsLeave(t *testing.T) {
+	var s PositionRecord
+	want := func(topics, recent string) {
+		t.Helper()
+		if got := strings.Join(s.Topics, " "); got != topics {
+			t.Errorf("topics %s, want %s", got, topics)
+		}
+		if got := strings.Join(s.Recent, " "); got != recent {
+			t.Errorf("recent %s, want %s", got, recent)
+		}
+	}
+	for _, step := range []struct{ use, topics, recent string }{
+		{"u t u", "t u", ""}, {"t", "t", "u"}, {"t v", "t v", "u"}, {"u", "u", "t v"}, {"", "", "t v u"}, {"t", "t", "v u"}, {"", "", "v u t"},
+	} {
+		before := strings.Join(s.Topics, " ")
+		kept := s
+		s.Use(strings.Fields(step.use))
+		want(step.topics, step.recent)
+		if got := strings.Join(kept.Topics, " "); got != before {
+			t.Errorf("the previous record has changed to %s", got)
+		}
+	}
+	for i := range 3 * maxRecent {
+		s.Use([]string{fmt.Sprint("x", i)})
+	}
+	if n := len(s.Recent); n != maxRecent || s.Recent[n-1] != fmt.Sprint("x", 3*maxRecent-2) || len(s.Topics) != 1 {
+		t.Errorf("%d recent topics, %v", n, s.Recent)
 	}
 }
 
@@ -265,8 +297,15 @@ func TestMerge(t *testing.T) {
 			with(func(s *PositionRecord) { s.Epoch, s.Generation, s.Producers = 2, 6, []int64{5} }),
 		},
 		"topics": {
-			[]PositionRecord{with(func(s *PositionRecord) { s.Topics = []string{"u"} }), with(func(s *PositionRecord) { s.Topics = []string{"t", "v"} })},
-			with(func(s *PositionRecord) { s.Topics = []string{"t", "u", "v"} }),
+			[]PositionRecord{
+				with(func(s *PositionRecord) { s.Generation, s.Topics = 3, []string{"w"} }), with(func(s *PositionRecord) { s.Topics = []string{"u"} }),
+				with(func(s *PositionRecord) { s.Producers, s.Topics = []int64{1, 2, 3}, []string{"u"} }), with(func(s *PositionRecord) { s.Topics = []string{"t", "v"} }),
+			},
+			with(func(s *PositionRecord) { s.Producers, s.Topics = []int64{3, 1, 2}, []string{"t", "u", "v", "w"} }),
+		},
+		"a topic has left": {
+			[]PositionRecord{with(func(s *PositionRecord) { s.Topics = []string{"t", "u"} }), with(func(s *PositionRecord) { s.Topics, s.Recent = []string{"t"}, []string{"u"} })},
+			with(func(s *PositionRecord) { s.Topics, s.Recent = []string{"t"}, []string{"u"} }),
 		},
 		"late ones of the timeline before": {[]PositionRecord{moved, moved, clean, late}, moved},
 		"waits longer": {

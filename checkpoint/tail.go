@@ -63,9 +63,9 @@ type Search struct {
 	Settled   Position // a record of ours at or before it ends the search in its partition
 	LookBack  int      // maximum offsets to read backwards without finding a record of ours
 	Topics    []string // all of their partitions are searched
-	// Found receives the events that the server has and that were committed before Until. Phantoms is called, from other goroutines, once
+	// Found receives the events that the server has and that were committed before Until: see Note. Phantoms is called, from other goroutines, once
 	// for each partition and timeline with events that the server does not have.
-	Found    *EventSet
+	Found    *Found
 	Until    pglogrepl.LSN
 	Phantoms func(topic string, partition int32, p Phantoms)
 }

@@ -26,6 +26,8 @@ type Progress struct {
 	// Partial is the transaction after Done if its first Events events are acknowledged; zero if there is none.
 	Partial TxID
 	Events  uint32
+	// Next is the number of the first event after the prefix.
+	Next uint64
 }
 
 // Last returns the last event of the prefix that Kafka has acknowledged, and its transaction; zero if there is none.
@@ -248,7 +250,7 @@ func (t *Tracker) Oldest() (id TxID, ok bool) {
 func (t *Tracker) Progress() Progress {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	p := Progress{Done: t.done}
+	p := Progress{Done: t.done, Next: t.head}
 	if t.txs.len() > 0 && t.head > t.txs.first().first {
 		p.Partial, p.Events = t.txs.first().id, uint32(t.head-t.txs.first().first)
 	}

@@ -89,15 +89,15 @@ func (r *endRead) readBatch(b *sarama.RecordBatch) {
 		for _, rec := range b.Records {
 			if at := b.FirstOffset + rec.OffsetDelta; at >= r.next && at < r.windowEnd {
 				r.firstOwn = min(r.firstOwn, at)
-				r.readRecord(rec)
+				r.readRecord(rec, at)
 			}
 		}
 	}
 	r.next = b.LastOffset() + 1
 }
 
-// readRecord reads an own record.
-func (r *endRead) readRecord(rec *sarama.Record) {
+// readRecord reads an own record at an offset.
+func (r *endRead) readRecord(rec *sarama.Record, offset int64) {
 	q := &r.ends.search
 	pos, id, ok := positionOf(rec)
 	switch {
@@ -109,10 +109,9 @@ func (r *endRead) readRecord(rec *sarama.Record) {
 			}
 			r.phantoms[pos.Timeline].Add(id, pos)
 		}
-	case pos.Compare(q.Settled) <= 0:
-		r.reached = true
-	case pos.Compare(q.Acked) > 0 && pos.CommitLSN < q.Until:
-		q.Found.Add(pos, q.Found.Hash(id))
+	default:
+		r.reached = r.reached || pos.Compare(q.Settled) <= 0
+		q.Note(r.topic, r.id, offset, pos, id)
 	}
 }
 

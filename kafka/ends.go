@@ -205,6 +205,9 @@ func (e *ends) round(open []*endRead, found map[string]*sarama.TopicMetadata) {
 // finished counts the result for a partition.
 func (e *ends) finished(r *endRead, began time.Time) {
 	m := e.p.cluster.metrics
+	if r.result == endUnreadable { // records that were sent since it was read last are not known
+		e.search.Found.Forget(r.topic, r.id)
+	}
 	m.tailReads.WithLabelValues(r.result).Inc()
 	m.tailSeconds.Observe(max(0, time.Since(began).Seconds()))
 	for _, timeline := range slices.Sorted(maps.Keys(r.phantoms)) {
@@ -250,17 +253,14 @@ func (p *Producer) unreadEnds() []string {
 	return out
 }
 
-// Topics returns the topics to which records were sent.
-func (p *Producer) Topics() []string {
+// Topics returns the topics to which events with this number or a higher one were sent.
+func (p *Producer) Topics(from uint64) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var out []string
 	for _, t := range p.topics {
-		for i := range t.parts {
-			if t.parts[i].sent > 0 {
-				out = append(out, t.name)
-				break
-			}
+		if t.sentUntil > from {
+			out = append(out, t.name)
 		}
 	}
 	return out

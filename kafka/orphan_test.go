@@ -102,7 +102,7 @@ func TestGivenUpRequestDoesNotArrive(t *testing.T) {
 	q, l := openSession(t, newTestCluster(t, next))
 	waitReady(t, q, "t")
 	q.ReadEnds(checkpoint.Search{
-		Lineage: history{}, Producers: []int64{p.ProducerID(), q.ProducerID()}, LookBack: 100, Topics: []string{"t"}, Found: checkpoint.NewEventSet(),
+		Lineage: history{}, Producers: []int64{p.ProducerID(), q.ProducerID()}, LookBack: 100, Topics: []string{"t"}, Found: checkpoint.NewFound(),
 	}, lost.Add(next.FenceWait))
 	eventually(t, "the ends", func() bool { return q.EndsRead("") })
 	q.Renew(time.Now())

@@ -27,7 +27,7 @@ type Callbacks struct {
 	Wake func()
 }
 
-// Producer is one session with Kafka. Ready, Missing, Check and Send must be called from one goroutine; the other methods may be called
+// Producer is one session with Kafka. Ready, Missing, Check, Partition and Send must be called from one goroutine; the other methods may be called
 // from any.
 //
 // A session has one producer id and epoch. Send adds a record to its partition's batch (partition.go). Each broker has a goroutine that
@@ -171,10 +171,7 @@ func (p *Producer) Send(rec *router.Record, n uint64) error {
 		return fmt.Errorf("send event %d: internal error: a record that must be alone in flight (or the next one) while other records are in flight", n)
 	}
 	p.sentAlone = alone
-	id := rec.Partition
-	if !rec.OwnPartition {
-		id = p.partitioner.partition(rec.PartitionBy, int32(len(t.parts)))
-	}
+	id := p.partitionOf(t, rec)
 	if int(id) >= len(t.parts) {
 		return fmt.Errorf("send event %d: internal error: topic %s has no partition %d", n, t.name, id)
 	}
@@ -183,6 +180,7 @@ func (p *Producer) Send(rec *router.Record, n uint64) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	part.sent++
+	t.sentUntil = n + 1
 	if p.ended() {
 		return nil
 	}
@@ -195,6 +193,16 @@ func (p *Producer) Send(rec *router.Record, n uint64) error {
 		}
 	}
 	return nil
+}
+
+// Partition returns the partition that Send sends the record to; its topic must be ready.
+func (p *Producer) Partition(rec *router.Record) int32 { return p.partitionOf(p.topic(rec.Topic), rec) }
+
+func (p *Producer) partitionOf(t *topic, rec *router.Record) int32 {
+	if rec.OwnPartition {
+		return rec.Partition
+	}
+	return p.partitioner.partition(rec.PartitionBy, int32(len(t.parts)))
 }
 
 // Flush sends the records that have gathered. Without a Flush, records may wait for ever.

@@ -25,7 +25,8 @@ type topic struct {
 	counts     topicMetrics
 
 	// Guarded by Producer.mu.
-	id sarama.Uuid
+	id        sarama.Uuid
+	sentUntil uint64 // number of the last event, and one
 }
 
 // verdict is the result of a look-up.

@@ -16,8 +16,9 @@ import (
 func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	r := s.r
 	pos := PositionOf(s.stream.Identity(), ev)
-	if done, err := s.skipKnown(ctx, pos); done {
-		return err
+	known := s.knownCounter(pos)
+	if known != nil && len(s.resent) == 0 {
+		return s.skip(ctx, known)
 	}
 	if r.router.Skips(ev) {
 		s.warnOfUpdates(ev.Relation)
@@ -25,10 +26,13 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	}
 	s.counts.received++
 	routed := r.router.Route(ev, pos, &s.rec)
+	if known != nil && (routed != nil || !s.followsResent(pos)) {
+		return s.skip(ctx, known)
+	}
 	if routed != nil && asPoison(routed) == nil {
 		return routed
 	}
-	if done, err := s.skipFound(ctx, pos, ""); done || err != nil {
+	if done, err := s.skipFound(ctx, pos, "", routed != nil); done || err != nil {
 		return err
 	}
 	if routed != nil {
@@ -44,7 +48,7 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 		}
 		return err
 	}
-	if done, err := s.skipFound(ctx, pos, s.rec.Topic); done || err != nil {
+	if done, err := s.skipFound(ctx, pos, s.rec.Topic, false); done || err != nil {
 		return err
 	}
 	alone, poison := s.sink.Check(&s.rec)
@@ -77,6 +81,9 @@ func (s *session) send(ctx context.Context, alone bool, dead prometheus.Counter,
 	}
 	if dead != nil {
 		s.deadLetters.noteSent(n, dead)
+	}
+	if dead == nil {
+		s.noteSent(pos)
 	}
 	s.lastSent = s.begin.CommitLSN
 	if s.waitSince.IsZero() {

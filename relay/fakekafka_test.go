@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"slices"
 	"strings"
 	"time"
@@ -36,6 +37,7 @@ type cluster struct {
 	limit         map[string]int            // maximum size of the value, by id
 	closing       func(context.Context)     // runs in Close, before it waits
 	sendFails     func(*router.Record) bool // Send fails
+	onePartition  bool                      // each topic has one partition
 
 	// seen by the fake
 	opens  []time.Time
@@ -304,6 +306,14 @@ func (s *sink) Missing(topic string) bool {
 	s.k.b.mu.Lock()
 	defer s.k.b.mu.Unlock()
 	return s.asked[topic] && (!s.k.topics[topic] || s.k.denied[topic]) && s.k.healthErr == nil
+}
+
+// Partition: each event has a partition of its own, unless the test says otherwise.
+func (s *sink) Partition(rec *router.Record) int32 {
+	if s.k.onePartition {
+		return 0
+	}
+	return int32(crc32.ChecksumIEEE(rec.ID) >> 1)
 }
 
 func (s *sink) Check(rec *router.Record) (alone bool, poison *router.Poison) {

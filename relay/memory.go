@@ -17,6 +17,7 @@ type memory struct {
 	generation uint64    // of this process's last position record
 	producers  []int64   // of the first record of that generation
 	doubt      bool      // Kafka may have events of earlier sessions that the history lacks, or unreported phantoms
+	foundOn    int32     // timeline of the server whose events Found has
 	fence      time.Time // until then records of earlier sessions may still arrive
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -28,6 +29,9 @@ type position struct {
 	predecessor *checkpoint.PositionRecord // nil: there was none
 	record      checkpoint.PositionRecord  // the last one given to the sink
 	producers   []int64                    // in the first record
+	inherited   []string                   // topics of the predecessor's record; nil: nothing of earlier sessions is in doubt
+	unlisted    uint64                     // number of the first event after the acked position of the record before the last
+	unacked     uint64                     // number of the first event after the acked position of the last record
 	stored      chan error                 // Kafka's answers about records
 
 	// For a session that cannot use the position topic yet.
@@ -100,6 +104,10 @@ func (s *session) loadPosition(ctx context.Context) error {
 func (s *session) saveFirst(predecessor *checkpoint.PositionRecord, confirm pglogrepl.LSN) {
 	p := &s.position
 	p.predecessor, p.stored, p.verifying = predecessor, make(chan error, 1), false
+	p.inherited, p.unlisted, p.unacked = nil, 0, 0
+	if predecessor != nil {
+		p.inherited = predecessor.Topics
+	}
 	p.record = predecessor.Next(s.stream.Identity(), s.sink.ProducerID(), s.r.cfg.Deduplication.Sources)
 	if p.record.Settled.IsZero() {
 		p.record.Settled = s.lastBeforeSlot()
@@ -174,14 +182,18 @@ func (s *session) savePosition(confirm pglogrepl.LSN, clean bool) {
 	rec.Slot, rec.FenceWait = s.r.cfg.Deduplication.Slot, max(rec.FenceWait, s.r.cfg.Deduplication.FenceWait) // a predecessor's longer lease may still run
 	rec.SystemID, rec.Timeline, rec.ServerMajor, rec.Confirm, rec.Clean, rec.At = id.SystemID, id.Timeline, id.Major, confirm, clean, s.r.clock()
 	// While a transaction is expected, skipped events may belong to another history.
-	if acked, tx := s.tracker.Progress().Last(id); !acked.IsZero() && !s.resume.Expecting() && (!checkpoint.Holds(id, rec.Acked) || acked.Compare(rec.Acked) > 0) {
-		rec.Acked, rec.AckedTx = acked, tx
+	p.unlisted = p.unacked
+	progress := s.tracker.Progress()
+	if acked, tx := progress.Last(id); !acked.IsZero() && !s.resume.Expecting() && (!checkpoint.Holds(id, rec.Acked) || acked.Compare(rec.Acked) > 0) {
+		rec.Acked, rec.AckedTx, p.unacked = acked, tx, progress.Next
 	}
 	if s.settled() {
+		p.inherited = nil
 		rec.Settle()
 		rec.FenceWait = s.r.cfg.Deduplication.FenceWait
 	}
-	rec.Use(s.sink.Topics())
+	// The topics of the last second are used again, more often than not: the next start reads the ends of all that are listed at once.
+	rec.Use(slices.Concat(p.inherited, s.sink.Topics(p.unlisted)))
 	rec.Published = s.stream.Published()
 	s.storeRecord(rec)
 }

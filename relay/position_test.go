@@ -27,7 +27,8 @@ type fakePositions struct {
 	slow     time.Duration      // the additional duration of a save
 	ends     map[string][]ended // records at the ends of a topic's partitions
 	phantoms map[string]checkpoint.Phantoms
-	topics   []string // that the process has sent to
+	topics   []string          // that the process has sent to
+	sentTo   map[string]uint64 // further ones, each with the number of the last event, and one
 
 	pid          int64
 	search       *checkpoint.Search // of the current session
@@ -99,8 +100,8 @@ func (p *fakePositions) EndsRead(topic string) (done bool) {
 				continue
 			}
 			p.read = append(p.read, t)
-			for _, r := range p.ends[t] {
-				p.search.Found.Add(r.at, p.search.Found.Hash([]byte(r.id)))
+			for i, r := range p.ends[t] {
+				p.search.Note(t, 0, int64(i), r.at, []byte(r.id))
 			}
 			topics = append(topics, t)
 		}
@@ -120,8 +121,15 @@ func (p *fakePositions) Unanswered() (is bool) {
 	return is
 }
 
-func (p *fakePositions) Topics() (topics []string) {
-	p.locked(func() { topics = p.topics })
+func (p *fakePositions) Topics(from uint64) (topics []string) {
+	p.locked(func() {
+		topics = p.topics
+		for topic, until := range p.sentTo {
+			if until > from {
+				topics = append(topics, topic)
+			}
+		}
+	})
 	return topics
 }
 
@@ -814,7 +822,7 @@ func TestPhantoms(t *testing.T) {
 		id := b.pg.id
 		gone := checkpoint.Position{SystemID: id.SystemID, Timeline: 1, CommitLSN: firstLSN + 0x500}
 		p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) {
-			s.Timeline, s.Acked, s.Topics = 1, gone, []string{"gone", "t", "u"}
+			s.Timeline, s.Acked, s.Topics, s.Recent = 1, gone, []string{"gone", "t"}, []string{"u"}
 		})}
 		p.phantoms["u"] = checkpoint.Phantoms{Count: 3, First: checkpoint.Phantom{ID: "x"}, Last: checkpoint.Phantom{ID: "z"}}
 		b.pg.commit("a")

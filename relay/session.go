@@ -44,13 +44,14 @@ type session struct {
 	lastCommit    time.Time     // of the newest transaction read to its end
 	inTx          bool
 	rec           router.Record
-	single        *singleRecord // the record that is sent with nothing else in flight; nil: none is
-	lastSent      pglogrepl.LSN // commit LSN of the newest transaction with a record that was sent
-	awaiting      string        // what the session's goroutine waits for; "": it reads
-	waitSince     time.Time     // since when an event waits for Kafka; zero: none does
-	lastMessage   time.Time     // when the server last sent a message
-	lastWork      time.Time     // when a catalog check last found our walsender at work
-	finishBy      time.Time     // on shutdown: until when the session waits for the end of the open transaction
+	single        *singleRecord                // the record that is sent with nothing else in flight; nil: none is
+	lastSent      pglogrepl.LSN                // commit LSN of the newest transaction with a record that was sent
+	resent        map[string]map[int32]*resent // by topic and partition: see noteSent
+	awaiting      string                       // what the session's goroutine waits for; "": it reads
+	waitSince     time.Time                    // since when an event waits for Kafka; zero: none does
+	lastMessage   time.Time                    // when the server last sent a message
+	lastWork      time.Time                    // when a catalog check last found our walsender at work
+	finishBy      time.Time                    // on shutdown: until when the session waits for the end of the open transaction
 	wake          chan struct{}
 	counts        counts          // not yet in the metrics
 	updatesLogged map[uint32]bool // tables, by OID, whose updates were logged
@@ -85,7 +86,7 @@ func (r *Relay) session(ctx context.Context) (wentWell bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	s := &session{r: r, wake: make(chan struct{}, 1), began: r.clock()}
+	s := &session{r: r, resent: map[string]map[int32]*resent{}, wake: make(chan struct{}, 1), began: r.clock()}
 	// Kafka first: while it is unavailable, no replication connection is opened.
 	opening, opened := context.WithTimeout(ctx, openTimeout)
 	s.sink, err = r.kafka.Open(opening, s.callbacks(cancel))
@@ -318,7 +319,7 @@ func (s *session) handle(ctx context.Context, msg replication.Message, err error
 		if err != nil {
 			return err
 		}
-		s.tracker.Begin(tx, known)
+		s.tracker.Begin(tx, known && len(s.resent) == 0)
 		s.r.router.SetOrigin(s.origin(tx.CommitLSN))
 	case decoder.KindEvent, decoder.KindUpdate:
 		return s.event(ctx, m.Event)

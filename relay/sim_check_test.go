@@ -53,6 +53,11 @@ func (w *world) calm() {
 	}
 	for _, r := range tx.rows {
 		if e := r.ev; e != nil {
+			if s := st.p.sink; s != nil && slices.ContainsFunc(s.lanes[:], func(lane []*flight) bool {
+				return slices.ContainsFunc(lane, func(f *flight) bool { return f.e == e })
+			}) { // sent again
+				return
+			}
 			if e.ackedIn != st.p.sink && !st.p.knowsEvent(e) {
 				return
 			}

@@ -31,6 +31,8 @@ type simKafka struct {
 	saved []checkpoint.PositionRecord // the newest position records
 	pids  int64
 
+	keepLogs bool // with any delivery mode
+
 	simRecords
 
 	openErr  error
@@ -212,6 +214,7 @@ func (s *simSink) Send(rec *router.Record, n uint64) error {
 	}
 	w.see(p, "send", uint64(e.id), n)
 	topic := slices.Index(simTopics[:], rec.Topic)
+	follows := s.noteDoubtful(&flight{e: e, by: s, dead: rec.Topic == deadTopic})
 	switch {
 	case s.closed:
 		w.fail("%s sends event %d after Close", p, e.id)
@@ -219,7 +222,7 @@ func (s *simSink) Send(rec *router.Record, n uint64) error {
 		w.fail("%s sends event %d to topic %q, which is not ready", p, e.id, rec.Topic)
 	case s.sent && n <= s.last:
 		w.fail("%s sends event number %d after %d", p, n, s.last)
-	case p.knowsEvent(e):
+	case p.knowsEvent(e) && !follows:
 		w.fail("%s sends event %d again, although it knew that it is in Kafka", p, e.id)
 	case e.order < s.cursor:
 		w.fail("%s sends event %d, which comes before what this session has sent or was to begin with", p, e.id)
@@ -243,13 +246,13 @@ func (s *simSink) Send(rec *router.Record, n uint64) error {
 	w.reached[refusedAlone] = w.reached[refusedAlone] || e.tx.commit <= p.singlyUntil
 	s.cursor, s.last, s.sent, s.newest = e.order+1, n, true, e.tx.commit
 	f := &flight{n: n, e: e, by: s, dead: rec.Topic == deadTopic, record: w.copied(e, rec), header: w.headerOf(e, rec)}
-	f.again = s.repeats(f)
+	f.again = s.repeats(f, follows)
 	was := &e.digest[0]
 	if f.dead {
 		was = &e.digest[1]
 		w.deadLettered(s, e)
 	}
-	s.used[topic] = true
+	s.sentUntil[topic] = n + 1
 	if why := e.wrong(rec, s.st.id, &p.placement); why != "" {
 		w.fail("event %d: %s", e.id, why)
 	}
@@ -327,6 +330,8 @@ func (f *flight) store() {
 	}
 	if w.deduplicates() {
 		f.judgeLate()
+	}
+	if w.deduplicates() || w.kafka.keepLogs {
 		w.kafka.append(f)
 	}
 	if f.dead || e.seq == 0 {

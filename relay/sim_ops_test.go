@@ -53,7 +53,8 @@ func (w *world) ops() []op {
 		{"pause", func() { w.rest(w.upTo(time.Minute)) }},
 	}
 	if w.deduplicates() {
-		all = append(all, op{"strangers", w.strangers}, op{"a topic grows", w.grow}, op{"routing", w.reroute}, op{"poison is fixed", w.fix})
+		all = append(all, op{"strangers", w.strangers}, op{"a topic grows", w.grow}, op{"routing", w.reroute}, op{"poison is fixed", w.fix},
+			op{"retention", w.retain}, op{"compaction", w.compact})
 	}
 	if w.failovers {
 		all = append(all, op{"failover", w.failover}, op{"failover", w.failover}, op{"copy the slot", w.copySlot}, op{"copy the slot", w.copySlot})
@@ -98,6 +99,7 @@ func (w *world) run() {
 	if !w.halt() {
 		w.farewell()
 	}
+	w.edit(w.judgeOrder)
 }
 
 func (w *world) do(o op) {

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/router"
 )
 
 // Runs of deduplicated delivery: the broker keeps a log of each partition and the position topic. Between two processes topics grow, the
@@ -19,6 +20,8 @@ import (
 //   - only events that were acked, or found in a log, are skipped (simSink.Send)
 //   - an event is not sent if a log that was read, or had to be read, has a predecessor's record of it (I12), unless a record was stored
 //     late: after the log was read, or after records of a later session
+//   - nor if an earlier event was sent again before it in its partition, or a record of an earlier event follows its record (followsResent, I13)
+//   - at the end, the last record of each key in a partition is the newest one of the key (judgeOrder, I13)
 //   - a position record covers only acked events, and only positions that the newest record allows are confirmed
 //   - one writer at a time: no record leaves after a session of a later stream has read the ends of its topic, and records in flight then
 //     left at least half of fence_wait before (depart, judgeReading). Records that Kafka stores later, or that left before their process
@@ -39,6 +42,10 @@ type logged struct {
 	at  time.Time
 	// late: it was in flight for longer than half of fence_wait.
 	late bool
+	// gone: Kafka has deleted it, because of retention or compaction.
+	gone bool
+	// hidden is the number of the stream whose session did not read it, because more than look_back records of others follow.
+	hidden int
 }
 
 // placement is where a process sends events, according to its settings and the partition counts at its start.
@@ -57,12 +64,13 @@ type simDeduplication struct {
 	toRead       [len(simTopics)]bool // topics whose ends are to be read
 	wasRead      [len(simTopics)]bool
 	readAt       [len(simTopics)]time.Time
-	used         [len(simTopics)]bool
-	seen         time.Time // when the lease was last renewed
+	sentUntil    [len(simTopics)]uint64 // number of the last event, and one
+	seen         time.Time              // when the lease was last renewed
 	lacksAnswers bool
-	since        time.Time     // when the predecessor's record was loaded
-	expects      pglogrepl.LSN // commit LSN of the acked transaction of the predecessor's record
-	known        bool          // there was a predecessor's record, so ends may be read
+	since        time.Time             // when the predecessor's record was loaded
+	expects      pglogrepl.LSN         // commit LSN of the acked transaction of the predecessor's record
+	known        bool                  // there was a predecessor's record, so ends may be read
+	resent       map[simPartition]bool // partitions to which it has sent an event in doubt
 }
 
 // TestSimDeduplicated is TestSim with deduplicated delivery, every other run with dead letters.
@@ -115,9 +123,9 @@ func (at *placement) topicName(lane int) string {
 // append adds a record to its partition's log. w.mu is held.
 func (k *simKafka) append(f *flight) {
 	id, at := f.by.st.id, f.partitionOf()
-	k.logs[at] = append(k.logs[at], logged{f.e, f.by.pid, checkpoint.Position{
+	k.logs[at] = append(k.logs[at], logged{e: f.e, pid: f.by.pid, pos: checkpoint.Position{
 		SystemID: id.SystemID, Timeline: id.TimelineOf(f.e.tx.commit), CommitLSN: f.e.tx.commit, Ordinal: uint32(f.e.ordinal),
-	}, strconv.Itoa(f.e.id), time.Now(), time.Since(f.at) >= k.w.cfg.Deduplication.FenceWait/2})
+	}, id: strconv.Itoa(f.e.id), at: time.Now(), late: time.Since(f.at) >= k.w.cfg.Deduplication.FenceWait/2})
 }
 
 // strangers adds records of other producers to our partitions, some with positions like ours, of another slot of the server.
@@ -160,13 +168,108 @@ func (w *world) reroute() {
 // fix raises the size limits: for later processes no event is too large.
 func (w *world) fix() { w.edit(func() { w.kafka.now.fixed = w.dead }) }
 
+// retain deletes the first records of a partition.
+func (w *world) retain() {
+	w.edit(func() {
+		log := w.kafka.logs[w.somePartition()]
+		for i := range log[:w.IntN(len(log)+1)] {
+			log[i].gone = true
+		}
+		w.reached[deletedRecords] = w.reached[deletedRecords] || len(log) > 0 && log[0].gone
+	})
+}
+
+// compact deletes the records of a partition that a later record of their key follows.
+func (w *world) compact() {
+	w.edit(func() {
+		log := w.kafka.logs[w.somePartition()]
+		last := map[string]int{}
+		for i := range log {
+			if log[i].e == nil {
+				continue
+			}
+			if before, ok := last[log[i].e.key]; ok {
+				log[before].gone, w.reached[deletedRecords] = true, true
+			}
+			last[log[i].e.key] = i
+		}
+	})
+}
+
+func (w *world) somePartition() simPartition {
+	lane := w.IntN(simLanes)
+	at := w.kafka.now
+	return at.of(lane)
+}
+
 func (s *simSink) ProducerID() int64 { return s.pid }
 
-func (s *simSink) Topics() (out []string) {
+func (s *simSink) Partition(rec *router.Record) int32 {
 	s.k.w.mu.Lock()
 	defer s.k.w.mu.Unlock()
-	for i, used := range s.used {
-		if used {
+	e := s.event(rec)
+	if e == nil || rec.Topic == deadTopic {
+		return 0
+	}
+	return int32(s.p.placement.of(e.lane).n)
+}
+
+// noteDoubtful notes that an event is sent that earlier sessions may have sent. It reports whether another one was before it in its partition.
+func (s *simSink) noteDoubtful(f *flight) (follows bool) {
+	if f.dead || f.e.tx.commit >= s.st.id.WALEnd {
+		return false
+	}
+	if s.resent == nil {
+		s.resent = map[simPartition]bool{}
+	}
+	at := f.partitionOf()
+	follows = s.resent[at]
+	s.resent[at] = true
+	return follows
+}
+
+// simKey is a key of the events of a lane.
+type simKey struct {
+	lane int
+	key  string
+}
+
+// judgeOrder checks that the last record of each key in a partition is the newest one of the key: a reader of the partition that keeps the
+// newest state of each key ends with it (I13).
+func (w *world) judgeOrder() {
+	if w.back || !w.deduplicates() {
+		return
+	}
+	for at, log := range w.kafka.logs {
+		if at.topic == len(simTopics)-1 { // dead letters have no order
+			continue
+		}
+		newest, last := map[simKey]*logged{}, map[simKey]*logged{}
+		for i := range log {
+			l := &log[i]
+			if l.e == nil || l.e.order < 0 || !checkpoint.Holds(&w.pg.id, l.pos) || l.late {
+				continue
+			}
+			key := simKey{l.e.lane, l.e.key} // another routing may bring the same key from another topic
+			if n := newest[key]; n == nil || l.pos.Compare(n.pos) > 0 {
+				newest[key] = l
+			}
+			last[key] = l
+		}
+		for key, l := range last {
+			if n := newest[key]; n.pos.Compare(l.pos) > 0 {
+				w.fail("the last record of key %v in partition %v is event %d, and event %d is newer", key, at, l.e.id, n.e.id)
+				return
+			}
+		}
+	}
+}
+
+func (s *simSink) Topics(from uint64) (out []string) {
+	s.k.w.mu.Lock()
+	defer s.k.w.mu.Unlock()
+	for i, until := range s.sentUntil {
+		if until > from {
 			out = append(out, simTopics[i])
 		}
 	}
@@ -341,7 +444,7 @@ func (s *simSink) readTopic(topic int) {
 	}
 	s.judgeReading(topic)
 	for n := range count {
-		s.readEnd(s.k.logs[simPartition{topic, n}])
+		s.readEnd(simPartition{topic, n})
 	}
 	w.pg.progress()
 	s.wasRead[topic], s.readAt[topic] = true, time.Now()
@@ -354,12 +457,28 @@ func (s *simSink) readTopic(topic int) {
 }
 
 // readEnd reads a log backwards to the first record at or before the settled position, and the rest of its batch.
-func (s *simSink) readEnd(log []logged) {
+func (s *simSink) readEnd(at simPartition) {
 	w, foreign, found, more := s.k.w, false, false, int(s.p.draw(readTail)%4)
-	for i := len(log) - 1; i >= 0 && len(log)-i <= s.q.LookBack && more >= 0; i-- {
+	log := s.k.logs[at]
+	firstOwn := len(log)
+	for i := len(log) - 1; i >= 0 && more >= 0; i-- {
 		l := &log[i]
 		if found {
 			more--
+		}
+		if firstOwn-i > s.q.LookBack {
+			l.hidden = s.st.n
+			w.reached[lookedBack] = w.reached[lookedBack] || l.e != nil
+			continue
+		}
+		if l.gone {
+			continue
+		}
+		if slices.Contains(s.q.Producers, l.pid) {
+			firstOwn = i
+			if checkpoint.Holds(s.q.Lineage, l.pos) {
+				s.q.Note(simTopics[at.topic], int32(at.n), int64(i), l.pos, []byte(l.id))
+			}
 		}
 		switch {
 		case !slices.Contains(s.q.Producers, l.pid):
@@ -369,7 +488,6 @@ func (s *simSink) readEnd(log []logged) {
 			found = true
 		case l.pos.Compare(s.q.Acked) <= 0:
 		default:
-			s.q.Found.Add(l.pos, s.q.Found.Hash([]byte(l.id)))
 			w.reached[foreignTail] = w.reached[foreignTail] || foreign
 			if e := l.e; e != nil && e.order >= 0 && !e.acked { // the process knows now that it is in Kafka
 				e.acked, e.ackedAt = true, time.Now()
@@ -385,8 +503,9 @@ func (s *simSink) reaches(l logged) bool {
 	return slices.Contains(s.q.Producers, l.pid) && checkpoint.Holds(s.q.Lineage, l.pos) && l.pos.Compare(s.q.Settled) <= 0
 }
 
-// repeats returns why this record should not have been sent, or "" (I12). w.mu is held.
-func (s *simSink) repeats(f *flight) string {
+// repeats returns why this record should not have been sent, or "" (I12). follows means that an earlier event in doubt was sent to its
+// partition. w.mu is held.
+func (s *simSink) repeats(f *flight, follows bool) string {
 	w := s.k.w
 	if !w.deduplicates() || !s.known {
 		return ""
@@ -397,11 +516,19 @@ func (s *simSink) repeats(f *flight) string {
 				continue
 			}
 			switch {
+			case l.gone:
+			case follows:
+				w.reached[resentInOrder] = true
+			case l.hidden == s.st.n:
 			case l.at.Before(w.adopted): // an adoption skips nothing
 			case l.late && l.at.After(s.since):
 				w.reached[lateRepeat] = true
 			case s.q == nil:
 				return "again, which is in Kafka, and no end was read"
+			case slices.ContainsFunc(log[i:], func(b logged) bool {
+				return checkpoint.Holds(s.q.Lineage, b.pos) && slices.Contains(s.q.Producers, b.pid) && b.pos.Compare(l.pos) < 0
+			}):
+				w.reached[resentInOrder] = true
 			case !slices.Contains(s.q.Producers, l.pid) && 0 < l.pid && l.pid < s.pid && s.pid <= 100:
 				return "again, which is in Kafka, of a producer that nobody noted"
 			case s.wasRead[at.topic] && slices.ContainsFunc(log[i:], func(b logged) bool { return b.late && s.reaches(b) }):

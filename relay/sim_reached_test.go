@@ -84,6 +84,9 @@ const (
 	lateOfKafka
 	lateOfFrozen
 	hiddenEnd
+	deletedRecords
+	lookedBack
+	resentInOrder
 	firstAudited // from here on only in runs with audits
 	auditWaited
 	auditFailed
@@ -141,7 +144,9 @@ var markNames = [marks]string{
 	fixedFirst: "a record of an event that was to be a dead letter and was not stored", fixedPoison: "a record of an event that an earlier process would have made a dead letter", leaseOver: "a lease runs out with a request open",
 	heldBack: "a request waits for the lease", lateOfKafka: "stored after a later session has read the ends of the topic",
 	lateOfFrozen: "likewise, of a process that was frozen meanwhile", hiddenEnd: "a process uses a stream that has ended without its knowledge",
-	firstAudited: "an audit beside a daemon that streams, after which the slot has confirmed the snapshot", auditWaited: "an audit of rows that wait in the slot",
+	deletedRecords: "records deleted by retention or compaction", lookedBack: "records beyond look_back",
+	resentInOrder: "a record sent again because an earlier one of its partition was",
+	firstAudited:  "an audit beside a daemon that streams, after which the slot has confirmed the snapshot", auditWaited: "an audit of rows that wait in the slot",
 	auditFailed: "an audit that a crash of the server ends", auditUnseen: "a record whose row is not in the snapshot, and becomes visible",
 	auditEarly: "a row in the snapshot whose commit is not flushed", auditMissing: "an audit finds a record that Kafka has lost",
 	auditNeverSent: "an audit finds a row that no stream had", auditPhantom: "an audit finds a record of a lost history",

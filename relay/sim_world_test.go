@@ -86,7 +86,7 @@ func newWorld(o simOptions) *world {
 		}
 	}
 	if o.dedup {
-		w.cfg.Deduplication = Deduplication{Slot: "slot", LookBack: 10_000, FenceWait: simFence, Sources: "s"}
+		w.cfg.Deduplication = Deduplication{Slot: "slot", LookBack: []int{10_000, 10_000, 2, 1}[o.seed%4], FenceWait: simFence, Sources: "s"}
 	}
 	w.pg, w.kafka = newSimPG(w), newSimKafka(w)
 	if w.audited {

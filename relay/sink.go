@@ -29,6 +29,8 @@ type Producer interface {
 	// Send sends a record with its event number. It copies the record. In each partition, acknowledgements arrive in the
 	// order of Send and without gaps, or the session has failed.
 	Send(rec *router.Record, n uint64) error
+	// Partition returns the partition to which Send sends the record. The topic is ready.
+	Partition(rec *router.Record) int32
 	// Flush means that no further record follows for now, so batches need not wait to be filled. Any goroutine may call it.
 	Flush()
 	// Healthy returns nil if Kafka has answered lately.
@@ -48,8 +50,8 @@ type PositionStore interface {
 	LoadPosition(ctx context.Context) (*checkpoint.PositionRecord, error)
 	// SavePosition stores a record asynchronously, in the order of the calls. done is called once, from another goroutine.
 	SavePosition(s checkpoint.PositionRecord, done func(error))
-	// Topics returns the topics that records were sent to.
-	Topics() []string
+	// Topics returns the topics that events with this number or a higher one were sent to.
+	Topics(from uint64) []string
 	// Renew renews the lease: this session had the slot at the time seen. Requests wait while there is no lease.
 	Renew(seen time.Time)
 	// Unanswered reports, after Close, whether Kafka may still store records because a request got no answer.

@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -64,9 +65,16 @@ func (s *session) readEnds() {
 	if settled.IsZero() {
 		settled = known
 	}
+	topics := p.record.Topics
+	if !s.newestLost().IsZero() {
+		topics = slices.Concat(topics, p.record.Recent)
+	}
+	if r.mem.foundOn != id.Timeline { // the order of positions on another timeline is another
+		r.mem.Found, r.mem.foundOn = checkpoint.NewFound(), id.Timeline
+	}
 	s.sink.ReadEnds(checkpoint.Search{
-		Lineage: id, Producers: p.record.Producers, Acked: known, Settled: settled, LookBack: cfg.LookBack, Topics: p.record.Topics,
-		Found: r.mem.Events, Until: s.earlierEnd, Phantoms: r.reportPhantoms,
+		Lineage: id, Producers: p.record.Producers, Acked: known, Settled: settled, LookBack: cfg.LookBack, Topics: topics,
+		Found: r.mem.Found, Until: s.earlierEnd, Phantoms: r.reportPhantoms,
 	}, maxTime(now, r.mem.fence))
 }
 
@@ -76,27 +84,67 @@ func (s *session) lastBeforeSlot() checkpoint.Position {
 	return checkpoint.Position{SystemID: id.SystemID, Timeline: id.TimelineOf(last), CommitLSN: last, Ordinal: checkpoint.LastOrdinal}
 }
 
-// skipKnown skips the event if it lies in a part of the stream whose events are all in Kafka.
-func (s *session) skipKnown(ctx context.Context, pos checkpoint.Position) (bool, error) {
+// knownCounter returns the counter of the skipped event if the event lies in a part of the stream whose events are all in Kafka, otherwise nil.
+func (s *session) knownCounter(pos checkpoint.Position) prometheus.Counter {
 	switch {
 	case s.resume.Delivered(pos):
-		return true, s.skip(ctx, s.r.met.skipped)
+		return s.r.met.skipped
 	case s.resume.Recorded(pos):
-		return true, s.skip(ctx, s.r.met.inKafka)
+		return s.r.met.inKafka
 	}
-	return false, nil
+	return nil
+}
+
+// resent is the first event in doubt that the session has sent to a partition.
+type resent struct {
+	id     string
+	pos    checkpoint.Position
+	logged bool
+}
+
+// noteSent notes that the current record, of the event at pos, is sent, and is no dead letter. While events are in doubt, none that follows it in its partition is
+// skipped any more: if a later one is in Kafka already, it is before this one in the partition, and the older state would be the last.
+func (s *session) noteSent(pos checkpoint.Position) {
+	if pos.CommitLSN >= s.earlierEnd {
+		return
+	}
+	parts := s.resent[s.rec.Topic]
+	if parts == nil {
+		parts = map[int32]*resent{}
+		s.resent[s.rec.Topic] = parts
+	}
+	if id := s.sink.Partition(&s.rec); parts[id] == nil {
+		parts[id] = &resent{id: string(s.rec.ID), pos: pos}
+	}
+}
+
+// followsResent reports whether the session has sent an earlier event in doubt to the partition of the current record, which Kafka has
+// already. The first one of a partition is logged.
+func (s *session) followsResent(pos checkpoint.Position) bool {
+	parts := s.resent[s.rec.Topic]
+	if parts == nil { // the topic need not be ready
+		return false
+	}
+	id := s.sink.Partition(&s.rec)
+	first := parts[id]
+	if first != nil && !first.logged {
+		first.logged = true
+		s.r.log.Warn("Kafka lacks an event and has later ones: sending those again after it, so that the last record of each key is the newest",
+			"topic", s.rec.Topic, "partition", id, "first_event_id", first.id, "first_position", first.pos.String(), "position", pos.String())
+	}
+	return first != nil
 }
 
 // skipFound skips the event if its record was found in Kafka. It waits until the ends of partitions have been read, of the topics in the
-// position record and of topic, which the previous session may have used just before it ended.
-func (s *session) skipFound(ctx context.Context, pos checkpoint.Position, topic string) (bool, error) {
+// position record and of topic, which the previous session may have used just before it ended. The order of dead letters does not matter.
+func (s *session) skipFound(ctx context.Context, pos checkpoint.Position, topic string, dead bool) (bool, error) {
 	if s.readsEnds && pos.CommitLSN < s.earlierEnd {
 		err := s.await(ctx, Streaming, "reading the ends of partitions, to find events already delivered", func() bool { return s.sink.EndsRead(topic) })
 		if err != nil {
 			return false, err
 		}
 	}
-	if !s.r.mem.Events.Has(pos, s.rec.ID) {
+	if m := &s.r.mem; !m.Events.Has(pos, s.rec.ID) && !m.Found.Has(pos, s.rec.ID) || !dead && s.followsResent(pos) {
 		return false, nil
 	}
 	if s.rule.RecordsRequired() {
@@ -130,6 +178,7 @@ func (s *session) settled() bool {
 	if !s.isSettled && !s.resume.Expecting() && s.tracker.Acked() >= s.earlierEnd && s.knowsEnds() {
 		s.isSettled = true
 		s.r.mem.Events.Forget(func(checkpoint.Position) bool { return true })
+		s.r.mem.Found = checkpoint.NewFound()
 	}
 	return s.isSettled
 }

@@ -5,12 +5,68 @@ var (
 	simDeduplicated = suite{"./relay", "^TestSimDeduplicated$"}
 	simRestored     = suite{"./relay", "^TestSimRestored$"}
 	epochs          = suite{"./checkpoint", "^(TestEpoch.*|TestAdoption)$"}
-	positions       = suite{"./checkpoint", "^(TestHolds|TestFound.*|TestCompare|TestPositionRecord.*|TestAckedForOtherSources|TestMerge.*|TestAdoption)$"}
+	positions       = suite{"./checkpoint", "^(TestHolds|TestFound.*|TestCompare|TestPositionRecord.*|TestAckedForOtherSources|TestTopicsLeave|TestMerge.*|TestAdoption)$"}
 	ends            = suite{"./kafka", "^TestEnds"}
+	suffix          = suite{"./relay", "^TestSuffix$"}
+	simBeside       = suite{"./relay", "^TestSimBesideAtLeastOnce$"}
 )
 
 // historyMutants has mutants of what deduplicated delivery skips after a crash, and of what it stores for the next start.
 var historyMutants = []mutant{
+	{
+		name:  "later-events-are-skipped",
+		rule:  "An event whose record was found is skipped, although an earlier one of its partition is sent again.",
+		edits: []edit{{"relay/skip.go", "	return first != nil\n", "	return false\n"}},
+		tests: []suite{suffix, simDeduplicated},
+	},
+	{
+		name:  "suffix-of-the-topic",
+		rule:  "After an event that is sent again all later ones of its topic are sent again, whatever their partition.",
+		edits: []edit{{"relay/skip.go", "	id := s.sink.Partition(&s.rec)\n	first := parts[id]\n", "	var first *resent\n	var id int32\n	for id, first = range parts {\n	}\n"}},
+		tests: []suite{suffix},
+	},
+	{
+		name:  "record-counts-before-an-earlier-event",
+		rule:  "A record counts, although a record of an earlier event follows it in its partition.",
+		edits: []edit{{"checkpoint/found.go", "(kept[len(kept)-1].event.isAfter(rec.event) || kept", "(kept"}},
+		tests: []suite{positions, suffix, simBeside},
+	},
+	{
+		name:  "record-counts-before-a-settled-event",
+		rule:  "A record counts, although a record of an event at or before the acked position follows it in its partition.",
+		edits: []edit{{"checkpoint/found.go", "		if rec.offset < r.settled {\n", "		if rec.offset < -r.settled-2 {\n"}},
+		tests: []suite{positions, ends},
+	},
+	{
+		name:  "unreadable-end-is-remembered",
+		rule:  "What was read of an end counts, although the end can no longer be read.",
+		edits: []edit{{"kafka/ends.go", "		e.search.Found.Forget(r.topic, r.id)\n", ""}},
+		tests: []suite{ends},
+	},
+	{
+		name:  "topics-never-leave",
+		rule:  "The position record names every topic that the session has used.",
+		edits: []edit{{"relay/position.go", "s.sink.Topics(p.unlisted)", "s.sink.Topics(0)"}},
+		tests: []suite{{"./relay", "^TestTopicsLeaveTheRecord$"}},
+	},
+	{
+		name:  "topics-leave-with-the-acknowledgement",
+		rule:  "The position record names only topics of events that are not acknowledged.",
+		edits: []edit{{"relay/position.go", "s.sink.Topics(p.unlisted)", "s.sink.Topics(p.unacked)"}},
+		tests: []suite{{"./relay", "^TestTopicsLeaveTheRecord$"}},
+	},
+	{
+		name:  "earlier-records-keep-topics",
+		rule:  "The topics of every recent position record of a writer count.",
+		edits: []edit{{"checkpoint/record.go", "		topics[by] = r.Topics\n", "		topics[by] = append(topics[by], r.Topics...)\n"}},
+		tests: []suite{positions},
+	},
+	{
+		name:  "topics-that-left-are-not-searched",
+		rule:  "A failover that loses acknowledged events is a reason to search only the topics of events in doubt.",
+		edits: []edit{{"relay/skip.go", "		topics = slices.Concat(topics, p.record.Recent)\n", "		_ = slices.Concat[[]string]\n"}},
+		tests: []suite{{"./relay", "^TestPhantoms$"}},
+	},
 	{
 		name:  "event-is-a-position-record",
 		rule:  "Every record of the position topic with the slot as its key is a position record.",
@@ -44,7 +100,7 @@ var historyMutants = []mutant{
 	{
 		name:  "search-stops-at-acked",
 		rule:  "Our records are in the order of their positions, whichever session sent them.",
-		edits: []edit{{"kafka/end_read.go", "	case pos.Compare(q.Settled) <= 0:\n", "	case pos.Compare(q.Acked) <= 0:\n"}},
+		edits: []edit{{"kafka/end_read.go", "r.reached || pos.Compare(q.Settled) <= 0\n", "r.reached || pos.Compare(q.Acked) <= 0\n"}},
 		tests: []suite{{"./kafka", "^TestEnds$"}},
 	},
 	{
@@ -69,21 +125,21 @@ var historyMutants = []mutant{
 		name: "end-proves-all-before-it",
 		rule: "A record of ours proves that every event before it in the stream is in Kafka.",
 		edits: []edit{{
-			"checkpoint/event_set.go", "	_, has := slices.BinarySearchFunc(s.events, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, s.Hash(id)}, eventKey.compare)\n	return has\n",
-			"	i, _ := slices.BinarySearchFunc(s.events, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, s.Hash(id)}, eventKey.compare)\n	return i < len(s.events)\n",
+			"checkpoint/found.go", "	_, has := slices.BinarySearchFunc(f.index, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, f.hash(id)}, eventKey.compare)\n	return has\n",
+			"	i, _ := slices.BinarySearchFunc(f.index, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, f.hash(id)}, eventKey.compare)\n	return i < len(f.index)\n",
 		}},
 		tests: []suite{positions, deduplicates, simDeduplicated},
 	},
 	{
 		name:  "found-by-position-alone",
 		rule:  "The position names an event, whatever its id is.",
-		edits: []edit{{"checkpoint/event_set.go", "func (s *EventSet) Hash(id []byte) uint64 { return maphash.Bytes(s.seed, id) }\n", "func (s *EventSet) Hash(id []byte) uint64 { return maphash.Bytes(s.seed, nil) }\n"}},
+		edits: []edit{{"checkpoint/found.go", "func (f *Found) hash(id []byte) uint64 { return maphash.Bytes(f.seed, id) }\n", "func (f *Found) hash(id []byte) uint64 { return maphash.Bytes(f.seed, nil) }\n"}},
 		tests: []suite{positions, deduplicates},
 	},
 	{
 		name:  "found-without-ordinal",
 		rule:  "A record of a transaction proves its other records.",
-		edits: []edit{{"checkpoint/event_set.go", "cmp.Compare(e.lsn, g.lsn), cmp.Compare(e.ordinal, g.ordinal), cmp.Compare(e.timeline", "cmp.Compare(e.lsn, g.lsn), cmp.Compare(e.timeline"}, {"checkpoint/event_set.go", "func (s *EventSet) Hash(id []byte) uint64 { return maphash.Bytes(s.seed, id) }\n", "func (s *EventSet) Hash(id []byte) uint64 { return maphash.Bytes(s.seed, nil) }\n"}},
+		edits: []edit{{"checkpoint/event_set.go", "cmp.Compare(e.lsn, g.lsn), cmp.Compare(e.ordinal, g.ordinal), cmp.Compare(e.timeline", "cmp.Compare(e.lsn, g.lsn), cmp.Compare(e.timeline"}, {"checkpoint/found.go", "func (f *Found) hash(id []byte) uint64 { return maphash.Bytes(f.seed, id) }\n", "func (f *Found) hash(id []byte) uint64 { return maphash.Bytes(f.seed, nil) }\n"}},
 		tests: []suite{positions, simDeduplicated},
 	},
 	{

@@ -1,0 +1,144 @@
+package checkpoint
+
+import (
+	"cmp"
+	"hash/maphash"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// Found is the events in doubt whose records were read at the ends of partitions. A record counts only if no record of an earlier event
+// follows it in its partition. Otherwise that earlier event was sent again after it, and a reader of the partition would see the older
+// state last: the later event has to be sent again, too.
+//
+// The records of a partition may be noted in any order, and more than once. All methods may be called by any goroutine.
+type Found struct {
+	seed    maphash.Seed
+	isEmpty atomic.Bool // avoids the lock
+
+	mu    sync.Mutex
+	parts map[partitionID]*foundRecords
+	count int
+	full  bool
+	index []eventKey // of the records that count; nil: to be built
+}
+
+type partitionID struct {
+	topic string
+	id    int32
+}
+
+// foundRecords are the records of one partition.
+type foundRecords struct {
+	records []foundRecord
+	settled int64 // offset of the last record of an event that is not in doubt
+}
+
+type foundRecord struct {
+	offset int64
+	event  eventKey
+}
+
+// NewFound returns an empty set.
+func NewFound() *Found {
+	f := &Found{seed: maphash.MakeSeed(), parts: map[partitionID]*foundRecords{}}
+	f.isEmpty.Store(true)
+	return f
+}
+
+// Note notes an own record of an event that the server has, at an offset of a partition.
+func (q *Search) Note(topic string, partition int32, offset int64, p Position, id []byte) {
+	f := q.Found
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	at := partitionID{topic, partition}
+	part := f.parts[at]
+	if part == nil {
+		part = &foundRecords{settled: -1}
+		f.parts[at] = part
+	}
+	f.index = nil
+	if p.Compare(q.Acked) <= 0 {
+		part.settled = max(part.settled, offset)
+		return
+	}
+	if p.CommitLSN >= q.Until {
+		return
+	}
+	if f.count == MaxEvents { // records that do not count may take up room
+		f.count = 0
+		for _, part := range f.parts {
+			part.tidy()
+			f.count += len(part.records)
+		}
+		if f.full = f.count == MaxEvents; f.full {
+			return
+		}
+	}
+	f.count++
+	part.records = append(part.records, foundRecord{offset, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, f.hash(id)}})
+	f.isEmpty.Store(false)
+}
+
+func (f *Found) hash(id []byte) uint64 { return maphash.Bytes(f.seed, id) }
+
+// tidy removes the records that do not count. The others are in the order of their offsets and of their positions.
+func (r *foundRecords) tidy() {
+	slices.SortFunc(r.records, func(a, b foundRecord) int { return cmp.Compare(a.offset, b.offset) })
+	kept := r.records[:0]
+	for _, rec := range r.records {
+		if rec.offset < r.settled {
+			continue
+		}
+		for len(kept) > 0 && (kept[len(kept)-1].event.isAfter(rec.event) || kept[len(kept)-1].event == rec.event) {
+			kept = kept[:len(kept)-1]
+		}
+		kept = append(kept, rec)
+	}
+	r.records = kept
+}
+
+func (e eventKey) isAfter(g eventKey) bool {
+	return cmp.Or(cmp.Compare(e.lsn, g.lsn), cmp.Compare(e.ordinal, g.ordinal)) > 0
+}
+
+// Has reports whether a record of the event at p with this id counts.
+func (f *Found) Has(p Position, id []byte) bool {
+	if f.isEmpty.Load() {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.index == nil {
+		f.index = make([]eventKey, 0, f.count)
+		for _, part := range f.parts {
+			part.tidy()
+			for _, rec := range part.records {
+				f.index = append(f.index, rec.event)
+			}
+		}
+		f.count = len(f.index)
+		slices.SortFunc(f.index, eventKey.compare)
+	}
+	_, has := slices.BinarySearchFunc(f.index, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, f.hash(id)}, eventKey.compare)
+	return has
+}
+
+// Forget removes the records of a partition, because its end can no longer be read.
+func (f *Found) Forget(topic string, partition int32) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if part := f.parts[partitionID{topic, partition}]; part != nil {
+		f.count -= len(part.records)
+		delete(f.parts, partitionID{topic, partition})
+	}
+	f.index = nil
+}
+
+// Len returns the number of records, and whether the set had no room for others.
+func (f *Found) Len() (n int, full bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.count, f.full
+}

@@ -1,0 +1,113 @@
+package checkpoint
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pglogrepl"
+)
+
+// TestFoundOrder: a record counts unless a record of an earlier event follows it in its partition, in whichever order the records are noted.
+func TestFoundOrder(t *testing.T) {
+	at := func(n int) Position { return Position{7, 1, pglogrepl.LSN(n), 0} }
+	for _, c := range []struct {
+		log  string // of one partition: the events in the order of their records
+		want string
+	}{
+		{"11 12 13", "11 12 13"},
+		{"12 11", "11"},                   // 11 was sent again, and the process died before it could send 12
+		{"11 12 13 11", "11"},             // likewise, without deleted records
+		{"13 11 12", "11 12"},             // 13 was there before retention deleted 11 and 12
+		{"11 12 11 12 13", "11 12 13"},    // sent again completely
+		{"11 13 12 14", "11 12 14"},       // 13 was skipped by its policy
+		{"12 13 5 14", "14"},              // an event that is not in doubt follows, late
+		{"5 11", "11"},                    //
+		{"11 40 12", "11 12"},             // of a later session
+		{"11 11 12 12", "11 12"},          //
+		{"15 14 13 12 11 12", "11 12"},    //
+		{"20 11 21 12 22 13", "11 12 13"}, //
+		{"11 12 13 14 15 13", "11 12 13"}, //
+		{"11 12 13 14 15 13 14", "11 12 13 14"},
+	} {
+		events := strings.Fields(c.log)
+		for round := range 20 {
+			q := Search{Found: NewFound(), Acked: at(10), Until: 30}
+			order := rand.Perm(len(events))
+			if round == 0 {
+				order = nil
+				for i := range events {
+					order = append(order, i)
+				}
+			}
+			for i, offset := range append(order, order[:len(order)/2]...) { // half of them twice
+				var n int
+				fmt.Sscan(events[offset], &n)
+				q.Note("t", 3, int64(offset), at(n), []byte("id"))
+				if i%3 == 0 { // a session asks between two readings
+					q.Found.Has(at(11), []byte("id"))
+				}
+			}
+			var got []string
+			for n := range 50 {
+				if q.Found.Has(at(n), []byte("id")) {
+					got = append(got, fmt.Sprint(n))
+				}
+			}
+			if found := strings.Join(got, " "); found != c.want {
+				t.Errorf("%s, noted in the order %v: found %s, want %s", c.log, order, found, c.want)
+			}
+		}
+	}
+}
+
+// TestFoundPartitions: the order in one partition says nothing about another one, and an end that cannot be read any more is forgotten.
+func TestFoundPartitions(t *testing.T) {
+	f := NewFound()
+	q := Search{Found: f, Until: 100}
+	a, b := Position{7, 1, 11, 0}, Position{7, 1, 12, 0}
+	q.Note("t", 0, 5, b, []byte("b"))
+	q.Note("t", 1, 6, a, []byte("a"))
+	q.Note("u", 0, 6, a, []byte("a"))
+	if !f.Has(a, []byte("a")) || !f.Has(b, []byte("b")) {
+		t.Error("not found")
+	}
+	if f.Has(b, []byte("a")) || f.Has(Position{7, 2, 12, 0}, []byte("b")) || f.Has(Position{7, 1, 12, 1}, []byte("b")) {
+		t.Error("another event was found")
+	}
+	f.Forget("t", 0)
+	if f.Has(b, []byte("b")) || !f.Has(a, []byte("a")) {
+		t.Error("t/0 was not forgotten, or t/1 was")
+	}
+	if n, full := f.Len(); n != 2 || full {
+		t.Errorf("%d records, full: %v", n, full)
+	}
+}
+
+// TestFoundFull: the set is bounded. Records that do not count take up no room.
+func TestFoundFull(t *testing.T) {
+	f := NewFound()
+	q := Search{Found: f, Until: 1 << 40}
+	at := func(n int) Position { return Position{7, 1, pglogrepl.LSN(n + 1), 0} }
+	for range 3 {
+		for i := range MaxEvents / 2 {
+			q.Note("t", 0, int64(i), at(i), nil)
+		}
+	}
+	if n, full := f.Len(); full || n > MaxEvents {
+		t.Fatalf("%d records, full: %v", n, full)
+	}
+	for i := range MaxEvents {
+		q.Note("t", 0, int64(i), at(i), nil)
+	}
+	if n, _ := f.Len(); n > MaxEvents || !f.Has(at(0), nil) {
+		t.Errorf("%d records", n)
+	}
+	for i := range 10 {
+		q.Note("t", 0, int64(MaxEvents+i), at(MaxEvents+i), nil)
+	}
+	if n, full := f.Len(); n != MaxEvents || !full || f.Has(at(MaxEvents+9), nil) {
+		t.Errorf("%d records, full: %v", n, full)
+	}
+}

@@ -1,0 +1,88 @@
+package relay
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+)
+
+// TestSuffix: an event in doubt is not in Kafka any more, and later ones are. In its partition all later ones in doubt are sent again, so that
+// the older state is not the last. In other partitions they are skipped.
+func TestSuffix(t *testing.T) {
+	for name, c := range map[string]struct {
+		one  bool   // each topic has one partition
+		log  string // of the partition, in the order of the offsets
+		sent string
+
+		logged bool
+	}{
+		"all are there":                      {true, "abcd", "", false},
+		"the last one was not stored":        {true, "abc", "d", false},
+		"the first one was deleted":          {true, "bcd", "abcd", true},
+		"one in the middle was compacted":    {true, "acd", "bcd", true},
+		"in partitions of their own":         {false, "acd", "b", false},
+		"a process died while it sent again": {true, "bcda", "bcd", false},
+		"likewise, a little later":           {true, "bcdab", "cd", false},
+		"all were sent again":                {true, "bcdabcd", "", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			deduplicating(t, func(b *bench, p *fakePositions) {
+				b.kafka.onePartition = c.one
+				id := b.pg.id
+				p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) { s.Clean, s.Topics = false, []string{"t"} })}
+				positions := map[string]checkpoint.Position{}
+				for _, e := range []string{"a", "b", "c", "d"} {
+					positions[e] = checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: b.pg.commit(e).Commit}
+				}
+				for _, e := range strings.Split(c.log, "") {
+					p.ends["t"] = append(p.ends["t"], ended{positions[e], e})
+				}
+				for e := range positions {
+					b.kafka.acked[e] = !strings.Contains(c.sent, e) // by an earlier process
+				}
+				b.start()
+				b.sleep(10 * time.Second)
+				x := b.pg.commit("e")
+				b.sleep(5 * time.Second)
+				b.delivered(strings.Split(c.sent+"e", "")...)
+				if got := b.pg.slotAt(); got < x.End {
+					t.Errorf("the slot is at %s, want %s", got, x.End)
+				}
+				if logged := strings.Contains(b.log.String(), "Kafka lacks an event"); logged != c.logged {
+					t.Errorf("logged: %v", logged)
+				}
+			})
+		})
+	}
+}
+
+// TestTopicsLeaveTheRecord: a topic leaves the position record when the acked position has passed its last event.
+func TestTopicsLeaveTheRecord(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
+		p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) { s.Clean, s.Topics = false, []string{"old"} })}
+		p.topics = nil
+		p.sentTo = map[string]uint64{"t": 1, "u": 2} // events 0 and 1
+		b.pg.commit("a", "b")
+		b.start()
+		b.sleep(20 * time.Second)
+		b.pg.commit("c", "d")
+		b.sleep(5 * time.Second)
+		s := p.last()
+		if len(s.Topics) != 0 || strings.Join(s.Recent, " ") != "old t u" {
+			t.Errorf("topics %v, recent %v", s.Topics, s.Recent)
+		}
+		listed := map[string]int{}
+		p.locked(func() {
+			for _, s := range p.saved {
+				for _, topic := range s.Topics {
+					listed[topic]++
+				}
+			}
+		})
+		if listed["old"] == 0 || listed["t"] == 0 || listed["u"] == 0 {
+			t.Errorf("records with each topic: %v", listed)
+		}
+	})
+}
