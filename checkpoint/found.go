@@ -136,6 +136,19 @@ func (f *Found) Forget(topic string, partition int32) {
 	f.index = nil
 }
 
+// ForgetTopic removes the records of all partitions of a topic, because its ends can no longer be read.
+func (f *Found) ForgetTopic(topic string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for at, part := range f.parts {
+		if at.topic == topic {
+			f.count -= len(part.records)
+			delete(f.parts, at)
+		}
+	}
+	f.index = nil
+}
+
 // Len returns the number of records, and whether the set had no room for others.
 func (f *Found) Len() (n int, full bool) {
 	f.mu.Lock()

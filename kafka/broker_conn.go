@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -40,8 +41,25 @@ func (b *brokerConn) Dial(network, addr string) (net.Conn, error) {
 		return nil, err
 	}
 	context.AfterFunc(b.ctx, func() { _ = conn.Close() })
-	return conn, nil
+	return &patientConn{conn, b.conf.Net.ReadTimeout}, nil
 }
+
+// patientConn fails a read after a time without a byte. Sarama limits the time for a whole answer, so that a large answer never arrives over a
+// slow link.
+type patientConn struct {
+	net.Conn
+	silence time.Duration
+}
+
+func (c *patientConn) Read(b []byte) (int, error) {
+	if err := c.Conn.SetReadDeadline(time.Now().Add(c.silence)); err != nil {
+		return 0, err
+	}
+	return c.Conn.Read(b)
+}
+
+// SetReadDeadline ignores sarama's deadline.
+func (c *patientConn) SetReadDeadline(time.Time) error { return nil }
 
 // ask connects, unless connected, and calls question. It returns soon after a cut, with errSilent instead of the error of the closed
 // connection.
@@ -93,18 +111,30 @@ func (c *Cluster) noteAnswer(addr string) {
 	}
 }
 
-// silentLast moves the addresses of silent brokers to the end, so that they get no head start.
-func (c *Cluster) silentLast(addrs []string) []string {
+// inOrder sorts addresses: silent brokers last, so that they get no head start, and before them the one whose answer was doubted last.
+func (c *Cluster) inOrder(addrs []string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	slices.SortStableFunc(addrs, func(a, b string) int {
 		switch {
 		case c.silentBrokers[a] == c.silentBrokers[b]:
-			return 0
+			return cmp.Compare(c.doubts[a], c.doubts[b])
 		case c.silentBrokers[a]:
 			return 1
 		}
 		return -1
 	})
 	return addrs
+}
+
+// doubt notes that the last metadata has led nowhere, so that another broker is asked first next time: a broker that has lost its controller
+// answers with old metadata.
+func (c *control) doubt() {
+	if c.answered == "" {
+		return
+	}
+	c.cluster.mu.Lock()
+	defer c.cluster.mu.Unlock()
+	c.cluster.doubted++
+	c.cluster.doubts[c.answered] = c.cluster.doubted
 }

@@ -17,6 +17,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -104,12 +105,17 @@ type Cluster struct {
 	mu              sync.Mutex
 	pins            map[string]*pin
 	waiting         map[string]struct{} // topics with unacknowledged events of the last session
-	unreadEnds      []string            // topics whose ends the last session could not read
 	positionUnsaved bool                // the last session had a position record that was not stored
 	noID            bool                // the last session got no producer id
 	id              *identity           // of the last session; nil: the next session requests a producer id
 	current         *Producer
 	silentBrokers   map[string]bool // addresses of brokers that did not answer the last request
+	doubts          map[string]int  // addresses of brokers whose answer was doubted, with the number of the last doubt
+	doubted         int             // number of doubts
+	leaders         map[string]knownLeaders
+	keptEnds        *keptEnds // what sessions have read of the ends of partitions
+
+	endsProgress atomic.Int64 // see EndsProgress
 
 	attempts map[string]attempt // last attempt to create each topic
 }
@@ -142,7 +148,7 @@ func NewCluster(cfg Config, reg prometheus.Registerer) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("register metrics of package kafka: %w", err)
 	}
-	c := &Cluster{cfg: cfg, version: version, codec: codec, metrics: m, pins: map[string]*pin{}, attempts: map[string]attempt{}, silentBrokers: map[string]bool{}, log: cfg.Logger}
+	c := &Cluster{cfg: cfg, version: version, codec: codec, metrics: m, pins: map[string]*pin{}, attempts: map[string]attempt{}, silentBrokers: map[string]bool{}, doubts: map[string]int{}, leaders: map[string]knownLeaders{}, log: cfg.Logger}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
@@ -210,19 +216,19 @@ func doubling(from, to time.Duration, n int) time.Duration {
 }
 
 // noteEnd stores what a session waited for when it ended, for Probe.
-func (c *Cluster) noteEnd(p *Producer, topics map[string]struct{}, unread []string, unsaved bool) {
+func (c *Cluster) noteEnd(p *Producer, topics map[string]struct{}, unsaved bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.waiting, c.unreadEnds, c.positionUnsaved, c.noID = topics, unread, unsaved, false
+	c.waiting, c.positionUnsaved, c.noID = topics, unsaved, false
 	if c.current == p {
 		c.current = nil
 	}
 }
 
-func (c *Cluster) lastWaits() (topics, unread []string, position, producerID bool) {
+func (c *Cluster) lastWaits() (topics []string, position, producerID bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Sorted(maps.Keys(c.waiting)), c.unreadEnds, c.positionUnsaved, c.noID
+	return slices.Sorted(maps.Keys(c.waiting)), c.positionUnsaved, c.noID
 }
 
 // identify returns the identity of a session: the producer id of the process with the next epoch, or a new id from Kafka. Brokers refuse

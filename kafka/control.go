@@ -18,13 +18,14 @@ import (
 // control sends requests to the cluster, one at a time, over its own connection, so that produce requests and look-ups do not delay each
 // other. It is for one goroutine.
 type control struct {
-	cluster *Cluster
-	dialer  *dialer
-	conf    *sarama.Config
-	seeds   []string
-	brokers map[int32]string // addresses from the last metadata
-	conn    *brokerConn      // connection of the last answer; nil: there is none
-	closing sync.WaitGroup   // connections that are cut and not closed by sarama yet
+	cluster  *Cluster
+	dialer   *dialer
+	conf     *sarama.Config
+	seeds    []string
+	brokers  map[int32]string // addresses from the last metadata
+	conn     *brokerConn      // connection of the last answer; nil: there is none
+	answered string           // address of the broker that the last metadata came from
+	closing  sync.WaitGroup   // connections that are cut and not closed by sarama yet
 }
 
 // topicConfig has the settings of a topic that we need. A field is 0 if the setting could not be read.
@@ -167,7 +168,7 @@ func (c *control) hangUp() {
 	c.closing.Wait()
 }
 
-// addresses returns all known addresses: the current one first, those of silent brokers last.
+// addresses returns all known addresses: the current one first, those whose answers were doubted and those of silent brokers last.
 func (c *control) addresses() []string {
 	out := make([]string, 0, 1+len(c.brokers)+len(c.seeds))
 	if c.conn != nil {
@@ -176,7 +177,7 @@ func (c *control) addresses() []string {
 	out = slices.AppendSeq(out, maps.Values(c.brokers))
 	out = append(out, c.seeds...)
 	seen := map[string]bool{}
-	return c.cluster.silentLast(slices.DeleteFunc(out, func(a string) bool {
+	return c.cluster.inOrder(slices.DeleteFunc(out, func(a string) bool {
 		was := seen[a]
 		seen[a] = true
 		return was
@@ -212,15 +213,51 @@ func (c *control) topics(ctx context.Context, names []string) (map[string]*saram
 	if err != nil {
 		return nil, fmt.Errorf("look up topics: %w", err)
 	}
+	c.answered = c.conn.addr
 	clear(c.brokers)
 	for _, b := range res.Brokers {
 		c.brokers[b.ID()] = b.Addr()
 	}
 	out := make(map[string]*sarama.TopicMetadata, len(res.Topics))
 	for _, t := range res.Topics {
+		c.cluster.keepNewest(t)
 		out[t.Name] = t
 	}
 	return out, nil
+}
+
+// knownLeader is the leader of a partition with the highest epoch that any broker has named.
+type knownLeader struct{ id, epoch int32 }
+
+// knownLeaders are those of one topic.
+type knownLeaders struct {
+	topic sarama.Uuid
+	parts map[int32]knownLeader
+}
+
+// keepNewest replaces leaders in metadata that another broker has named a later leader for: the higher leader epoch wins. A topic that was
+// recreated counts as another topic.
+func (c *Cluster) keepNewest(md *sarama.TopicMetadata) {
+	if md.Uuid == (sarama.Uuid{}) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known := c.leaders[md.Name]
+	if known.topic != md.Uuid {
+		known = knownLeaders{md.Uuid, map[int32]knownLeader{}}
+		c.leaders[md.Name] = known
+	}
+	for _, part := range md.Partitions {
+		if newest, ok := known.parts[part.ID]; ok && part.LeaderEpoch < newest.epoch {
+			part.Leader, part.LeaderEpoch, part.Err = newest.id, newest.epoch, sarama.ErrNoError
+			if newest.id < 0 {
+				part.Err = sarama.ErrLeaderNotAvailable
+			}
+			continue
+		}
+		known.parts[part.ID] = knownLeader{part.Leader, part.LeaderEpoch}
+	}
 }
 
 // configs reads the topics' configuration, if allowed.

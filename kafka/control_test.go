@@ -132,7 +132,7 @@ func TestHungBrokersFirst(t *testing.T) {
 			if err := finish(within(time.Minute), p); err != nil {
 				t.Error(err)
 			}
-			if got := c.silentLast(slices.Clone(cfg.Brokers)); got[0] != f.ListenAddrs()[0] {
+			if got := c.inOrder(slices.Clone(cfg.Brokers)); got[0] != f.ListenAddrs()[0] {
 				t.Errorf("the next one asks in the order %v", got)
 			}
 			for _, h := range all {
@@ -164,7 +164,7 @@ func TestBrokerHangsWhileAsked(t *testing.T) {
 	if log.lines("WARN", "does not answer", "broker="+first) != 1 {
 		t.Errorf("want one log line about the hung broker:\n%s", log.buf.String())
 	}
-	if got := c.silentLast([]string{first, "other"}); got[0] != "other" {
+	if got := c.inOrder([]string{first, "other"}); got[0] != "other" {
 		t.Errorf("asked in the order %v", got)
 	}
 	c.noteAnswer(first)

@@ -3,6 +3,7 @@ package kafka
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/IBM/sarama"
 
@@ -17,21 +18,32 @@ type endRead struct {
 	topic string
 	id    int32
 
-	err          error // why reading has stopped in this round
-	unclassified int   // number of errors that are not known to be transient
-	fetchAlone   bool  // in a separate request
+	err          error         // why reading has stopped in this round
+	unclassified int           // number of errors that are not known to be transient
+	moved        bool          // something was read in this round
+	away         time.Duration // how long nothing was read although Kafka answers
+	fetchAlone   bool          // in a separate request
+	epoch        int32         // of the leader
 
 	phantoms     map[int32]*checkpoint.Phantoms // by timeline
 	reached      bool                           // a record at or before the settled position was found
-	end          int64                          // of the log; -1: unknown
+	beyond       bool                           // an own record after the positions of the search was seen
+	endUnknown   bool                           // end must be requested, perhaps again: another leader may have another end
+	end          int64                          // of the log, as far as it is known; -1: not at all
 	start        int64                          // of the log; a lower bound
 	firstOwn     int64                          // offset of the first own record that was found, or the end
 	startUnknown bool                           // start must be requested
-	windowStart  int64                          // first offset of the window
-	next         int64                          // next offset to read
-	windowEnd    int64                          // end of the window; all later offsets have been read
+	window                                      // that is being read; all later offsets have been read, except for that of held
+	held         *window                        // is continued after window, which has what was added at the end meanwhile
 	windowSize   int64                          // size of the next window
 	result       string
+}
+
+// window is a part of the log.
+type window struct {
+	windowStart int64 // first offset
+	next        int64 // next offset to read
+	windowEnd   int64
 }
 
 // Results of reading an end. They are label values, so the set is closed.
@@ -47,15 +59,55 @@ var endResults = []string{endFound, endNone, endLookBack, endUnreadable}
 // windowGrowth is the factor by which each window is larger than the previous one.
 const windowGrowth = 8
 
-// reset restarts the reading, because another leader may have another end.
+// reset restarts the reading, because records were deleted, or the log was truncated.
 func (r *endRead) reset() {
-	r.phantoms, r.reached, r.end, r.start, r.startUnknown, r.windowSize, r.result = map[int32]*checkpoint.Phantoms{}, false, -1, 0, false, 1, ""
+	r.phantoms, r.reached, r.beyond, r.endUnknown, r.end, r.start, r.startUnknown, r.held, r.windowSize, r.result =
+		map[int32]*checkpoint.Phantoms{}, false, false, true, -1, 0, false, nil, 1, ""
 }
 
-// setEnd sets the end of the log and opens the first window.
+// goOn continues the reading in a session of its own. What was added since the last one is read as well.
+func (r *endRead) goOn(e *ends) {
+	if r.result == endUnreadable { // perhaps it can be read now; what was found in it is forgotten
+		r.reset()
+		r.unclassified, r.away = 0, 0
+	}
+	r.ends, r.result, r.err, r.endUnknown = e, "", nil, true
+}
+
+// stayAway adds a time without progress. It reports false, and the end counts as unreadable, when that has lasted for longer than budget.
+func (r *endRead) stayAway(took, budget time.Duration) bool {
+	if r.moved {
+		r.moved, r.away = false, 0
+		return true
+	}
+	if r.away += took; r.away <= budget {
+		return true
+	}
+	r.result = endUnreadable
+	r.ends.unreadable(r.topic, r.err)
+	return false
+}
+
+// setEnd sets the end of the log and opens the first window. If the end was known, it opens a window for what was added.
 func (r *endRead) setEnd(end int64) {
-	r.end, r.windowEnd, r.firstOwn = end, end, end
-	r.openWindow()
+	if end < r.end { // truncated: other records get the offsets of those that were found
+		r.ends.search.Found.Forget(r.topic, r.id)
+		r.reset()
+	}
+	r.endUnknown = false
+	switch {
+	case r.end < 0:
+		r.end, r.windowEnd, r.firstOwn = end, end, end
+		r.openWindow()
+		return
+	case end > r.end && r.held != nil:
+		r.windowEnd = end
+	case end > r.end:
+		r.held = new(r.window)
+		r.window = window{r.end, r.end, end}
+	}
+	r.end = end
+	r.advanceWindow()
 }
 
 // openWindow begins the window before the offsets that were read, or sets the result if there is none.
@@ -111,6 +163,7 @@ func (r *endRead) readRecord(rec *sarama.Record, offset int64) {
 		}
 	default:
 		r.reached = r.reached || pos.Compare(q.Settled) <= 0
+		r.beyond = r.beyond || pos.CommitLSN >= q.Until
 		q.Note(r.topic, r.id, offset, pos, id)
 	}
 }
@@ -138,9 +191,13 @@ func (r *endRead) readBlock(block *sarama.FetchResponseBlock) (bool, error) {
 	switch {
 	case block == nil:
 		return false, nil // the answer had no room for the partition
-	case errors.Is(block.Err, sarama.ErrOffsetOutOfRange) && !r.startUnknown: // records were deleted, or the log was truncated
+	case errors.Is(block.Err, sarama.ErrOffsetOutOfRange): // records were deleted, or the log was truncated
+		again := r.startUnknown
 		r.reset()
 		r.startUnknown = true
+		if again {
+			return false, block.Err
+		}
 		return true, nil
 	case block.Err != sarama.ErrNoError:
 		return false, block.Err
@@ -166,10 +223,22 @@ func (r *endRead) readBlock(block *sarama.FetchResponseBlock) (bool, error) {
 
 // advanceWindow opens the next window when the current one has been read.
 func (r *endRead) advanceWindow() {
-	for r.end >= 0 && r.result == "" && r.next >= r.windowEnd {
+	for !r.endUnknown && r.result == "" && r.next >= r.windowEnd {
+		if r.held != nil {
+			r.window, r.held = *r.held, nil
+			continue
+		}
 		r.windowEnd = r.windowStart
 		r.openWindow()
 	}
+}
+
+// isUndecodable reports whether an answer cannot be decoded.
+func isUndecodable(err error) bool { return errors.As(err, new(sarama.PacketDecodingError)) }
+
+// damaged returns the error of a fetch that cannot be decoded. It is not that of a connection.
+func (r *endRead) damaged(err error) error {
+	return fmt.Errorf("the record batch at offset %d cannot be decoded: %v", r.next, err) //nolint:errorlint // see above
 }
 
 // maxUnclassified is how many errors that are not known to be transient may occur before the end counts as unreadable.
@@ -182,9 +251,7 @@ func (r *endRead) noteError(err error) {
 			r.unclassified++
 		}
 		if r.unclassified <= maxUnclassified {
-			lost := r.startUnknown
-			r.reset()
-			r.startUnknown, r.err = lost, err
+			r.endUnknown, r.err = true, err
 			return
 		}
 	}

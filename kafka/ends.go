@@ -22,11 +22,58 @@ type ends struct {
 	ctl         *control
 	wake        chan struct{}
 	warned      map[string]bool // topics with a warning in the log
+	kept        *keptEnds
 
 	// Guarded by Producer.mu.
 	asked   map[string]struct{} // requested topics
 	todo    []string            // requested topics that are not read yet
 	trouble map[string]error    // by topic, the last error
+}
+
+// keptEnds is what the sessions of a process have read. The sessions with the same search continue where the last one has stopped.
+type keptEnds struct {
+	search checkpoint.Search
+	reads  map[endID]*endRead
+	away   map[string]time.Duration // topics without metadata
+	busy   bool                     // a session reads; guarded by Cluster.mu
+}
+
+// endID is a partition of a topic.
+type endID struct {
+	topic     sarama.Uuid
+	name      string
+	partition int32
+}
+
+// keepEnds returns what was read for a search. Records of the same producers after the same positions are searched for until the ends of
+// partitions are settled. Only the position from which on no record is expected is a later one for each session.
+func (c *Cluster) keepEnds(q checkpoint.Search) *keptEnds {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.keptEnds
+	if k == nil || k.busy || !sameSearch(k.search, q) {
+		k = &keptEnds{search: q, reads: map[endID]*endRead{}, away: map[string]time.Duration{}}
+		c.keptEnds = k
+	}
+	if q.Until > k.search.Until { // a record after the earlier limit may be one of this search
+		maps.DeleteFunc(k.reads, func(_ endID, r *endRead) bool { return r.beyond })
+	}
+	k.search, k.busy = q, true
+	return k
+}
+
+// endsLeft notes that the session has stopped to read.
+func (c *Cluster) endsLeft(k *keptEnds) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k.busy = false
+}
+
+// sameSearch reports whether all that was found by search a would be found by search b.
+func sameSearch(a, b checkpoint.Search) bool {
+	return a.Found == b.Found && a.LookBack == b.LookBack && a.Settled == b.Settled && a.Acked.Compare(b.Acked) <= 0 &&
+		a.Lineage.System() == b.Lineage.System() && a.Lineage.Current() == b.Lineage.Current() &&
+		!slices.ContainsFunc(b.Producers, func(id int64) bool { return !slices.Contains(a.Producers, id) })
 }
 
 const (
@@ -43,7 +90,7 @@ func (p *Producer) ProducerID() int64 { return p.id.producer }
 func (p *Producer) ReadEnds(q checkpoint.Search, notBefore time.Time) {
 	e := &ends{
 		p: p, search: q, producerIDs: map[int64]struct{}{}, ctl: p.cluster.newControl(p.dialer, p.secured), wake: make(chan struct{}, 1),
-		warned: map[string]bool{}, asked: map[string]struct{}{}, todo: slices.Clone(q.Topics), trouble: map[string]error{},
+		warned: map[string]bool{}, kept: p.cluster.keepEnds(q), asked: map[string]struct{}{}, todo: slices.Clone(q.Topics), trouble: map[string]error{},
 	}
 	for _, id := range q.Producers {
 		e.producerIDs[id] = struct{}{}
@@ -80,9 +127,13 @@ func (p *Producer) EndsRead(topic string) bool {
 	return len(e.todo) == 0
 }
 
+// EndsProgress returns how much this process has read of the ends of partitions and of the position topic.
+func (p *Producer) EndsProgress() int64 { return p.cluster.endsProgress.Load() }
+
 // run reads until the session's connections are cut.
 func (e *ends) run() {
 	defer e.ctl.hangUp()
+	defer e.p.cluster.endsLeft(e.kept)
 	ctx := e.p.dialer.ctx
 	for ctx.Err() == nil {
 		e.p.mu.Lock()
@@ -115,9 +166,10 @@ func (e *ends) run() {
 func (e *ends) read(topics []string) {
 	began, cfg := time.Now(), &e.p.cluster.cfg
 	var open []*endRead // partitions that have not been read
-	for tries := 0; len(topics)+len(open) > 0 && e.p.dialer.ctx.Err() == nil; tries++ {
+	for tries, last := 0, began; len(topics)+len(open) > 0 && e.p.dialer.ctx.Err() == nil; tries++ {
 		if tries > 0 {
 			e.p.dialer.pause(doubling(cfg.RetryMin, cfg.RetryMax, tries-1))
+			e.ctl.doubt()
 		}
 		names := slices.Clone(topics)
 		for _, r := range open {
@@ -125,18 +177,21 @@ func (e *ends) read(topics []string) {
 		}
 		slices.Sort(names)
 		found, err := e.ctl.topics(e.p.dialer.ctx, slices.Compact(names))
-		if err != nil {
+		now := time.Now()
+		took := now.Sub(last)
+		last = now
+		if err != nil { // the whole of Kafka is away
 			e.noteTrouble(names, err)
 			continue
 		}
 		topics = slices.DeleteFunc(topics, func(name string) bool {
-			reads, done := e.partitions(name, found[name], tries)
+			reads, done := e.partitions(name, found[name], tries, took)
 			open = append(open, reads...)
 			return done
 		})
 		e.round(open, found)
 		open = slices.DeleteFunc(open, func(r *endRead) bool {
-			if r.result == "" {
+			if r.result == "" && r.stayAway(took, cfg.AwayBudget) {
 				e.noteTrouble([]string{r.topic}, r.err)
 				return false
 			}
@@ -157,7 +212,7 @@ func (e *ends) noteTrouble(topics []string, why error) {
 
 // partitions begins to read a topic. done is false if the topic must be looked up again. A missing topic has no records, and is never
 // created here.
-func (e *ends) partitions(name string, md *sarama.TopicMetadata, tries int) (reads []*endRead, done bool) {
+func (e *ends) partitions(name string, md *sarama.TopicMetadata, tries int, took time.Duration) (reads []*endRead, done bool) {
 	err := error(sarama.ErrUnknownTopicOrPartition)
 	if md != nil {
 		err = checkComplete(md)
@@ -165,18 +220,28 @@ func (e *ends) partitions(name string, md *sarama.TopicMetadata, tries int) (rea
 	switch {
 	case err == nil:
 		for _, part := range md.Partitions {
-			r := &endRead{ends: e, topic: name, id: part.ID}
-			r.reset()
+			id := endID{md.Uuid, name, part.ID}
+			r := e.kept.reads[id]
+			if r == nil || md.Uuid == (sarama.Uuid{}) {
+				r = &endRead{topic: name, id: part.ID}
+				r.reset()
+				e.kept.reads[id] = r
+			}
+			r.goOn(e)
 			reads = append(reads, r)
 		}
+		delete(e.kept.away, name)
 		return reads, true
-	case kindOf(err).class == denied, tries > maxUnclassified && !isTransient(err):
+	case kindOf(err).class == denied, tries > maxUnclassified && !isTransient(err), e.kept.away[name] > e.p.cluster.cfg.AwayBudget:
 		e.unreadable(name, err)
 		e.p.cluster.metrics.tailReads.WithLabelValues(endUnreadable).Inc()
+		e.search.Found.ForgetTopic(name)
+		maps.DeleteFunc(e.kept.reads, func(id endID, _ *endRead) bool { return id.name == name })
 		return nil, true
 	case errors.Is(err, sarama.ErrUnknownTopicOrPartition) && tries+1 >= missingTries:
 		return nil, true
 	}
+	e.kept.away[name] += took
 	e.noteTrouble([]string{name}, err)
 	return nil, false
 }
@@ -189,7 +254,7 @@ func (e *ends) round(open []*endRead, found map[string]*sarama.TopicMetadata) {
 		if md := found[r.topic]; md != nil {
 			for _, part := range md.Partitions {
 				if addr, ok := e.ctl.brokers[part.Leader]; ok && part.ID == r.id {
-					r.err = nil
+					r.err, r.epoch = nil, part.LeaderEpoch
 					leaders[addr] = append(leaders[addr], r)
 				}
 			}
@@ -238,19 +303,6 @@ func (p *Producer) endsTrouble() error {
 		}
 	}
 	return nil
-}
-
-// unreadEnds returns the topics whose ends could not be read because of an error; p.mu is held.
-func (p *Producer) unreadEnds() []string {
-	var out []string
-	if p.ends != nil {
-		for topic, err := range p.ends.trouble {
-			if err != nil {
-				out = append(out, topic)
-			}
-		}
-	}
-	return out
 }
 
 // Topics returns the topics to which events with this number or a higher one were sent.

@@ -1,8 +1,10 @@
 package kafka
 
 import (
+	"errors"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -302,21 +304,88 @@ func BenchmarkEndsRead(b *testing.B) {
 	}
 }
 
-// TestProbeLooksAtWhatEndsWaitFor: after a session that waited for a leader to read ends, a probe fails until there is a leader.
-func TestProbeLooksAtWhatEndsWaitFor(t *testing.T) {
+// TestUnreachableEndIsGivenUp: a partition whose leader never answers, while Kafka does, holds nothing up for longer than AwayBudget. The
+// ends of the other partitions are known.
+func TestUnreachableEndIsGivenUp(t *testing.T) {
+	f := newFake(t)
+	f.createTopic(t, "t", 1, nil)
+	f.createTopic(t, "dead", 1, nil)
+	cfg := testConfig(f.ListenAddrs()...)
+	cfg.AwayBudget = 300 * time.Millisecond
+	id := earlierSession(t, cfg, event("dead", "k", at(11)), event("t", "k", at(10)))
+	f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Topic: "dead", Err: kerr.NotLeaderForPartition, Count: -1})
+	s := searchIn(t, cfg, 100, []string{"dead", "t"}, id).read(t)
+	s.want(t, at(10))
+	if n := endReads(s.cluster, endUnreadable); n != 1 {
+		t.Errorf("%v ends cannot be read", n)
+	}
+}
+
+// TestDamagedEnd: a batch at the end of a partition that cannot be decoded makes this end unreadable, and no other one.
+func TestDamagedEnd(t *testing.T) {
+	f := newFake(t)
+	f.createTopic(t, "t", 3, nil)
+	cfg := testConfig(f.ListenAddrs()...)
+	id := sendToEach(t, cfg, "t", 3)
+	f.damaged.Store("id-" + at(11).CommitLSN.String())
+	s := searchIn(t, cfg, 100, []string{"t"}, id).read(t)
+	s.want(t, at(10), at(12))
+	if n := endReads(s.cluster, endUnreadable); n != 1 {
+		t.Errorf("%v ends cannot be read", n)
+	}
+}
+
+// TestEndsContinue: a session reads on where the last one of the process has stopped, and what was added since.
+func TestEndsContinue(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 1, nil)
 	cfg := testConfig(f.ListenAddrs()...)
-	id := earlierSession(t, cfg, event("t", "k", at(10)))
-	f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Topic: "t", Err: kerr.NotLeaderForPartition, Count: -1})
-	s := searchIn(t, cfg, 100, []string{"t"}, id)
-	eventually(t, "the reason", func() bool { return s.Healthy() != nil })
-	_ = s.Close(endedContext())
-	f.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
+	const n = 200
+	id := earlierSession(t, cfg, event("t", "k", at(1)), event("t", "k", at(10)))
+	writeForeign(t, f.ListenAddrs(), "t", 0, n)
+	var mu sync.Mutex
+	offsets := map[int64]int{} // how often a fetch began at an offset
+	stop := make(chan struct{})
+	f.ControlKey(int16(kmsg.Fetch), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		f.KeepControl()
-		return f.metadata(r.(*kmsg.MetadataRequest), []int32{0}, -1, 1<<3|1<<4), nil, true
+		mu.Lock()
+		defer mu.Unlock()
+		from := r.(*kmsg.FetchRequest).Topics[0].Partitions[0].FetchOffset
+		if len(offsets) == 3 {
+			select {
+			case <-stop:
+			default:
+				return nil, errors.New("the link is cut"), true
+			}
+		}
+		offsets[from]++
+		return nil, nil, false
 	})
-	if err := s.cluster.Probe(t.Context()); err == nil || !strings.Contains(err.Error(), "topic t, whose ends are to be read: partition 0 has no leader") {
-		t.Errorf("probe: %v", err)
+	c, found := newTestCluster(t, cfg), checkpoint.NewFound()
+	q := checkpoint.Search{Lineage: history{}, Producers: []int64{id}, Acked: at(acked), Settled: at(settled), Until: 4000, LookBack: 1000, Topics: []string{"t"}, Found: found}
+	first, _ := openSession(t, c)
+	first.ReadEnds(q, time.Time{})
+	eventually(t, "three windows", func() bool { mu.Lock(); defer mu.Unlock(); return len(offsets) == 3 })
+	eventually(t, "a cut", func() bool { return first.Healthy() != nil })
+	_ = first.Close(endedContext())
+	before := c.endsProgress.Load()
+	writeForeign(t, f.ListenAddrs(), "t", 0, 5)
+	close(stop)
+	second, _ := openSession(t, c)
+	q.Until = 5000
+	second.ReadEnds(q, time.Time{})
+	eventually(t, "the ends to be read", func() bool { return second.EndsRead("") })
+	if !found.Has(at(10), []byte("id-"+at(10).CommitLSN.String())) {
+		t.Error("the event was not found")
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	for from, times := range offsets {
+		if times > 1 {
+			t.Errorf("offset %d was fetched %d times: %v", from, times, offsets)
+		}
+	}
+	if read := c.endsProgress.Load(); before == 0 || read > n+2+5 {
+		t.Errorf("%d offsets were read in the first session, %d in both", before, read)
 	}
 }

@@ -8,16 +8,16 @@ import (
 
 // readAt reads partitions from their leader, until each has a result or an error.
 func (e *ends) readAt(addr string, reads []*endRead) {
-	b := sarama.NewBroker(addr)
-	err := b.Open(e.ctl.conf)
-	if err == nil {
-		_, err = b.Connected()
-	}
-	if err != nil {
+	conn := newBrokerConn(addr, e.p.dialer, e.ctl.conf)
+	defer func() {
+		conn.cut()
+		_ = conn.broker.Close() // nothing was written
+	}()
+	if err := conn.open(); err != nil {
 		failAll(reads, &failure{op: "reach the broker at " + addr, err: err})
 		return
 	}
-	defer b.Close() //nolint:errcheck // nothing was written
+	b := conn.broker
 	for len(reads) > 0 && e.p.dialer.ctx.Err() == nil {
 		some := reads[:min(len(reads), endsPerRequest)]
 		if err := e.step(b, some); err != nil {
@@ -38,9 +38,9 @@ func failAll(reads []*endRead, err error) {
 
 // step requests the unknown ends, and fetches once. Its error is an error of the connection.
 func (e *ends) step(b *sarama.Broker, reads []*endRead) error {
-	err := e.offsets(b, reads, func(r *endRead) bool { return r.end < 0 && r.startUnknown }, sarama.OffsetOldest, func(r *endRead, start int64) { r.start = start })
+	err := e.offsets(b, reads, func(r *endRead) bool { return r.endUnknown && r.startUnknown }, sarama.OffsetOldest, func(r *endRead, start int64) { r.start = start })
 	if err == nil {
-		err = e.offsets(b, reads, func(r *endRead) bool { return r.end < 0 }, sarama.OffsetNewest, (*endRead).setEnd)
+		err = e.offsets(b, reads, func(r *endRead) bool { return r.endUnknown }, sarama.OffsetNewest, (*endRead).setEnd)
 	}
 	if err == nil {
 		err = e.fetch(b, reads)
@@ -88,15 +88,19 @@ func (e *ends) fetch(b *sarama.Broker, reads []*endRead) error {
 	}
 	req := &sarama.FetchRequest{Version: 11, MaxBytes: endsBytes, SessionEpoch: -1} // without a session; uncommitted records, too
 	for _, r := range asked {
-		req.AddBlock(r.topic, r.id, r.next, fetchBytes, -1)
+		req.AddBlock(r.topic, r.id, r.next, fetchBytes, r.epoch) // another leader, or an old one, refuses
 	}
 	res, err := b.Fetch(req)
 	if err == nil && res.ErrorCode != 0 {
 		err = sarama.KError(res.ErrorCode)
 	}
+	if isUndecodable(err) && len(asked) == 1 { // it is the answer to this request: the connection is new
+		asked[0].noteError(asked[0].damaged(err))
+		return err
+	}
 	if err != nil {
 		for _, r := range asked { // one of the batches may be impossible to decode
-			r.fetchAlone = r.fetchAlone || kindOf(err).reason == reasonOther
+			r.fetchAlone = r.fetchAlone || kindOf(err).reason == reasonOther || isUndecodable(err)
 		}
 		return err
 	}
@@ -108,13 +112,15 @@ func (e *ends) fetch(b *sarama.Broker, reads []*endRead) error {
 	var quiet, missing []*endRead
 	for _, r := range asked {
 		block := res.GetBlock(r.topic, r.id)
+		before := r.next
 		on, err := r.readBlock(block)
 		switch {
 		case err != nil:
 			moved = true
 			r.noteError(err)
 		case on:
-			moved, r.unclassified = true, 0
+			moved, r.moved, r.unclassified = true, true, 0
+			e.p.cluster.endsProgress.Add(max(0, r.next-before))
 			r.advanceWindow()
 		case block == nil:
 			missing = append(missing, r)
@@ -138,7 +144,7 @@ func nextReads(reads []*endRead) []*endRead {
 	var out []*endRead
 	for _, r := range reads {
 		switch {
-		case r.end < 0 || r.result != "" || r.err != nil:
+		case r.endUnknown || r.result != "" || r.err != nil:
 		case r.fetchAlone:
 			return []*endRead{r}
 		default:

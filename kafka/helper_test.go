@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"net"
@@ -37,6 +38,7 @@ type fake struct {
 	loseAnswers atomic.Int32 // number of the next writes to clients that are replaced by a cut
 	halfRequest atomic.Int32 // number of the next requests whose connection is cut after half of the request
 	frozen      atomic.Value // string: the broker at this address discards all requests
+	damaged     atomic.Value // string: this text is altered in all answers, as by a damaged disk
 	addrs       []hostPort
 }
 
@@ -66,6 +68,12 @@ func (c lossyConn) Write(b []byte) (int, error) {
 	if c.f.loseAnswers.Load() > 0 && c.f.loseAnswers.Add(-1) >= 0 {
 		_ = c.Conn.Close()
 		return 0, net.ErrClosed
+	}
+	if text, _ := c.f.damaged.Load().(string); text != "" {
+		if i := bytes.Index(b, []byte(text)); i >= 0 {
+			b = slices.Clone(b)
+			b[i] ^= 1
+		}
 	}
 	return c.Conn.Write(b)
 }

@@ -27,9 +27,11 @@ type partition struct {
 	inFlight bool  // the first of queue is in an open request
 	sequence int32 // of the next record
 
-	held        bool  // the first of queue waits to be sent again
-	failed      bool  // the first of queue has failed permanently, so nothing more is sent
-	heldBecause error // error because of which it is held
+	held   bool // the first of queue waits to be sent again
+	failed bool // the first of queue has failed permanently, so nothing more is sent
+
+	failing      error     // the last answer for the first of queue; nil: none has failed
+	failingSince time.Time // when the first of its answers failed
 
 	leader          *node     // broker to which batches are sent, and the broker of the batch in flight
 	nextLeader      *node     // leader from metadata; nil: there is no leader
@@ -97,10 +99,15 @@ func (p *Producer) handleAnswer(b *batch, err error) {
 	}
 	switch {
 	case err == nil:
+		part.failing = nil
 		part.queue = slices.Delete(part.queue, 0, 1)
 		p.ackedBatches = append(p.ackedBatches, b)
 	case isTransient(err) && b.tries <= p.cluster.cfg.Retries:
-		part.held, part.heldBecause = true, err
+		part.held = true
+		if part.failing == nil {
+			part.failingSince = time.Now()
+		}
+		part.failing = err
 		p.askForLeaders()
 	default:
 		p.giveUp(b, err)
@@ -156,7 +163,7 @@ func (p *Producer) release(part *partition) {
 	if !part.held || part.failed || p.ended() {
 		return
 	}
-	part.held, part.heldBecause = false, nil
+	part.held = false
 	p.moveToLeader(part)
 }
 

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -60,14 +61,13 @@ func (p *Producer) runSaver() {
 	defer p.background.Done()
 	p.withPositionLog(func(l *positionLog) { l.preconnect(p.dialer.ctx) }) // while the session opens its stream
 	defer p.withPositionLog(func(l *positionLog) { l.ctl.hangUp() })
-	var sequence int32
 	for {
 		next, ok := p.nextSave()
 		if !ok {
 			return
 		}
 		var err error
-		p.withPositionLog(func(l *positionLog) { err = p.saveOne(l, &next.record, &sequence) })
+		p.withPositionLog(func(l *positionLog) { err = p.saveOne(l, &next.record) })
 		if err != nil && p.ended() && !errors.Is(err, errSessionOver) {
 			err = fmt.Errorf("%w: %w", errSessionOver, err)
 		}
@@ -101,22 +101,40 @@ func (p *Producer) nextSave() (saveRequest, bool) {
 	}
 }
 
-// saveOne stores a record with its own sequence number, so that a late copy of the request cannot store it again after a newer record.
-func (p *Producer) saveOne(l *positionLog, s *checkpoint.PositionRecord, sequence *int32) error {
+// saveOne stores a position record.
+func (p *Producer) saveOne(l *positionLog, s *checkpoint.PositionRecord) error {
 	value, err := s.MarshalText()
 	if err != nil {
 		return fmt.Errorf("write the position record: internal error: %w", err)
 	}
+	_, err = p.store(p.dialer.ctx, l, &sarama.Record{Key: []byte(l.slot), Value: value})
+	if err != nil && !p.ended() && !errors.As(err, new(*checkpoint.Unusable)) {
+		err = &failure{op: "write the position record to topic " + l.topic, topic: l.topic, err: err}
+		p.fail(err)
+	}
+	return err
+}
+
+// store stores a record with its own sequence number, so that a late copy of the request cannot store it again after a newer record. A batch
+// whose fate is not known, because ctx ended, is sent again before the next one.
+func (p *Producer) store(ctx context.Context, l *positionLog, rec *sarama.Record) (*sarama.RecordBatch, error) {
+	if l.pending != nil {
+		if err := p.storeBatch(ctx, l, l.pending); err != nil {
+			return nil, err
+		}
+	}
 	now := time.Now()
 	batch := &sarama.RecordBatch{
 		Version: 2, Codec: p.cluster.codec, CompressionLevel: sarama.CompressionLevelDefault, FirstTimestamp: now, MaxTimestamp: now,
-		ProducerID: p.id.producer, ProducerEpoch: p.id.epoch, FirstSequence: *sequence,
-		Records: []*sarama.Record{{Key: []byte(l.slot), Value: value}},
+		ProducerID: p.id.producer, ProducerEpoch: p.id.epoch, FirstSequence: l.sequence, Records: []*sarama.Record{rec},
 	}
-	maybeTaken := false // the sequence number
+	return batch, p.storeBatch(ctx, l, batch)
+}
+
+func (p *Producer) storeBatch(ctx context.Context, l *positionLog, batch *sarama.RecordBatch) error {
 	for tries := 0; ; tries++ {
 		sent := false
-		err := l.ask(p.dialer.ctx, func(b *sarama.Broker) error {
+		err := l.ask(ctx, func(b *sarama.Broker) error {
 			if !p.beginSaving() {
 				return errSessionOver
 			}
@@ -128,23 +146,23 @@ func (p *Producer) saveOne(l *positionLog, s *checkpoint.PositionRecord, sequenc
 			}
 			return err
 		})
-		maybeTaken = maybeTaken || sent && maybeStored(err)
+		if sent && maybeStored(err) {
+			l.pending = batch
+		}
 		p.mu.Lock()
 		p.unsaved = err
 		p.mu.Unlock()
 		permanent := errors.As(err, new(*checkpoint.Unusable))
 		switch {
 		case err == nil:
-			*sequence = nextSequence(*sequence, 1)
+			l.sequence, l.pending = nextSequence(l.sequence, 1), nil
 			return nil
-		case p.ended(), permanent && !maybeTaken:
+		case p.ended(), ctx.Err() != nil:
 			return err
-		case permanent: // the next sequence number is unknown, so no other record can be stored
+		case permanent && l.pending != nil: // the next sequence number is unknown, so no other record can be stored
 			p.fail(err)
 			return err
-		case !isTransient(err):
-			err = &failure{op: "write the position record to topic " + l.topic, topic: l.topic, err: err}
-			p.fail(err)
+		case permanent, !isTransient(err):
 			return err
 		}
 		p.dialer.pause(doubling(p.cluster.cfg.RetryMin, p.cluster.cfg.RetryMax, tries))

@@ -110,7 +110,7 @@ func (c *Cluster) ReadPosition(ctx context.Context, topic, slot string) (*checkp
 	}
 	defer done()
 	l := &positionLog{ctl: ctl, topic: topic, slot: slot, maxBytes: c.cfg.MaxPositionBytes}
-	rec, err := l.load(ctx)
+	rec, err := l.load(ctx, nil)
 	if err != nil && !errors.As(err, new(*checkpoint.Unusable)) {
 		err = &failure{op: "read the position record from topic " + topic, topic: topic, err: err}
 	}

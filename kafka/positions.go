@@ -18,9 +18,11 @@ type positionLog struct {
 	ctl       *control
 	topic     string
 	slot      string
-	leader    string // its address; "": to be looked up
-	maxBytes  int    // bytes that are read at most until there is a record of the slot
-	bytesRead int    // that were read
+	leader    string              // its address; "": to be looked up
+	sequence  int32               // of the session's next batch
+	pending   *sarama.RecordBatch // has been sent, and it is not known whether it is stored
+	maxBytes  int                 // bytes that are read at most until there is a record of the slot
+	bytesRead int                 // that were read
 }
 
 func (p *Producer) newPositionLog() *positionLog {
@@ -50,6 +52,7 @@ func (l *positionLog) ask(ctx context.Context, question func(*sarama.Broker) err
 		return nil
 	}
 	l.leader = ""
+	l.ctl.doubt()
 	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) { // or the leader has changed, which the next look-up shows
 		return err
 	}
@@ -163,7 +166,12 @@ func (p *Producer) LoadPosition(ctx context.Context) (*checkpoint.PositionRecord
 	answered := make(chan answer, 1)
 	p.background.Go(func() { // because sarama does not return at the end of ctx
 		var a answer
-		p.withPositionLog(func(l *positionLog) { a.saved, a.err = l.load(ctx) })
+		p.withPositionLog(func(l *positionLog) {
+			var mark *sarama.RecordBatch
+			if mark, a.err = p.mark(ctx, l); a.err == nil {
+				a.saved, a.err = l.load(ctx, mark)
+			}
+		})
 		answered <- a
 	})
 	var a answer
@@ -178,14 +186,33 @@ func (p *Producer) LoadPosition(ctx context.Context) (*checkpoint.PositionRecord
 	return a.saved, a.err
 }
 
+// markKey is the suffix of the key of marks. It occurs in no name of a slot.
+const markKey = "/reader"
+
+// mark stores a record without content before the session reads the position records. A broker that no longer leads the topic, and does not
+// know it, would answer a read with old records, but cannot acknowledge a record. Its records have another key than position records, so
+// that compaction keeps one for each slot.
+func (p *Producer) mark(ctx context.Context, l *positionLog) (*sarama.RecordBatch, error) {
+	mark, err := p.store(ctx, l, &sarama.Record{Key: []byte(l.slot + markKey)})
+	if errors.As(err, new(*checkpoint.Unusable)) {
+		p.mu.Lock()
+		p.unsaved = nil // the session goes on without records
+		p.mu.Unlock()
+	}
+	return mark, err
+}
+
+// errNoMark is transient.
+var errNoMark = fmt.Errorf("the broker does not have the record that this session has just stored, so it does not lead the topic: %w", sarama.ErrNotLeaderForPartition)
+
 // positionStep is the size of the first window. The topic has about one record per second of each slot. The window must have the records of
 // several seconds, so that a late record of an earlier session is not mistaken for the newest.
 const positionStep = 1000
 
 // load reads backwards from the end until it finds a record of the slot. A topic with larger segments than in positionConfig (Kafka's
 // default is a gigabyte) may have more records of other slots than can be read while the server waits. Then the topic is unusable, and
-// delivery continues without it.
-func (l *positionLog) load(ctx context.Context) (*checkpoint.PositionRecord, error) {
+// delivery continues without it. With a mark, the window at the end must have it: what is read there is believed only then.
+func (l *positionLog) load(ctx context.Context, mark *sarama.RecordBatch) (*checkpoint.PositionRecord, error) {
 	l.bytesRead = 0
 	end, err := l.offset(ctx, sarama.OffsetNewest)
 	if err != nil {
@@ -195,6 +222,9 @@ func (l *positionLog) load(ctx context.Context) (*checkpoint.PositionRecord, err
 	if err != nil {
 		return nil, err
 	}
+	if mark != nil && start >= end {
+		return nil, errNoMark
+	}
 	step := int64(positionStep)
 	for until := end; until > start; step *= windowGrowth {
 		if l.bytesRead > l.maxBytes {
@@ -202,7 +232,12 @@ func (l *positionLog) load(ctx context.Context) (*checkpoint.PositionRecord, err
 				"set "+strings.Join(PositionConfig(), " and ")+" on topic "+l.topic+"; the daemon asks again once a minute", nil)
 		}
 		from := max(start, until-step)
-		best, err := l.window(ctx, from, until)
+		best, err := l.window(ctx, from, until, mark)
+		if err == nil && mark != nil && until == end && !best.marked {
+			l.leader = ""
+			l.ctl.doubt()
+			return nil, errNoMark
+		}
 		if best.seen || err != nil {
 			return checkpoint.Merge(best.records[max(0, len(best.records)-checkpoint.Recent):]), err
 		}
@@ -223,20 +258,24 @@ func (l *positionLog) offset(ctx context.Context, which int64) (offset int64, er
 // windowRecords are the slot's records in a window.
 type windowRecords struct {
 	seen    bool
+	marked  bool                        // the mark is there
+	damaged bool                        // a later batch cannot be decoded
 	records []checkpoint.PositionRecord // since the last deletion
 	err     error                       // the newest cannot be read
 }
 
 // window reads the slot's records at the offsets from ≤ n < until.
-func (l *positionLog) window(ctx context.Context, from, until int64) (best windowRecords, err error) {
+func (l *positionLog) window(ctx context.Context, from, until int64, mark *sarama.RecordBatch) (best windowRecords, err error) {
+	most, skip := int32(fetchBytes), int64(1)
 	for from < until {
 		next := from
 		err := l.ask(ctx, func(b *sarama.Broker) error {
-			batches, err := FetchBatches(b, l.topic, 0, from, 0)
+			batches, err := fetchBatches(b, l.topic, 0, from, 0, most)
 			if err != nil {
 				return err
 			}
 			for _, b := range batches {
+				best.marked = best.marked || mark != nil && b.FirstOffset < until && b.ProducerID == mark.ProducerID && b.ProducerEpoch == mark.ProducerEpoch && b.FirstSequence == mark.FirstSequence
 				for _, rec := range b.Records {
 					l.bytesRead += len(rec.Key) + len(rec.Value)
 					at := b.FirstOffset + rec.OffsetDelta
@@ -252,10 +291,22 @@ func (l *positionLog) window(ctx context.Context, from, until int64) (best windo
 			}
 			return nil
 		})
+		if isUndecodable(err) && most > 1 { // one of the batches: fetch them one by one
+			most = 1
+			continue
+		}
+		if isUndecodable(err) { // read on after the batch, whose length is not known
+			best.damaged, from, skip = true, min(until, from+skip), 2*skip
+			continue
+		}
 		if err != nil {
 			return best, err
 		}
-		from = next
+		l.ctl.cluster.endsProgress.Add(next - from)
+		from, skip = next, 1
+	}
+	if best.damaged && best.err == nil {
+		best.err = errors.New("a later batch is damaged")
 	}
 	if best.err != nil {
 		return best, &checkpoint.Unusable{
@@ -267,7 +318,7 @@ func (l *positionLog) window(ctx context.Context, from, until int64) (best windo
 }
 
 func (n *windowRecords) add(value []byte) {
-	n.seen = true
+	n.seen, n.damaged = true, false
 	if value == nil {
 		n.records, n.err = nil, nil
 		return

@@ -13,14 +13,19 @@ import (
 
 // Probe checks, without writing, whether everything that the last session waited for is available: brokers answer, its topics exist and may
 // be written, and every partition has a reachable leader and enough replicas in sync. The error names what is missing.
-func (c *Cluster) Probe(ctx context.Context) error {
+func (c *Cluster) Probe(ctx context.Context) (err error) {
 	ctl, done, err := c.temporaryControl(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
+	defer func() {
+		if err != nil {
+			ctl.doubt()
+		}
+	}()
 
-	topics, unread, position, producerID := c.lastWaits()
+	topics, position, producerID := c.lastWaits()
 	if err := ctl.ping(ctx); err != nil {
 		return &failure{op: "probe kafka", err: err}
 	}
@@ -34,39 +39,10 @@ func (c *Cluster) Probe(ctx context.Context) error {
 			return &failure{op: "probe position topic " + c.cfg.PositionTopic, topic: c.cfg.PositionTopic, err: err}
 		}
 	}
-	if err := probeEnds(ctx, ctl, unread); err != nil {
-		return &failure{op: "probe kafka", err: err}
-	}
 	if len(topics) == 0 {
 		return nil
 	}
 	return c.probeTopics(ctx, ctl, topics)
-}
-
-// probeEnds checks whether the ends of topics can be read. It ignores missing topics.
-func probeEnds(ctx context.Context, ctl *control, topics []string) error {
-	if len(topics) == 0 {
-		return nil
-	}
-	found, err := ctl.topics(ctx, topics)
-	if err != nil {
-		return err
-	}
-	for _, name := range topics {
-		md := found[name]
-		if md == nil || errors.Is(md.Err, sarama.ErrUnknownTopicOrPartition) {
-			continue
-		}
-		if id, ok := leaderless(md); !ok {
-			return fmt.Errorf("topic %s, whose ends are to be read: partition %d has no leader", name, id)
-		}
-		for _, part := range md.Partitions {
-			if err := ctl.askBroker(ctx, ctl.brokers[part.Leader], ping); err != nil {
-				return fmt.Errorf("topic %s, whose ends are to be read: partition %d: %w", name, part.ID, err)
-			}
-		}
-	}
-	return nil
 }
 
 // probePosition checks whether a position record can be stored. An unusable topic is not an error, because sessions run without position

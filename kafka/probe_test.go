@@ -32,7 +32,7 @@ func TestProbe(t *testing.T) {
 		t.Fatal("nothing left")
 	}
 	fault.Remove()
-	if topics, _, _, _ := c.lastWaits(); len(topics) != 2 || topics[0] != "later" || topics[1] != "orders" {
+	if topics, _, _ := c.lastWaits(); len(topics) != 2 || topics[0] != "later" || topics[1] != "orders" {
 		t.Fatalf("waited for %v", topics)
 	}
 	if err := c.Probe(ctx); err == nil || !strings.Contains(err.Error(), "later") {
@@ -67,7 +67,7 @@ func TestProbePositionTopic(t *testing.T) {
 		t.Fatal(err)
 	}
 	fault.Remove()
-	if _, _, position, _ := c.lastWaits(); !position {
+	if _, position, _ := c.lastWaits(); !position {
 		t.Fatal("it is forgotten that a record was not stored")
 	}
 	if err := c.Probe(t.Context()); err != nil {

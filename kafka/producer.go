@@ -319,10 +319,38 @@ func (p *Producer) unreachable() error {
 			return n.connectErr
 		}
 	}
+	if err := p.failingPartition(time.Now()); err != nil {
+		return err
+	}
 	if p.unsaved != nil {
 		return &failure{op: "write the position record to topic " + p.cluster.cfg.PositionTopic, topic: p.cluster.cfg.PositionTopic, err: p.unsaved}
 	}
 	return p.endsTrouble()
+}
+
+// troubleAfter is how long a partition may take no batch before Healthy says so. An election takes less.
+const troubleAfter = 2 * time.Second
+
+// failingPartition returns why a partition takes no batch; p.mu is held.
+func (p *Producer) failingPartition(now time.Time) error {
+	for _, t := range p.topics {
+		for i := range t.parts {
+			part, why := &t.parts[i], error(nil)
+			switch {
+			case part.failing != nil && now.Sub(part.failingSince) >= troubleAfter:
+				why = part.failing
+			case !part.leaderlessSince.IsZero() && now.Sub(part.leaderlessSince) >= troubleAfter:
+				why = sarama.ErrLeaderNotAvailable
+				if v := t.verdict.Load(); v != nil && v.missing {
+					why = sarama.ErrUnknownTopicOrPartition
+				}
+			default:
+				continue
+			}
+			return &failure{op: fmt.Sprintf("deliver to partition %d of topic %s", part.id, t.name), topic: t.name, err: why}
+		}
+	}
+	return nil
 }
 
 // Waiting lists the requested topics that cannot be used yet.

@@ -141,8 +141,8 @@ func (p *Producer) lookUpDue(all bool) bool {
 	if len(due) == 0 && !all {
 		return false
 	}
-	if all {
-		p.leadersStale.Store(false)
+	if all && p.leadersStale.Swap(false) {
+		p.control.doubt() // what the broker said last time does not hold
 	}
 	changed, err := p.lookUp(due)
 	if err != nil && all {

@@ -96,6 +96,9 @@ func (s *session) hasRoom() bool {
 // sendingSingly is the reason for the wait before and after a record that is sent with nothing else in flight.
 const sendingSingly = "a record that is sent alone"
 
+// readingEnds is the reason for the wait until the ends of partitions have been read.
+const readingEnds = "reading the ends of partitions, to find events already delivered"
+
 // stateAfter is how long a wait lasts before it is shown as a state. Shorter waits are normal: for the look-up of a topic, or
 // for room in the window.
 const stateAfter = 200 * time.Millisecond

@@ -19,10 +19,7 @@ func (s *session) turn(ctx context.Context, now time.Time) (time.Time, error) {
 	s.counts.publish(r.met)
 	if s.gotMessage {
 		s.gotMessage, s.lastMessage = false, now
-		if s.isDecoding {
-			s.isDecoding = false
-			r.endState(WaitingForPostgres)
-		}
+		s.isDecoding = false
 	}
 	if ctx.Err() != nil {
 		// The sink stores its failure before it cancels the context.
@@ -48,6 +45,7 @@ func (s *session) turn(ctx context.Context, now time.Time) (time.Time, error) {
 	if err := s.watch(now); err != nil {
 		return now, err
 	}
+	s.watchOldest(now)
 	next := s.rule.Wake(now)
 	if !s.finishBy.IsZero() && s.finishBy.Before(next) {
 		next = s.finishBy
@@ -121,10 +119,15 @@ func (s *session) watch(now time.Time) error {
 	}
 	last := maxTime(s.waitSince, s.ackedAt())
 	last = maxTime(last, s.r.mem.fence) // until then the session does not wait for Kafka
-	if now.Sub(last) < s.r.cfg.ParkAfter {
+	last = maxTime(last, s.reading.movedAt(now, s.endsProgress()))
+	limit := s.r.cfg.ParkAfter
+	if s.awaiting == readingEnds {
+		limit = s.r.view.progress.patience(limit)
+	}
+	if now.Sub(last) < limit {
 		return nil
 	}
-	what := fmt.Sprintf("%d events in flight for %s", events, s.r.cfg.ParkAfter)
+	what := fmt.Sprintf("%d events in flight for %s", events, limit)
 	switch {
 	case len(topics) > 0 && s.awaiting != "":
 		what = fmt.Sprintf("topic %s is missing, or access to it is denied; create it, or grant access", topics[0])
@@ -134,6 +137,58 @@ func (s *session) watch(now time.Time) error {
 		what = s.awaiting
 	}
 	return s.stalledBecause(what)
+}
+
+// watchOldest shows the state while the oldest event is not delivered, or not confirmed, for too long.
+func (s *session) watchOldest(now time.Time) {
+	events, _ := s.tracker.InFlight()
+	acked := s.tracker.Acked()
+	if s.resume.Expecting() { // nothing is confirmed until the server has sent again what it had sent before
+		acked = 0
+	}
+	s.oldest.see(now, events, s.tracker.Progress(), acked, s.rule.Confirmed())
+	switch {
+	case s.oldest.isUndelivered(now):
+		s.showLate(WaitingForKafka, "oldest event", fmt.Sprintf("Kafka has not acknowledged the oldest event for %s", now.Sub(s.oldest.undelivered).Round(time.Second))+s.kafkaTrouble())
+	case s.oldest.isUnconfirmed(now, s.r.cfg.StatusInterval):
+		late := now.Sub(s.oldest.unconfirmed).Round(time.Second)
+		if s.rule.Saving() {
+			s.showLate(WaitingForKafka, "position record", fmt.Sprintf("the position record has not been stored for %s", late)+s.kafkaTrouble())
+		} else {
+			s.showLate(WaitingForPostgres, "catalog check", fmt.Sprintf("what Kafka has is not confirmed for %s: no catalog check has passed, because it fails or an alteration of publication or table is in progress", late))
+		}
+	case s.isLate && !s.isDecoding:
+		s.isLate = false
+		s.r.endLate()
+	}
+}
+
+// kafkaTrouble returns ": " and what is wrong with Kafka, or "".
+func (s *session) kafkaTrouble() string {
+	if err := s.sink.Healthy(); err != nil {
+		return ": " + err.Error()
+	}
+	if topics := s.sink.Waiting(); len(topics) > 0 {
+		return fmt.Sprintf(": topic %s is missing, or access to it is denied", topics[0])
+	}
+	return ""
+}
+
+// showLate shows a state in which something waits for longer than usual, unless another such state is shown.
+func (s *session) showLate(state State, label, reason string) {
+	s.isLate = true
+	s.r.setLate(state, label, reason)
+}
+
+// waits returns since when something waits that cannot be seen in flight.
+func (s *session) waits() time.Time {
+	switch {
+	case s.isDecoding:
+		return s.lastMessage
+	case s.oldest.isUnconfirmed(s.r.clock(), s.r.cfg.StatusInterval):
+		return s.oldest.unconfirmed
+	}
+	return time.Time{}
 }
 
 // watchServer returns an error if the server is silent and its walsender does not work. A walsender sends nothing while it decodes a
@@ -148,7 +203,7 @@ func (s *session) watchServer(now time.Time) error {
 		return errSilent
 	}
 	s.isDecoding = true
-	s.r.setStateOf(WaitingForPostgres, "decoding", fmt.Sprintf("the server has sent nothing for %s and its walsender works: it decodes a large transaction", silence.Round(time.Second)))
+	s.showLate(WaitingForPostgres, "decoding", fmt.Sprintf("the server has sent nothing for %s and its walsender works: it decodes a large transaction", silence.Round(time.Second)))
 	return nil
 }
 

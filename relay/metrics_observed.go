@@ -96,7 +96,7 @@ func (o *observed) Collect(ch chan<- prometheus.Metric) {
 	for i, g := range o.gauges {
 		values[i] = g.value(h)
 	}
-	now := o.r.view.state
+	now, _ := o.r.view.shown()
 	o.r.mu.Unlock()
 	for i, g := range o.gauges {
 		ch <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, values[i])

@@ -50,14 +50,11 @@ func (s *session) loadPosition(ctx context.Context) error {
 	if r.cfg.Deduplication.Slot == "" {
 		return nil
 	}
-	loading, cancel := context.WithTimeout(ctx, r.cfg.WalSenderTimeout/2) // no status update is sent meanwhile
-	defer cancel()
 	s.startCheck(r.clock()) // the first record waits for the lease, which a check renews
-	predecessor, err := s.sink.LoadPosition(loading)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return s.stalledBecause("reading the position record")
-	}
+	predecessor, err := s.load(ctx)
 	if err == nil && predecessor != nil {
+		loading, cancel := context.WithTimeout(ctx, r.cfg.WalSenderTimeout/2) // no status update is sent meanwhile
+		defer cancel()
 		altered, err := s.publicationAltered(loading, predecessor)
 		if err != nil {
 			return err
@@ -143,16 +140,40 @@ func (p *position) beginsEpoch() bool {
 // verifyEpoch reads the position records again, after the first one of this session was stored, and returns an error if another session has
 // begun the same epoch.
 func (s *session) verifyEpoch(ctx context.Context) error {
-	loading, cancel := context.WithTimeout(ctx, s.r.cfg.WalSenderTimeout/2) // no status update is sent meanwhile
-	defer cancel()
-	now, err := s.sink.LoadPosition(loading)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return s.stalledBecause("reading the position record")
-	}
+	now, err := s.load(ctx)
 	if err != nil {
 		return err
 	}
 	return s.position.compareEpoch(now)
+}
+
+// load reads the position record, and sends status updates meanwhile. It gives up when nothing was read for half of
+// wal_sender_timeout, or longer if the last sessions did.
+func (s *session) load(ctx context.Context) (*checkpoint.PositionRecord, error) {
+	loading, cancel := context.WithCancel(ctx)
+	defer cancel()
+	answer := make(chan loadedPosition, 1)
+	s.background.Go(func() {
+		var a loadedPosition
+		a.record, a.err = s.sink.LoadPosition(loading)
+		answer <- a
+		s.wakeUp()
+	})
+	var a loadedPosition
+	last, limit := s.r.clock(), s.r.view.progress.patience(s.r.cfg.WalSenderTimeout/2)
+	err := s.waitFor(ctx, func() (bool, error) {
+		select {
+		case a = <-answer:
+			return true, a.err
+		default:
+		}
+		now := s.r.clock()
+		if last = maxTime(last, s.reading.movedAt(now, s.endsProgress())); now.Sub(last) >= limit {
+			return false, s.stalledBecause(fmt.Sprintf("reading the position record for %s", limit))
+		}
+		return false, nil
+	})
+	return a.record, err
 }
 
 // compareEpoch compares the session's epoch with that of the records in the topic.

@@ -29,6 +29,8 @@ type fakePositions struct {
 	phantoms map[string]checkpoint.Phantoms
 	topics   []string          // that the process has sent to
 	sentTo   map[string]uint64 // further ones, each with the number of the last event, and one
+	progress int64
+	load     func(ctx context.Context) // how long LoadPosition takes; nil: no time
 
 	pid          int64
 	search       *checkpoint.Search // of the current session
@@ -53,7 +55,13 @@ func (p *fakePositions) locked(f func()) {
 
 func (p *fakePositions) ProducerID() int64 { return p.pid }
 
-func (p *fakePositions) LoadPosition(context.Context) (s *checkpoint.PositionRecord, err error) {
+func (p *fakePositions) LoadPosition(ctx context.Context) (s *checkpoint.PositionRecord, err error) {
+	var load func(context.Context)
+	if p.locked(func() { load = p.load }); load != nil {
+		if load(ctx); ctx.Err() != nil {
+			return nil, context.Cause(ctx)
+		}
+	}
 	p.locked(func() { s, err = checkpoint.Merge(p.saved), p.loadErr })
 	return s, err
 }
@@ -87,6 +95,11 @@ func (p *fakePositions) ReadEnds(q checkpoint.Search, notBefore time.Time) {
 			}
 		})
 	})
+}
+
+func (p *fakePositions) EndsProgress() (n int64) {
+	p.locked(func() { n = p.progress })
+	return n
 }
 
 func (p *fakePositions) EndsRead(topic string) (done bool) {

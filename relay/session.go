@@ -64,6 +64,9 @@ type session struct {
 	gotMessage    bool // a message has arrived since the last turn
 	awaitsStandby bool // the server has withheld rows, and has sent nothing since
 	isDecoding    bool // the server has been silent for long, and its walsender works
+	isLate        bool // see showLate
+	oldest        oldest
+	reading       counter // of the ends of partitions and of the position topic
 
 	began time.Time
 
@@ -92,12 +95,16 @@ func (r *Relay) session(ctx context.Context) (wentWell bool, err error) {
 	s.sink, err = r.kafka.Open(opening, s.callbacks(cancel))
 	opened()
 	if err != nil {
-		return false, fmt.Errorf("open Kafka: %w", err)
+		err = fmt.Errorf("open Kafka: %w", err)
+		r.noteProgress(s, err)
+		return false, err
 	}
 	r.tick()
 	if err := s.open(ctx); err != nil {
 		_ = s.closeSink(0) // nothing was sent
-		return false, s.rootCause(err)
+		err = s.rootCause(err)
+		r.noteProgress(s, err)
+		return false, err
 	}
 	// A cancelled context must end every wait of the session, also for data of the stream.
 	stop := context.AfterFunc(ctx, s.interrupt)
@@ -114,7 +121,7 @@ func (r *Relay) session(ctx context.Context) (wentWell bool, err error) {
 		_ = s.closeSink(0) // before the slot is free for another client
 		err = s.rootCause(err)
 		_ = s.stream.Close(0, r.clock())
-		r.noteProgress(s, false, err)
+		r.noteProgress(s, err)
 		return false, err
 	}
 
@@ -128,7 +135,7 @@ func (r *Relay) session(ctx context.Context) (wentWell bool, err error) {
 	// Acknowledgements after a gap are no progress. Otherwise, if Kafka never acknowledges the event in the gap, sessions would follow each
 	// other without a pause.
 	moved := r.mem.Newest() != newest
-	r.noteProgress(s, moved, err)
+	r.noteProgress(s, err)
 	return moved || wentWell && replication.KindOf(err) != replication.CannotSend, err
 }
 

@@ -416,6 +416,8 @@ func (s *simSink) ask(topic int) {
 	time.AfterFunc(d, func() { s.readTopic(topic) })
 }
 
+func (s *simSink) EndsProgress() int64 { return 0 }
+
 func (s *simSink) EndsRead(topic string) bool {
 	w := s.k.w
 	w.mu.Lock()

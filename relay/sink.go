@@ -65,6 +65,9 @@ type PartitionEnds interface {
 	// EndsRead reports whether the ends of all partitions of the topics of ReadEnds have been read, and of topic unless it is
 	// "". If not, they are being read, and Callbacks.Wake is called when the answer may have changed.
 	EndsRead(topic string) bool
+	// EndsProgress returns how much this process has read of the ends of partitions and of the position topic. What was counted is not read
+	// again by a later session.
+	EndsProgress() int64
 }
 
 // Callbacks are called by a sink, from goroutines of its own, one at a time.

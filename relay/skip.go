@@ -139,7 +139,7 @@ func (s *session) followsResent(pos checkpoint.Position) bool {
 // position record and of topic, which the previous session may have used just before it ended. The order of dead letters does not matter.
 func (s *session) skipFound(ctx context.Context, pos checkpoint.Position, topic string, dead bool) (bool, error) {
 	if s.readsEnds && pos.CommitLSN < s.earlierEnd {
-		err := s.await(ctx, Streaming, "reading the ends of partitions, to find events already delivered", func() bool { return s.sink.EndsRead(topic) })
+		err := s.await(ctx, WaitingForKafka, readingEnds, func() bool { return s.sink.EndsRead(topic) })
 		if err != nil {
 			return false, err
 		}

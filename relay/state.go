@@ -64,7 +64,8 @@ type view struct {
 	slot   *replication.Slot
 	slotAt time.Time
 
-	stuck stuck
+	progress progress
+	waits    time.Time // since when something is known to wait that is not in flight; zero: nothing is
 
 	deduplicating    bool
 	notDeduplicating string // why delivery is only at least once although deduplicated is configured
@@ -92,7 +93,7 @@ func (r *Relay) setStateOf(s State, label, reason string) {
 	}
 	level, after := slog.LevelInfo, remindEvery
 	switch s {
-	case Failed, Parked, WaitingForTopic:
+	case Failed, Parked, WaitingForTopic, WaitingForPostgres, WaitingForKafka:
 		level = slog.LevelWarn
 	case Reconnecting: // it is usually over soon
 		after = remindFirst
@@ -131,6 +132,34 @@ func (r *Relay) endState(s State) {
 	}
 }
 
+// setLate sets a state in which something waits for longer than usual, unless the relay waits for something else already. While it lasts,
+// only its reason changes.
+func (r *Relay) setLate(s State, label, reason string) {
+	r.mu.Lock()
+	v := &r.view
+	flows := v.state == Streaming || v.state == Backpressured || v.isLate()
+	same := v.state == s && v.label == label
+	if same {
+		v.reason = reason
+	}
+	r.mu.Unlock()
+	if flows && !same {
+		r.setStateOf(s, label, reason)
+	}
+}
+
+// endLate ends the state of setLate.
+func (r *Relay) endLate() {
+	r.mu.Lock()
+	late := r.view.isLate()
+	r.mu.Unlock()
+	if late {
+		r.setState(Streaming, "")
+	}
+}
+
+func (v *view) isLate() bool { return v.state == WaitingForKafka || v.state == WaitingForPostgres }
+
 // setReason updates the reason of the current state without a log line.
 func (r *Relay) setReason(reason string) {
 	r.mu.Lock()
@@ -145,7 +174,7 @@ func (r *Relay) tick() {
 	v := &r.view
 	v.beat = r.clock()
 	switch v.state {
-	case Failed, Parked, WaitingForTopic, WaitingForStandby, Reconnecting:
+	case Failed, Parked, WaitingForTopic, WaitingForStandby, WaitingForPostgres, WaitingForKafka, Reconnecting:
 		if !v.beat.Before(v.remind) {
 			r.log.Warn("events are waiting", append([]any{"state", string(v.state), "reason", v.reason}, v.duration()...)...)
 			v.remind = v.beat.Add(remindEvery)
@@ -174,7 +203,7 @@ func (r *Relay) detach(s *session) {
 	} else if s.lastCommit.After(v.stopped) {
 		v.stopped = s.lastCommit
 	}
-	v.session = nil
+	v.session, v.waits = nil, time.Time{}
 	v.delivered = v.delivered || s.tracker.AckedAny()
 	v.received, v.confirmed = s.rule.ReceivedUpTo(), s.rule.Confirmed()
 	v.acked = maxTime(v.acked, s.ackedAt())
@@ -188,7 +217,7 @@ func (r *Relay) progress(s *session) {
 	v := &r.view
 	v.received, v.confirmed = s.rule.ReceivedUpTo(), s.rule.Confirmed()
 	v.caughtUp = v.caughtUp || s.rule.ReceivedUpTo() >= s.stream.Identity().WALEnd
-	v.lastCommit = s.lastCommit
+	v.lastCommit, v.waits = s.lastCommit, s.waits()
 	v.newest = maxTime(v.newest, s.lastCommit)
 }
 
@@ -268,11 +297,12 @@ func (r *Relay) Status() Status {
 	v := &r.view
 	now := r.clock()
 	st := Status{
-		State: v.state, Reason: v.reason, Since: v.since, Received: v.received.String(), Confirmed: v.confirmed.String(),
+		Since: v.since, Received: v.received.String(), Confirmed: v.confirmed.String(),
 		LagBytes: r.lagBytes(), LagSeconds: r.lagSeconds(now), Kafka: "no session",
 		SystemID: r.view.systemID(), DeliveredAnything: v.delivered, LastError: v.lastError,
 		Troubles: append([]Trouble{}, v.troubles...),
 	}
+	st.State, st.Reason = v.shown()
 	if t := v.oldestUnacked(); !t.IsZero() {
 		st.OldestUnacked = &t
 	}
@@ -323,8 +353,6 @@ func (r *Relay) Ready() (ok bool, reason string) {
 		return false, string(st.State) + ": " + st.Reason
 	case st.Kafka != "ok":
 		return false, "kafka: " + st.Kafka
-	case st.NoProgress != "":
-		return false, st.NoProgress
 	}
 	return true, ""
 }
@@ -345,9 +373,18 @@ func (v *view) oldestUnacked() time.Time {
 	return oldest.CommitTime
 }
 
-// lagSeconds returns the age of the oldest unacknowledged commit. It keeps growing without a session, and after a reconnect until
-// the session has caught up.
+// lagSeconds returns the age of the oldest unacknowledged commit, or the time for which something has waited that cannot be seen in flight.
+// It keeps growing without a session, and after a reconnect until the session has caught up.
 func (r *Relay) lagSeconds(now time.Time) float64 {
+	v := &r.view
+	hidden := 0.0
+	if !v.waits.IsZero() {
+		hidden = now.Sub(v.waits).Seconds()
+	}
+	return max(r.lagInFlight(now), hidden)
+}
+
+func (r *Relay) lagInFlight(now time.Time) float64 {
 	v := &r.view
 	since := v.stopped
 	if v.session != nil {

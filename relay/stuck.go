@@ -5,48 +5,69 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pglogrepl"
-
 	"github.com/outboxcdc/outboxcdc/decoder"
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// stuck counts consecutive sessions that ended inside a transaction and delivered nothing new.
-type stuck struct {
-	sessions int
-	at       pglogrepl.LSN // the highest commit LSN, or position, of these sessions; once more is confirmed, the relay is not stuck
-	why      string        // the error of the last session
-}
-
-// stuckAfter is the number of such sessions after which the relay is not ready. Restarts of a server or broker cause one or two.
-const stuckAfter = 3
-
-// noteProgress is called at the end of a session. moved means that the session delivered something new.
-func (r *Relay) noteProgress(s *session, moved bool, err error) {
-	at, unfinished := s.tracker.Oldest()
+// noteProgress is called at the end of a session, whatever its error.
+func (r *Relay) noteProgress(s *session, err error) {
+	e := ending{reach: reach{acked: r.mem.Newest()}, waitsFor: WaitingForKafka, why: err.Error()}
+	if s.sink != nil {
+		e.ends = s.endsProgress()
+	}
+	if pg, ok := errors.AsType[*replication.Error](err); ok || errors.Is(err, errSilent) {
+		e.waitsFor = WaitingForPostgres
+		if ok && pg.Kind == replication.SlotActive {
+			e.waitsFor = WaitingForSlot
+		}
+	}
+	if s.rule != nil {
+		e.received = s.rule.ReceivedUpTo()
+		e.caughtUp = e.received >= s.stream.Identity().WALEnd
+		if at, ok := s.tracker.Oldest(); ok {
+			e.unfinished = at.CommitLSN
+		}
+		if replication.KindOf(err) == replication.CannotSend {
+			e.cannotSend = e.received
+			if named, ok := errors.AsType[*errCannotSend](err); ok {
+				e.cannotSend = named.tx.CommitLSN
+			}
+		}
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	v := &r.view
-	switch {
-	case moved:
-		v.stuck = stuck{}
-	case unfinished:
-		v.stuck = stuck{v.stuck.sessions + 1, max(v.stuck.at, at.CommitLSN), err.Error()}
-	case replication.KindOf(err) == replication.CannotSend:
-		at := s.rule.ReceivedUpTo()
-		if named, ok := errors.AsType[*errCannotSend](err); ok {
-			at = named.tx.CommitLSN
-		}
-		v.stuck = stuck{v.stuck.sessions + 1, max(v.stuck.at, at), err.Error()}
-	} // other sessions had no open transaction
+	r.view.progress.note(e)
+}
+
+// endsProgress returns what was read for deduplication.
+func (s *session) endsProgress() int64 {
+	if s.r.cfg.Deduplication.Slot == "" {
+		return 0
+	}
+	return s.sink.EndsProgress()
 }
 
 // noProgress returns why the relay is stuck; "": it is not.
 func (v *view) noProgress() string {
-	if v.stuck.sessions < stuckAfter || v.confirmed > v.stuck.at {
-		return ""
+	at, idle := v.confirmed, false
+	if s := v.session; s != nil {
+		at = max(at, s.tracker.Acked())
+		_, waits := s.tracker.Oldest()
+		idle = v.caughtUp && !waits
 	}
-	return fmt.Sprintf("the last %d sessions have delivered nothing new: the last one ended at %s: %s", v.stuck.sessions, v.stuck.at, v.stuck.why)
+	return v.progress.stuck(at, idle)
+}
+
+// shown returns the state and its reason, as others see them: a session that streams, after several ones that have delivered nothing new, waits for what they
+// have waited for.
+func (v *view) shown() (State, string) {
+	if v.state != Streaming && v.state != Backpressured {
+		return v.state, v.reason
+	}
+	if why := v.noProgress(); why != "" {
+		return v.progress.waitsFor, why
+	}
+	return v.state, v.reason
 }
 
 // errCannotSend names the transaction that the server fails to send.

@@ -382,8 +382,8 @@ func TestErrorsOfTheServer(t *testing.T) {
 	}
 }
 
-// TestAlterationUnderWay: while an alteration of the publication is not committed, nothing more is confirmed. Status updates and
-// delivery continue.
+// TestAlterationUnderWay: while an alteration of the publication is not committed, nothing more is confirmed, and the relay is not ready. Status
+// updates and delivery continue.
 func TestAlterationUnderWay(t *testing.T) {
 	wire(t, nil, func(w *wired) {
 		w.start()
@@ -391,7 +391,10 @@ func TestAlterationUnderWay(t *testing.T) {
 		last := w.commit("a")
 		w.sleep(time.Minute)
 		w.delivered("a")
-		w.want(Streaming)
+		w.want(WaitingForPostgres)
+		if lag := w.relay.Status().LagSeconds; lag < 50 {
+			w.Errorf("the lag is %v", lag)
+		}
 		x := w.srv.AwaitSession(1)
 		if got := w.srv.Catalog().Slot.Confirmed; got != firstLSN {
 			w.Errorf("the slot is at %s", got)

@@ -1,0 +1,90 @@
+package relay
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+)
+
+// TestProgressOfSessions: a session makes progress if Kafka has acknowledged more, if more of the ends was read, if more was received and
+// nothing waits, or if it had nothing to do.
+func TestProgressOfSessions(t *testing.T) {
+	acked := func(lsn pglogrepl.LSN) reach { return reach{acked: checkpoint.Position{CommitLSN: lsn}, received: 100} }
+	first := ending{reach: acked(50), unfinished: 60, why: "x"}
+	for name, row := range map[string]struct {
+		next ending
+		want bool
+	}{
+		"the same":                             {ending{reach: acked(50), unfinished: 60}, false},
+		"more is acknowledged":                 {ending{reach: acked(51), unfinished: 60}, true},
+		"more is received, and an event waits": {ending{reach: reach{acked(50).acked, 200, 0}, unfinished: 60}, false},
+		"more is received, and nothing waits":  {ending{reach: reach{acked(50).acked, 200, 0}}, true},
+		"more of the ends is read":             {ending{reach: reach{acked(50).acked, 100, 7}, unfinished: 60}, true},
+		"nothing to do":                        {ending{reach: acked(50), caughtUp: true}, true},
+		"nothing to do, and the server cannot send the next transaction": {ending{reach: acked(50), caughtUp: true, cannotSend: 100}, false},
+		"it did not open": {ending{}, false},
+	} {
+		var p progress
+		p.note(first)
+		if got := p.note(row.next); got != row.want {
+			t.Errorf("%s: progress %v", name, got)
+		}
+	}
+}
+
+// TestStuckSessions: after three sessions without progress the reason is known until more is acknowledged, and patience grows up to a limit.
+func TestStuckSessions(t *testing.T) {
+	var p progress
+	for n := range 10 {
+		if why := p.stuck(50, false); (why != "") != (n >= stuckAfter) {
+			t.Errorf("after %d sessions: %q", n, why)
+		}
+		p.note(ending{reach: reach{received: 100}, unfinished: 60, why: "no answer"})
+	}
+	if why := p.stuck(60, false); !strings.Contains(why, "no answer") {
+		t.Errorf("stuck: %q", why)
+	}
+	if why := p.stuck(61, false) + p.stuck(60, true); why != "" {
+		t.Errorf("stuck: %q", why)
+	}
+	if got := p.patience(time.Second); got != maxPatience*time.Second {
+		t.Errorf("patience %s", got)
+	}
+}
+
+// TestNotReadyWhileTheOldestEventWaits: a relay whose oldest event Kafka does not acknowledge is not ready, also if later events of another
+// partition are acknowledged, and says so once in the log.
+func TestNotReadyWhileTheOldestEventWaits(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.start()
+		b.pg.commit("a")
+		b.sleep(10 * time.Second)
+		b.kafka.hold()
+		b.pg.commit("b@u", "c")
+		b.kafka.edit(func() { b.kafka.healthErr = errors.New("partition 3 of topic u: NOT_ENOUGH_REPLICAS") })
+		for _, later := range []string{"d", "e", "f", "g", "h", "i", "j", "k"} {
+			b.pg.commit(later)
+			b.sleep(time.Second)
+			b.kafka.ack(later)
+		}
+		b.want(WaitingForKafka)
+		if ok, why := b.relay.Ready(); ok || !strings.Contains(why, "NOT_ENOUGH_REPLICAS") {
+			b.Errorf("ready %v: %s", ok, why)
+		}
+		if lag := b.relay.Status().LagSeconds; lag < 7 {
+			b.Errorf("the lag is %v", lag)
+		}
+		if n := strings.Count(b.log.String(), "NOT_ENOUGH_REPLICAS"); n != 1 {
+			b.Errorf("%d log lines", n)
+		}
+		b.kafka.edit(func() { b.kafka.healthErr = nil })
+		b.kafka.ack("b", "c")
+		b.sleep(3 * time.Second)
+		b.want(Streaming)
+	})
+}
