@@ -25,6 +25,7 @@ type batch struct {
 
 	sentAt   time.Time // time of the first send
 	hasTimes bool      // some record has a timestamp
+	rowTimes bool      // some record has a timestamp of its row
 	sealed   bool      // the batch has its sequence numbers
 	tries    int
 	// maybeStored means that the batch was sent without an ack, and may be in the log or be stored later.
@@ -52,7 +53,7 @@ func (b *batch) reset() {
 // add adds a copy of rec, whose slices belong to the router.
 func (b *batch) add(rec *router.Record, n uint64, size int) {
 	start := len(b.bytes)
-	b.hasTimes = b.hasTimes || rec.Timestamp != 0
+	b.hasTimes, b.rowTimes = b.hasTimes || rec.Timestamp != 0, b.rowTimes || rec.RowTime
 	b.copyPart(rec.Key)
 	b.copyPart(rec.Value)
 	for i := range rec.Headers {

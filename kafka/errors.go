@@ -72,16 +72,19 @@ var kinds = map[sarama.KError]kind{
 
 	sarama.ErrMessageSizeTooLarge:    {"MESSAGE_TOO_LARGE", refused},
 	sarama.ErrMessageSetSizeTooLarge: {"RECORD_LIST_TOO_LARGE", refused}, // larger than segment.bytes
-	sarama.ErrInvalidTimestamp:       {"INVALID_TIMESTAMP", refused},
+	sarama.ErrInvalidTimestamp:       {reasonTimestamp, refused},
 	sarama.ErrInvalidRecord:          {"INVALID_RECORD", refused},
 }
+
+// reasonTimestamp is INVALID_TIMESTAMP: a record's time is too old or too new for its topic.
+const reasonTimestamp = "INVALID_TIMESTAMP"
 
 // Reasons of errors without a code of Kafka.
 const (
 	reasonConnection = "CONNECTION" // no broker was reached, or the connection was lost
 	reasonClosed     = "CLOSED"     // we have cut the connection
 	reasonClient     = "CLIENT"     // sarama refuses to send the request, or an internal error
-	reasonPartitions = "PARTITIONS" // the topic has fewer partitions than before, or was recreated
+	reasonPartitions = "PARTITIONS" // the topic has fewer partitions than before, or more, or was recreated
 	reasonTLS        = "TLS"        // the client or the broker does not accept the other's certificate
 	reasonLease      = "LEASE"      // the lease ran out
 	reasonSecret     = "SECRET"     // our certificate or secret cannot be read
@@ -99,6 +102,9 @@ var errUnanswered = errors.New("the broker's answer does not mention the partiti
 
 // errFewerPartitions means that a topic has fewer partitions than its pinned count, because it was recreated.
 var errFewerPartitions = errors.New("fewer partitions than when this process first used the topic")
+
+// errMorePartitions means that a row names a partition that the topic has got since the session first looked it up.
+var errMorePartitions = errors.New("the topic has got the partition that a row names: the next session uses it")
 
 // kindOf returns the kind of the first known error in the chain of err.
 func kindOf(err error) kind {
@@ -122,7 +128,7 @@ func kindOf(err error) kind {
 		return kind{reasonClosed, endSession}
 	case errors.Is(err, errLease):
 		return kind{reasonLease, endSession}
-	case errors.Is(err, errFewerPartitions), errors.Is(err, errRecreated):
+	case errors.Is(err, errFewerPartitions), errors.Is(err, errMorePartitions), errors.Is(err, errRecreated):
 		return kind{reasonPartitions, endSession}
 	case errors.As(err, new(*tls.CertificateVerificationError)), errors.As(err, new(tls.AlertError)), errors.As(err, new(tls.RecordHeaderError)),
 		isAlert(err):
@@ -173,12 +179,17 @@ type failure struct {
 	topic       string // "" if no topic is concerned
 	permissions string // required permissions; "": those of a producer
 	events      []uint64
-	err         error
+	// clock means that Kafka refuses a time that no row has given to the record: the fault is not that of the event.
+	clock bool
+	err   error
 }
 
 func (f *failure) Error() string {
 	text := f.op + ": " + f.err.Error()
 	switch {
+	case f.clock:
+		text += "; remedy: no row has given the record its time, so compare the clocks of the daemon's host (with route.timestamp commit, of Postgres) and the " +
+			"brokers, and look at message.timestamp.before.max.ms and message.timestamp.after.max.ms of topic " + f.topic
 	case !f.PermissionDenied():
 	case f.permissions != "":
 		text += "; remedy: grant the user " + f.permissions
@@ -197,7 +208,7 @@ func (f *failure) PermissionDenied() bool { return kindOf(f.err).class == denied
 // Refused returns the event numbers of a batch whose records the broker refused. At least one of the records is invalid; sending them
 // one by one shows which.
 func (f *failure) Refused() ([]uint64, bool) {
-	return f.events, kindOf(f.err).class == refused
+	return f.events, kindOf(f.err).class == refused && !f.clock
 }
 
 // Topic returns the topic, or "".

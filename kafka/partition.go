@@ -130,8 +130,9 @@ func (p *Producer) giveUp(b *batch, err error) {
 		op:    fmt.Sprintf("deliver event %d to partition %d of topic %s", b.numbers[0], part.id, part.topic.name),
 		topic: part.topic.name, err: err,
 	}
+	f.clock = k.reason == reasonTimestamp && !b.rowTimes
 	switch {
-	case k.class == refused:
+	case k.class == refused && !f.clock:
 		f.events = slices.Clone(b.numbers)
 	case refusesID(err):
 		p.cluster.forgetID()

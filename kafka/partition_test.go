@@ -34,7 +34,7 @@ func newBench(t testing.TB, parts, requests int) *bench {
 	}, brokerauth.Config{})
 	b := &bench{Producer: p, t: t, log: l, node: &node{p: p, id: 1, wakeup: make(chan struct{}, 1)}}
 	b.tp = &topic{
-		name: "t", parts: make([]partition, parts), batchLimit: 1000, aloneAbove: 2000, counts: p.metrics.forTopic("t"),
+		name: "t", parts: make([]partition, parts), hashed: int32(parts), batchLimit: 1000, aloneAbove: 2000, counts: p.metrics.forTopic("t"),
 	}
 	for i := range b.tp.parts {
 		part := &b.tp.parts[i]

@@ -56,6 +56,16 @@ func (c *control) partitionCount(ctx context.Context, md *sarama.TopicMetadata) 
 	return c.cluster.pinCount(md.Name, int32(len(md.Partitions)), md.Uuid, empty)
 }
 
+// lastCount returns the partition count that was seen last.
+func (c *Cluster) lastCount(topic string) int32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.pins[topic]; p != nil {
+		return p.lastCount
+	}
+	return 0
+}
+
 // mustCheckEmpty reports whether the topic was recreated with a count that moves keys.
 func (c *Cluster) mustCheckEmpty(md *sarama.TopicMetadata) bool {
 	c.mu.Lock()

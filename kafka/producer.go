@@ -138,9 +138,14 @@ func (p *Producer) abandon() {
 func (p *Producer) Check(rec *router.Record) (alone bool, poison *router.Poison) {
 	t := p.topic(rec.Topic)
 	if rec.OwnPartition && t.aloneAbove != 0 && int(rec.Partition) >= len(t.parts) {
+		count := p.cluster.lastCount(t.name)
+		if rec.Partition < count {
+			p.fail(&failure{op: fmt.Sprintf("send a record to partition %d of topic %s", rec.Partition, t.name), topic: t.name, err: errMorePartitions})
+			return false, nil
+		}
 		return false, &router.Poison{
 			Cause: router.BadPartition, Topic: t.name,
-			Message: fmt.Sprintf("the row requests partition %d, but topic %s has %d partitions, as counted by this process", rec.Partition, t.name, len(t.parts)),
+			Message: fmt.Sprintf("the row requests partition %d, but topic %s has %d partitions, as counted at the last look-up", rec.Partition, t.name, count),
 		}
 	}
 	rough := roughSize(rec)
@@ -173,6 +178,9 @@ func (p *Producer) Send(rec *router.Record, n uint64) error {
 	p.sentAlone = alone
 	id := p.partitionOf(t, rec)
 	if int(id) >= len(t.parts) {
+		if p.ended() { // see Check
+			return nil
+		}
 		return fmt.Errorf("send event %d: internal error: topic %s has no partition %d", n, t.name, id)
 	}
 	part := &t.parts[id]
@@ -202,7 +210,7 @@ func (p *Producer) partitionOf(t *topic, rec *router.Record) int32 {
 	if rec.OwnPartition {
 		return rec.Partition
 	}
-	return p.partitioner.partition(rec.PartitionBy, int32(len(t.parts)))
+	return p.partitioner.partition(rec.PartitionBy, t.hashed)
 }
 
 // Flush sends the records that have gathered. Without a Flush, records may wait for ever.

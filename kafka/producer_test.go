@@ -18,6 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
 func TestDeliver(t *testing.T) {
@@ -227,7 +228,9 @@ func TestRefusedBatch(t *testing.T) {
 			send(t, p, 11, record("orders", "key-1", "first"))
 			time.Sleep(50 * time.Millisecond) // the batch is at the broker; later records are in the next batch
 			for n := uint64(12); n <= 14; n++ {
-				send(t, p, n, record("orders", "key-1", "bad"))
+				rec := record("orders", "key-1", "bad")
+				rec.Timestamp, rec.RowTime = 1_600_000_000_123, true
+				send(t, p, n, rec)
 			}
 			time.Sleep(50 * time.Millisecond)
 			f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: code, When: func(r kmsg.Request) bool {
@@ -412,6 +415,67 @@ func TestOwnTimeAndPartition(t *testing.T) {
 	beyond.Partition, beyond.OwnPartition = 3, true
 	if _, poison := p.Check(beyond); poison == nil || poison.Cause != router.BadPartition {
 		t.Errorf("partition 3 of 3: %v", poison)
+	}
+}
+
+// A row names a partition that was added under the running process: it is no poison once a look-up has seen the partition. The next session
+// sends to it, and the keys keep their partitions.
+func TestRowNamesANewPartition(t *testing.T) {
+	f := newFake(t, kfake.SeedTopics(3, "t"))
+	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
+	p, l := openSession(t, c)
+	waitReady(t, p, "t")
+	if err := kafkatest.AddPartitions(t.Context(), f.ListenAddrs(), "t", 5); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the growth to be noticed", func() bool { return c.lastCount("t") == 5 })
+	rec := record("t", "k", "v")
+	rec.Partition, rec.OwnPartition = 5, true
+	if _, poison := p.Check(rec); poison == nil || !strings.Contains(poison.Message, "5 partitions") {
+		t.Errorf("partition 5 of 5: %v", poison)
+	}
+	rec.Partition = 4
+	if _, poison := p.Check(rec); poison != nil {
+		t.Errorf("partition 4 of 5: %v", poison)
+	}
+	if err := l.failure(t); !errors.Is(err, errMorePartitions) || isTransient(err) {
+		t.Errorf("the session ends with %v", err)
+	}
+	send(t, p, 1, rec) // before the relay handles the failure
+	_ = finish(within(5*time.Second), p)
+
+	p, l = openSession(t, c)
+	waitReady(t, p, "t")
+	if _, poison := p.Check(rec); poison != nil {
+		t.Fatal(poison)
+	}
+	send(t, p, 1, rec)
+	for n := uint64(2); n < 32; n++ {
+		send(t, p, n, record("t", fmt.Sprint("key ", n), "v"))
+	}
+	l.waitAcks(t, 31)
+	rs := f.read(t, "t", 31)
+	if len(rs[4]) != 1 || len(rs[3]) != 0 {
+		t.Errorf("partitions 3 and 4 have %d and %d records", len(rs[3]), len(rs[4]))
+	}
+}
+
+// F112: a time that no row has given to a record, and that Kafka refuses, is the fault of a clock: no event is refused for it.
+func TestWrongClockIsNoPoison(t *testing.T) {
+	for _, of := range []string{"sending", "commit", "row"} {
+		f := newFake(t, kfake.SeedTopics(1, "t"))
+		p, l := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
+		waitReady(t, p, "t")
+		f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.InvalidTimestamp, Count: -1})
+		rec := record("t", "k", "v")
+		if of != "sending" {
+			rec.Timestamp, rec.RowTime = 1_600_000_000_123, of == "row"
+		}
+		send(t, p, 1, rec)
+		err := l.failure(t)
+		if _, refused := refusedEvents(err); refused != (of == "row") || isTransient(err) || strings.Contains(err.Error(), "clocks") == refused {
+			t.Errorf("time of the %s: refused %v: %v", of, refused, err)
+		}
 	}
 }
 

@@ -19,9 +19,10 @@ type topic struct {
 
 	limit      int // max.message.bytes
 	limitKnown bool
-	batchLimit int // maximum size of a batch
-	aloneAbove int // a larger record is sent with nothing else in flight; 0 until the limits are known
-	parts      []partition
+	batchLimit int         // maximum size of a batch
+	aloneAbove int         // a larger record is sent with nothing else in flight; 0 until the limits are known
+	parts      []partition // all that the topic had when the session first looked it up
+	hashed     int32       // over how many of them keys are hashed
 	counts     topicMetrics
 
 	// Guarded by Producer.mu.
@@ -258,12 +259,12 @@ func (p *Producer) judge(ctx context.Context, t *topic, md *sarama.TopicMetadata
 		if id, ok := leaderless(md); !ok {
 			return verdict{reason: fmt.Sprintf("partition %d has no leader", id)}
 		}
-		parts := make([]partition, count)
+		parts := make([]partition, max(int(count), len(md.Partitions)))
 		for i := range parts {
 			parts[i].topic, parts[i].id, parts[i].epoch = t, int32(i), -1
 		}
 		p.mu.Lock()
-		t.parts, t.id = parts, md.Uuid
+		t.parts, t.hashed, t.id = parts, count, md.Uuid
 		p.mu.Unlock()
 	}
 	return verdict{ready: true}

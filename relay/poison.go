@@ -55,7 +55,7 @@ func (p *PoisonPolicies) Of(x *router.Poison) PoisonPolicy {
 
 // DeadLetter turns the record of a poison event, as far as the router has made one, into its dead letter.
 func (p *PoisonPolicies) DeadLetter(rec *router.Record, x *router.Poison) {
-	rec.Topic, rec.OwnPartition, rec.Timestamp = p.Topic, false, 0
+	rec.Topic, rec.OwnPartition, rec.Timestamp, rec.RowTime = p.Topic, false, 0, false
 	if rec.PartitionBy == nil {
 		rec.PartitionBy = rec.ID
 	}

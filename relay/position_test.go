@@ -285,7 +285,7 @@ func TestFollows(t *testing.T) {
 	}
 }
 
-// TestFindingIsKept: what a catalog check has found is in the position record, so that the next start finds it whatever happens meanwhile. A
+// TestFindingIsKept (F111): what a catalog check has found is in the position record, so that the next start finds it whatever happens meanwhile. A
 // finding at the start is stored once, and changes nothing else.
 func TestFindingIsKept(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {

@@ -16,6 +16,7 @@ type Record struct {
 	OwnPartition bool
 	// Timestamp is the record's time in milliseconds since 1970. 0 means the time of sending.
 	Timestamp int64
+	RowTime   bool // Timestamp is from a column of the row
 }
 
 // Header is one record header; a nil Value is Kafka's null.

@@ -361,6 +361,7 @@ func (r *Router) routeTimestamp(p *plan, ev *decoder.Event, rec *Record) *Poison
 	if rec.Timestamp, err = millis(text, p.relation.Columns[p.timestamp].TypeOID); err != nil {
 		return &Poison{Cause: BadTimestamp, Message: "the column " + quoteColumn(p.relation, p.timestamp) + " holds " + printable(text) + ", which " + err.Error()}
 	}
+	rec.RowTime = true
 	return nil
 }
 

@@ -13,6 +13,24 @@ var (
 // kafkaMutants has mutants of requests to Kafka, and of what its answers mean.
 var kafkaMutants = []mutant{
 	{
+		name:  "new-partition-is-poison",
+		rule:  "A row that names a partition which the topic did not have at the start of the session is poison.",
+		edits: []edit{{"kafka/producer.go", "if rec.Partition < count {", "if false {"}},
+		tests: []suite{{"./kafka", "^TestRowNamesANewPartition$"}},
+	},
+	{
+		name:  "keys-move-to-new-partitions",
+		rule:  "Keys are hashed over all partitions that a session knows.",
+		edits: []edit{{"kafka/producer.go", "p.partitioner.partition(rec.PartitionBy, t.hashed)", "p.partitioner.partition(rec.PartitionBy, int32(len(t.parts)))"}},
+		tests: []suite{{"./kafka", "^(TestRowNamesANewPartition|TestPartitionsPinned)$"}},
+	},
+	{
+		name:  "wrong-clock-is-poison",
+		rule:  "If Kafka refuses the time of a record, it is the fault of the event.",
+		edits: []edit{{"kafka/partition.go", "	f.clock = k.reason == reasonTimestamp && !b.rowTimes\n", ""}},
+		tests: []suite{{"./kafka", "^TestWrongClockIsNoPoison$"}},
+	},
+	{
 		name: "requeue-on-error",
 		rule: "A failed batch is sent again after the batches sent since.",
 		edits: []edit{{
