@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 )
 
 // guardSQL is the query of a catalog check. $2 are all our tables with their partitions and $6 the number of the outbox of each, $3 the outboxes
@@ -209,7 +211,8 @@ func (c *Config) verify(g *guardRow) error {
 	}
 	for i := range c.Tables {
 		if len(g.tables) <= i || g.tables[i] != c.Tables[i].String() {
-			return fail(PublicationChanged, op, c.publicationRemedy(), "table %s was dropped or renamed", &c.Tables[i])
+			return fail(PublicationChanged, op, "rename it back, or let the settings name it as it is called now, then "+advice.Recover,
+				"table %s was dropped or renamed", &c.Tables[i])
 		}
 	}
 	switch {
