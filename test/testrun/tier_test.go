@@ -40,6 +40,8 @@ func declarations(t *testing.T, dir string) map[string]declaration {
 			}
 			return true
 		})
+		slices.Sort(d.uses)
+		d.uses = slices.Compact(d.uses)
 		out[name] = d
 	}
 	for _, name := range files {
@@ -72,9 +74,11 @@ func faultsOf(name string, decls map[string]declaration, seen map[string]bool) [
 		return nil
 	}
 	seen[name] = true
-	ids := d.faults
+	ids := slices.Clone(d.faults)
 	for _, used := range d.uses {
-		ids = slices.Concat(ids, faultsOf(used, decls, seen))
+		if !seen[used] {
+			ids = append(ids, faultsOf(used, decls, seen)...)
+		}
 	}
 	return ids
 }
