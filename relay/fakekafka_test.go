@@ -27,6 +27,7 @@ type cluster struct {
 	openErr       func(n int) error
 	readyErr      error
 	denied        map[string]bool // topics to which access is denied
+	dead          map[string]bool // topics whose records get no answer
 	probeErr      error
 	healthErr     error                     // of Healthy
 	alone         map[string]bool           // ids that must be sent alone
@@ -363,7 +364,7 @@ func (s *sink) Send(rec *router.Record, n uint64) error {
 	}
 	s.last = n
 	s.flying = append(s.flying, inFlight{n: n, rec: r})
-	if k.auto > 0 && !s.failed && len(s.flying) == 1 {
+	if k.auto > 0 && !s.failed && (len(s.flying) == 1 || k.dead != nil) {
 		time.AfterFunc(k.auto, s.flush)
 	}
 	return nil
@@ -380,6 +381,9 @@ func (s *sink) flush() {
 	var bad bool
 	var batch []uint64
 	for _, f := range s.flying {
+		if k.dead[f.rec.topic] {
+			continue
+		}
 		batch = append(batch, f.n)
 		bad = bad || k.refused[f.rec.id] && f.rec.topic != k.lenientTopic
 	}
@@ -390,8 +394,16 @@ func (s *sink) flush() {
 		s.cb.Failed(fmt.Errorf("deliver: %w", &refusal{batch}))
 		return
 	}
-	for len(s.flying) > 0 {
-		s.store(0, true)
+	if len(batch) == 0 {
+		k.b.mu.Unlock()
+		return
+	}
+	for i := 0; i < len(s.flying); {
+		if k.dead[s.flying[i].rec.topic] {
+			i++
+		} else {
+			s.store(i, true)
+		}
 	}
 	s.callbacks++
 	k.b.mu.Unlock()

@@ -23,6 +23,7 @@ type reach struct {
 type ending struct {
 	reach
 	unfinished pglogrepl.LSN // commit LSN of the oldest transaction that is not acknowledged; 0: there is none
+	late       bool          // the oldest event had waited for too long
 	cannotSend pglogrepl.LSN // where the server fails to send; 0: it does not
 	caughtUp   bool          // the session has received everything that the server had when it began
 	waitsFor   State         // for the party that the session has waited for
@@ -34,6 +35,7 @@ type progress struct {
 	best     reach
 	sessions int
 	at       pglogrepl.LSN // the highest position at which one of them ended
+	late     bool          // the oldest event of the last one had waited for too long
 	refused  bool          // the server fails to send what follows that position
 	waitsFor State
 	why      string // the error of the last one
@@ -52,21 +54,28 @@ func (p *progress) note(e ending) bool {
 	p.best = reach{e.acked, max(p.best.received, e.received), max(p.best.ends, e.ends)}
 	if moved {
 		*p = progress{best: p.best}
-		return true
+		if !e.late {
+			return true
+		}
 	}
 	p.sessions++
 	p.at, p.waitsFor, p.why = max(p.at, e.cannotSend, e.unfinished), e.waitsFor, e.why
 	if e.unfinished == 0 {
 		p.at = max(p.at, e.received)
 	}
-	p.refused = e.cannotSend != 0
-	return false
+	p.refused, p.late = e.cannotSend != 0, e.late
+	return moved
 }
 
 // stuck returns why the relay is stuck; "": it is not, or is no longer, because Kafka has acknowledged everything before the position now,
 // or because the present session has caught up and nothing waits.
 func (p *progress) stuck(now pglogrepl.LSN, idle bool) string {
-	if p.sessions < stuckAfter || now > p.at || idle && !p.refused {
+	switch {
+	case now > p.at, idle && !p.refused:
+		return ""
+	case p.late: // the present session is not ready before that event is delivered
+		return fmt.Sprintf("the oldest event, committed at %s, has not been delivered since an earlier session: %s", p.at, p.why)
+	case p.sessions < stuckAfter:
 		return ""
 	}
 	return fmt.Sprintf("the last %d sessions have delivered nothing new: the last one ended at %s: %s", p.sessions, p.at, p.why)

@@ -88,3 +88,16 @@ func TestNotReadyWhileTheOldestEventWaits(t *testing.T) {
 		b.want(Streaming)
 	})
 }
+
+// TestNotReadyUntilTheLateEventIsDelivered: a session that follows one whose oldest event was late is not ready before that event is
+// delivered, whatever the earlier session delivered before it.
+func TestNotReadyUntilTheLateEventIsDelivered(t *testing.T) {
+	var p progress
+	p.note(ending{reach: reach{acked: checkpoint.Position{CommitLSN: 50}, received: 100}, unfinished: 60, late: true, why: "no answer"})
+	if why := p.stuck(60, false); !strings.Contains(why, "no answer") {
+		t.Errorf("stuck: %q", why)
+	}
+	if why := p.stuck(61, false); why != "" {
+		t.Errorf("stuck: %q", why)
+	}
+}

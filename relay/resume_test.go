@@ -147,7 +147,7 @@ func TestNothingIsConfirmedOnSuspicion(t *testing.T) {
 				b.pg.commit("c", "d")
 				synctest.Wait()
 				b.kafka.ack(c.ack...)
-				b.sleep(3 * time.Second)
+				b.sleep(2 * time.Second)
 				b.pg.crash()
 				b.pg.edit(func() {
 					b.pg.flushed = b.pg.end // there is WAL that is not decoded yet

@@ -68,7 +68,7 @@ type session struct {
 	oldest        oldest
 	reading       counter // of the ends of partitions and of the position topic
 
-	began time.Time
+	began, ended time.Time // ended: when the stream was read no more
 
 	// Written by the sink's goroutines.
 	lastAck     atomic.Int64 // nanoseconds since began; 0: no acknowledgement yet
@@ -127,7 +127,8 @@ func (r *Relay) session(ctx context.Context) (wentWell bool, err error) {
 
 	began := r.clock()
 	err = s.rootCause(s.run(ctx))
-	wentWell = r.clock().Sub(began) > r.cfg.BackoffMax
+	s.ended = r.clock()
+	wentWell = s.ended.Sub(began) > r.cfg.BackoffMax
 	err = s.leave(ctx, err)
 	endBackground()
 	newest := r.mem.Newest()

@@ -110,7 +110,7 @@ func TestStateSet(t *testing.T) {
 		b.sleep(time.Minute)
 		look()
 		b.kafka.edit(func() { b.kafka.openErr = nil })
-		for b.relay.Status().State != Backpressured { // it parks now and then, but shutdown has to meet a session
+		for b.relay.Status().InFlightEvents == 0 { // it parks now and then, but shutdown has to meet a session
 			b.sleep(time.Second)
 		}
 		b.stop()

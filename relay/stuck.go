@@ -26,6 +26,7 @@ func (r *Relay) noteProgress(s *session, err error) {
 		e.caughtUp = e.received >= s.stream.Identity().WALEnd
 		if at, ok := s.tracker.Oldest(); ok {
 			e.unfinished = at.CommitLSN
+			e.late = s.oldest.isUndelivered(s.ended) || s.awaiting != "" && s.ended.Sub(maxTime(s.waitSince, s.began)) >= lateAfter
 		}
 		if replication.KindOf(err) == replication.CannotSend {
 			e.cannotSend = e.received
@@ -33,6 +34,9 @@ func (r *Relay) noteProgress(s *session, err error) {
 				e.cannotSend = named.tx.CommitLSN
 			}
 		}
+	}
+	if e.late {
+		e.waitsFor = WaitingForKafka
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -3,7 +3,7 @@ package main
 // The suites, by what they check.
 var (
 	silence  = suite{"./relay", "^(TestServerDecodesForLong|TestSilentServer)$"}
-	progress = suite{"./relay", "^(TestProgressOfSessions|TestStuckSessions|TestNotReadyWhileTheOldestEventWaits|TestModelOfProgress)$"}
+	progress = suite{"./relay", "^(TestProgressOfSessions|TestStuckSessions|TestNotReadyWhileTheOldestEventWaits|TestNotReadyUntilTheLateEventIsDelivered|TestModelOfProgress)$"}
 	stale    = suite{"./kafka", "^(TestBrokerWithOldMetadata|TestHigherLeaderEpochWins|TestPositionsOfABrokerThatDoesNotLead)$"}
 	reading  = suite{"./kafka", "^(TestEndsContinue|TestDamagedEnd|TestDamagedPositions|TestUnreachableEndIsGivenUp)$"}
 )
@@ -32,6 +32,12 @@ var progressMutants = []mutant{
 		name:  "later-acks-are-progress",
 		rule:  "The relay is ready while Kafka acknowledges events after the oldest one.",
 		edits: []edit{{"relay/progress.go", "	case o.undelivered.IsZero() || delivered != o.delivered:\n", "	case true:\n"}},
+		tests: []suite{progress},
+	},
+	{
+		name:  "each-session-begins-ready",
+		rule:  "A session is ready until its own oldest event is late.",
+		edits: []edit{{"relay/progress.go", "	case p.late: //", "	case p.late && p.at == 0: //"}},
 		tests: []suite{progress},
 	},
 	{
