@@ -34,7 +34,7 @@ var recoveryMutants = []mutant{
 	{
 		name:  "recovery-trusts-the-times-of-records",
 		rule:  "The time of a record is that at which it was sent, whatever route.timestamp says.",
-		edits: []edit{{"internal/audit/run.go", "	case r.Router.SetsTimes():\n", "	case false:\n"}},
+		edits: []edit{{"internal/audit/run.go", "	case r.Whole, r.Router.SetsTimes():\n", "	case r.Whole:\n"}},
 		tests: []suite{simRecover},
 	},
 	{
