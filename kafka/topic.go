@@ -91,6 +91,16 @@ func (p *Producer) Missing(name string) bool {
 	return v != nil && (v.missing || v.err != nil && kindOf(v.err).class == denied) && p.lookUpErr.Load() == nil
 }
 
+// Why says why the topic cannot be used yet; "": it is not known.
+func (p *Producer) Why(name string) string {
+	if t := p.byName[name]; t != nil {
+		if v := t.verdict.Load(); v != nil && !v.ready {
+			return v.reason
+		}
+	}
+	return ""
+}
+
 // watch looks up requested topics until they are ready. It looks up all topics periodically, and when leaders are requested. So it finds
 // out whether Kafka answers, which brokers lead, and whether partitions were added, a topic was recreated or a permission was revoked.
 func (p *Producer) watch() {

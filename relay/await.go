@@ -26,14 +26,21 @@ func (s *session) awaitTopic(ctx context.Context, topic string, patience time.Du
 	}
 	var failed error
 	tooLate := false
-	err = s.await(ctx, WaitingForTopic, "looking for topic "+topic, func() bool {
+	looking := "looking for topic " + topic
+	err = s.await(ctx, WaitingForTopic, looking, func() bool {
 		ready, failed = check()
+		if why := s.sink.Why(topic); why != "" && s.awaiting != "" {
+			s.awaiting = looking + ": " + why
+		}
 		tooLate = patience > 0 && !ready && failed == nil && s.missingFor(topic) >= patience
 		return ready || failed != nil || tooLate
 	})
 	if err == nil && tooLate {
 		s.r.gaveUpAt = s.r.clock()
 		why := fmt.Sprintf("Kafka has had no topic %s for %s (route.missing_topic)", topic, patience)
+		if answer := s.sink.Why(topic); answer != "" {
+			why += ": " + answer
+		}
 		if denied != nil {
 			why += ", or denies the daemon access to it: " + denied.Error()
 		}
@@ -129,10 +136,12 @@ func (s *session) await(ctx context.Context, state State, reason string, done fu
 		wait := deadline.Sub(now)
 		if !shown {
 			if shown = now.Sub(start) >= after; shown {
-				s.r.setState(state, reason)
+				s.r.setState(state, s.awaiting)
 			} else {
 				wait = min(wait, after)
 			}
+		} else {
+			s.r.setReason(s.awaiting)
 		}
 		timer.Reset(max(wait, time.Millisecond))
 		select {

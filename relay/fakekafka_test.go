@@ -317,6 +317,16 @@ func (s *sink) Partition(rec *router.Record) int32 {
 	return int32(crc32.ChecksumIEEE(rec.ID) >> 1)
 }
 
+// Why says what a topic with a colliding name is answered with.
+func (s *sink) Why(topic string) string {
+	s.k.b.mu.Lock()
+	defer s.k.b.mu.Unlock()
+	if strings.Contains(topic, ".") && !s.k.topics[topic] {
+		return "topic " + topic + " collides"
+	}
+	return ""
+}
+
 func (s *sink) Check(rec *router.Record) (alone bool, poison *router.Poison) {
 	s.k.b.mu.Lock()
 	defer s.k.b.mu.Unlock()

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -156,5 +157,25 @@ func TestMissingTopicStops(t *testing.T) {
 			b.Errorf("ended with %v", p)
 		}
 		b.wantStored("a@t")
+	})
+}
+
+// TestReasonOfAMissingTopic: what Kafka answers when the topic is to be created is the reason of the state, and in the dead letter's message.
+func TestReasonOfAMissingTopic(t *testing.T) {
+	bubble(t, patient(10*time.Second), func(b *bench) {
+		b.start()
+		b.pg.commit("a", "b@new.topic")
+		b.sleep(6 * time.Second)
+		b.want(WaitingForTopic)
+		if st := b.relay.Status(); st.Reason != "looking for topic new.topic: topic new.topic collides" {
+			b.Errorf("the reason is %q", st.Reason)
+		}
+		b.sleep(10 * time.Second)
+		if line := b.log.line("missing_topic"); !strings.Contains(line, "topic new.topic collides") {
+			b.Errorf("the poison event does not say why: %s", line)
+		}
+		if st := b.relay.Status(); strings.Contains(st.Reason, "collides") {
+			b.Errorf("the reason stays: %q", st.Reason)
+		}
 	})
 }

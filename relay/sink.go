@@ -23,6 +23,8 @@ type Producer interface {
 	Ready(topic string) (bool, error)
 	// Missing reports that Kafka answers, and the topic is missing or access to it is denied.
 	Missing(topic string) bool
+	// Why says why records may not be sent to the topic yet, such as what Kafka answered when it was to be created; "": that is not known.
+	Why(topic string) string
 	// Check recognises, before it is sent, a record that Kafka would refuse. alone means that the record must be sent with
 	// nothing else in flight.
 	Check(rec *router.Record) (alone bool, poison *router.Poison)
