@@ -11,6 +11,7 @@ package decoder
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"math"
 	"slices"
 )
@@ -53,7 +54,7 @@ type Message struct {
 	Begin    *Begin    // of KindBegin
 	Event    *Event    // of KindEvent and KindUpdate
 	Commit   *Commit   // of KindCommit
-	Relation *Relation // of KindRelation, KindEvent, KindIgnored, KindUpdate and KindDelete
+	Relation *Relation // of KindRelation, KindEvent, KindIgnored (without columns), KindUpdate and KindDelete
 	Refused  bool      // of KindMessage: the message has the prefix of events, but is not transactional
 }
 
@@ -76,8 +77,9 @@ type Decoder struct {
 
 type knownRelation struct {
 	*Relation
-	use bool
-	err error // of resolve
+	use     bool
+	err     error  // of resolve
+	columns uint64 // hash of the columns
 }
 
 // New returns a decoder that calls resolve once for each version of a relation. resolve may set Source. If it returns false, the
@@ -203,18 +205,31 @@ func (d *Decoder) decodeRelation(r *reader, m *Message) error {
 	}
 	// The server announces a table again whenever its definition may have changed (and after ANALYZE). The pointer identifies the
 	// version, so it changes only with the definition.
-	if old, ok := d.relations[rel.OID]; ok && sameDefinition(old.Relation, rel) {
-		*m = Message{Kind: KindRelation, Relation: old.Relation}
+	columns := hashColumns(rel.Columns)
+	if old, ok := d.relations[rel.OID]; ok && old.Namespace == rel.Namespace && old.Name == rel.Name && old.columns == columns &&
+		(!old.use || slices.Equal(old.Columns, rel.Columns)) {
+		*m = Message{Kind: KindRelation, Relation: rel}
+		if old.use {
+			m.Relation = old.Relation
+		}
 		return nil
 	}
 	use, err := d.resolve(rel)
-	d.relations[rel.OID] = knownRelation{Relation: rel, use: use, err: err}
+	known := rel
+	if !use { // a publication FOR ALL TABLES announces every table: without their columns they cost little
+		known = &Relation{OID: rel.OID, Namespace: rel.Namespace, Name: rel.Name}
+	}
+	d.relations[rel.OID] = knownRelation{Relation: known, use: use, err: err, columns: columns}
 	*m = Message{Kind: KindRelation, Relation: rel}
 	return nil
 }
 
-func sameDefinition(a, b *Relation) bool {
-	return a.Namespace == b.Namespace && a.Name == b.Name && slices.Equal(a.Columns, b.Columns)
+func hashColumns(columns []Column) uint64 {
+	h := fnv.New64a()
+	for _, c := range columns {
+		_, _ = fmt.Fprintf(h, "%s\x00%d\x00", c.Name, c.TypeOID)
+	}
+	return h.Sum64()
 }
 
 func (d *Decoder) decodeInsert(r *reader, m *Message) error {
