@@ -78,6 +78,26 @@ bit excused = 0;        /* repeats are allowed: the evidence against them was lo
 short kept = 0;         /* ids in requests that survived the fence */
 short reported = 0;     /* phantoms found by reading the ends of partitions */
 bit ended = 0;
+#ifdef ERASE                    /* Kafka deletes the oldest record of a partition once: retention, compaction, or look_back */
+bit erased = 0;
+short gone = 0;                 /* ids without a record */
+short counts[2];                /* ids whose record counts: no record of an earlier row follows it in its partition */
+short newest[2];                /* the last record of each partition, as a bit */
+byte dirty = 0;                 /* partitions to which this session has sent a row, as bits */
+#ifdef M_ANY_RECORD
+#define COUNTS(p)     ~gone
+#else
+#define COUNTS(p)     ((p) == 2 -> 4095 : counts[(p) % 2])
+#endif
+#ifdef M_NO_SUFFIX
+#define FOLLOWS(p)    0
+#else
+#define FOLLOWS(p)    (dirty & (1 << (p)))
+#endif
+#else
+#define COUNTS(p)     4095
+#define FOLLOWS(p)    0
+#endif
 short row, old, set, place; /* of one step; 0 between steps */
 
 #define BIT(i)        (1 << ((i) - 1))
@@ -170,7 +190,14 @@ inline append(n, q) {
 		assert(q == 2 || !(HAS(q) & HIGHER(row)))        /* ORDER */
 #endif
 	fi;
-	by[n].at[q] = by[n].at[q] | row
+	by[n].at[q] = by[n].at[q] | row;
+#ifdef ERASE
+	gone = gone & ~row;
+	if
+	:: q < 2 -> counts[q] = (counts[q] & (row | (row - 1))) | row; newest[q] = row
+	:: else
+	fi
+#endif
 }
 
 /* the session has ended; its requests stay in flight */
@@ -188,6 +215,9 @@ inline die() {
 
 inline over() {
 	phase = NONE; next = 0; sent = 0; app = 0; ack = 0; dl = 0; base = 0; found = 0; doubt = 0; unread = 0;
+#ifdef ERASE
+	dirty = 0;
+#endif
 	wst = 0; zero(my); zero(wr)
 }
 
@@ -289,7 +319,7 @@ inline write(cleanly) {
 #ifdef AT_LEAST_ONCE
 #define INKAFKA(i)    0
 #else
-#define INKAFKA(i)    (COVERED(i) || (found & BIT(i)))
+#define INKAFKA(i)    (COVERED(i) || ((found & BIT(i)) && !FOLLOWS(PART(i))))
 #endif
 
 #ifdef M_OUT_OF_ORDER           /* a later request overtakes an earlier one: no idempotent producer */
@@ -325,7 +355,7 @@ inline write(cleanly) {
 #define NOTFOUND      0
 #endif
 #define PHANTOMS(p)   (upgraded -> 0 : HAS(p) & ~IDS(ALL))
-#define PLACES(p)     TAILSET(KNOWN(my.known, p))
+#define PLACES(p)     TAILSET((KNOWN(my.known, p)) & COUNTS(p))
 #ifdef M_INFER                  /* the end of a partition proves all earlier rows of that partition */
 #define UPTO(p)       ((1 << HIGHEST(PLACES(p))) - 1)
 #define FOUND         ((UPTO(0) & HIST(PIDS(0))) | (UPTO(1) & HIST(PIDS(1))) | PLACES(2))
@@ -342,6 +372,15 @@ inline write(cleanly) {
 		printf("session %d has read the ends: rows at places, as bits: %d\n", s, found); \
 		reported = reported | ((KNOWN(my.known, 0) | KNOWN(my.known, 1)) & ~IDS(ALL)) }
 
+#ifdef ERASE
+#define SENT(p)       dirty = dirty | (1 << (p))
+#define ERASES(p) \
+	:: d_step { !erased && counts[p] -> row = LOWEST(counts[p]); printf("KAFKA deletes %d of partition %d\n", HIGHEST12(row), p); \
+		counts[p] = counts[p] & ~row; gone = row; erased = 1; excused = 1; row = 0 }
+#else
+#define SENT(p)       skip
+#endif
+
 #define ROW(p) \
 	:: d_step { SENDS(p) && !unread && (!LETTERS || INKAFKA(next)) -> \
 		row = BIT(next); sent = sent | row; \
@@ -351,7 +390,7 @@ inline write(cleanly) {
 			:: mem < rec.confirm && (found & row) -> sometimes(3) \
 			:: else \
 			fi \
-		:: else -> printf("session %d sends %d\n", s, ID(next)) \
+		:: else -> printf("session %d sends %d\n", s, ID(next)); SENT(p) \
 		fi; \
 		next++; row = 0 }
 
@@ -601,6 +640,10 @@ active proctype world() {
 #ifdef REROUTE
 	:: d_step { reroutes < 2 && phase == NONE -> reroutes++; fp = !fp; printf("ROUTING changed, or a topic has grown\n") }
 #endif
+#ifdef ERASE
+	ERASES(0)
+	ERASES(1)
+#endif
 #ifdef RECORD_LOST
 	:: d_step { !lost && phase == NONE && rec.gen -> lost = 1; zero(rec); excused = 1; printf("RECORD lost\n") }
 #endif
@@ -612,6 +655,10 @@ active proctype world() {
 #if !defined(SHORT_FENCE) && !defined(AT_LEAST_ONCE) && !defined(RECORD_LOST) && !defined(NO_TAIL)
 		assert(phase == STOPPED || !(PHANTOMS(0) & ~reported));                                  /* PHANTOM */
 		assert(phase == STOPPED || !(PHANTOMS(1) & ~reported));                                  /* PHANTOM */
+#endif
+#ifdef ERASE
+		assert(!(HAS(0) & HIGHER(newest[0])));                                                    /* STALE */
+		assert(!(HAS(1) & HIGHER(newest[1])));                                                    /* STALE */
 #endif
 		if
 		:: phase == STREAM && reported -> sometimes(5)

@@ -89,7 +89,7 @@ func (v *variant) compile() []string {
 	switch {
 	case v.ltl:
 		return []string{"-O1", "-DCOLLAPSE"}
-	case v.breaks == "PHANTOM", v.breaks == "DRAINED": // seen at the end of a history only
+	case v.breaks == "PHANTOM", v.breaks == "DRAINED", v.breaks == "STALE": // seen at the end of a history only
 		return []string{"-O0", "-DSAFETY", "-DCOLLAPSE"}
 	case v.breaks != "":
 		return []string{"-O0", "-DSAFETY", "-DCOLLAPSE", "-DBFS"}
