@@ -38,13 +38,22 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	if routed != nil {
 		return s.handlePoison(ctx, asPoison(routed), pos)
 	}
+	poisoned := func(p *router.Poison) error { // an event that follows a resent one may be in Kafka all the same
+		if known != nil {
+			return s.skip(ctx, known)
+		}
+		if done, err := s.skipFound(ctx, pos, "", true); done || err != nil {
+			return err
+		}
+		return s.handlePoison(ctx, p, pos)
+	}
 	if p := r.refusedEvents[pos]; p != nil { // Kafka refused it in an earlier session
 		delete(r.refusedEvents, pos)
-		return s.handlePoison(ctx, p, pos)
+		return poisoned(p)
 	}
 	if err := s.awaitTopic(ctx, s.rec.Topic, r.cfg.MissingAfter); err != nil {
 		if p := asPoison(err); p != nil {
-			return s.handlePoison(ctx, p, pos)
+			return poisoned(p)
 		}
 		return err
 	}
@@ -53,7 +62,7 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	}
 	alone, poison := s.sink.Check(&s.rec)
 	if poison != nil {
-		return s.handlePoison(ctx, poison, pos)
+		return poisoned(poison)
 	}
 	return s.send(ctx, alone, nil, pos)
 }

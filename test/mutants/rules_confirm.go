@@ -166,7 +166,7 @@ var confirmMutants = []mutant{
 		name: "frozen-state-ignored",
 		rule: "A session that ends with an error confirms what it can, like any other.",
 		edits: []edit{{
-			"relay/leave.go", "	s.rule.Freeze()\n	if endedAtRow(cause) {\n", "	if endedAtRow(cause) {\n",
+			"relay/leave.go", "	s.rule.Freeze()\n	s.keepFinding(ctx, cause)\n", "	s.keepFinding(ctx, cause)\n",
 		}},
 		tests: []suite{missed, confirms},
 	},
@@ -179,7 +179,7 @@ var confirmMutants = []mutant{
 	{
 		name:  "round-without-its-check",
 		rule:  "A round need not wait for the catalog check that it began.",
-		edits: []edit{{"checkpoint/rule.go", "r.round.step == checking && !r.check.running", "r.round.step == checking"}},
+		edits: []edit{{"checkpoint/rule.go", "		case !r.check.running:\n", "		case true:\n"}},
 		tests: []suite{converses, paced},
 	},
 	{

@@ -34,7 +34,7 @@ var kafkaMutants = []mutant{
 		name: "requeue-on-error",
 		rule: "A failed batch is sent again after the batches sent since.",
 		edits: []edit{{
-			"kafka/partition.go", "		part.held, part.heldBecause = true, err\n", "		part.queue = append(slices.Delete(part.queue, 0, 1), b)\n",
+			"kafka/partition.go", "		part.held = true\n", "		part.queue = append(slices.Delete(part.queue, 0, 1), b)\n",
 		}},
 		tests: []suite{batches},
 	},
@@ -42,8 +42,8 @@ var kafkaMutants = []mutant{
 		name: "resent-under-new-numbers",
 		rule: "A batch that is sent again gets new sequence numbers.",
 		edits: []edit{{
-			"kafka/partition.go", "	part.held, part.heldBecause = false, nil\n",
-			"	part.held, part.heldBecause = false, nil\n	for _, b := range part.queue {\n		b.sealed = false\n	}\n",
+			"kafka/partition.go", "	part.held = false\n",
+			"	part.held = false\n	for _, b := range part.queue {\n		b.sealed = false\n	}\n",
 		}},
 		tests: []suite{batches, inOrder},
 	},

@@ -106,7 +106,7 @@ var historyMutants = []mutant{
 	{
 		name:  "settled-with-each-record",
 		rule:  "Acknowledged events are settled.",
-		edits: []edit{{"relay/position.go", "	if s.settled() {\n		rec.Settle()\n", "	rec.Settled = rec.Acked\n	if s.settled() {\n		rec.Settle()\n"}},
+		edits: []edit{{"relay/position.go", "	if s.settled() {\n		p.inherited = nil\n		rec.Settle()\n", "	rec.Settled = rec.Acked\n	if s.settled() {\n		p.inherited = nil\n		rec.Settle()\n"}},
 		tests: []suite{{"./relay", "^TestSearch$"}},
 	},
 	{
@@ -322,7 +322,7 @@ var historyMutants = []mutant{
 	{
 		name:  "first-record-cancelled",
 		rule:  "The error of the wait for the first position record is that of the context.",
-		edits: []edit{{"relay/session.go", "		err = s.rootCause(err)\n", ""}},
+		edits: []edit{{"relay/session.go", "		err = s.rootCause(err)\n		_ = s.stream.Close", "		_ = s.stream.Close"}},
 		tests: []suite{deduplicates},
 	},
 	{
