@@ -83,7 +83,7 @@ func (q *Search) Note(topic string, partition int32, offset int64, p Position, i
 
 func (f *Found) hash(id []byte) uint64 { return maphash.Bytes(f.seed, id) }
 
-// tidy removes the records that do not count. The others are in the order of their offsets and of their positions.
+// tidy removes the records that do not count. Those that remain are in the order of their offsets and of their positions.
 func (r *foundRecords) tidy() {
 	slices.SortFunc(r.records, func(a, b foundRecord) int { return cmp.Compare(a.offset, b.offset) })
 	kept := r.records[:0]

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// TestFoundOrder: a record counts unless a record of an earlier event follows it in its partition, in whichever order the records are noted.
+// TestFoundOrder: a record counts unless a record of an earlier event follows it in its partition, in any order of noting.
 func TestFoundOrder(t *testing.T) {
 	at := func(n int) Position { return Position{7, 1, pglogrepl.LSN(n), 0} }
 	for _, c := range []struct {
@@ -43,7 +43,9 @@ func TestFoundOrder(t *testing.T) {
 			}
 			for i, offset := range append(order, order[:len(order)/2]...) { // half of them twice
 				var n int
-				fmt.Sscan(events[offset], &n)
+				if _, err := fmt.Sscan(events[offset], &n); err != nil {
+					t.Fatal(err)
+				}
 				q.Note("t", 3, int64(offset), at(n), []byte("id"))
 				if i%3 == 0 { // a session asks between two readings
 					q.Found.Has(at(11), []byte("id"))

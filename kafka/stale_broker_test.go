@@ -86,7 +86,7 @@ func TestBrokerWithOldMetadata(t *testing.T) {
 	}
 }
 
-// TestHigherLeaderEpochWins: metadata of a topic with a lower leader epoch than known is corrected. A recreated topic begins anew.
+// TestHigherLeaderEpochWins: metadata of a topic with a lower leader epoch than known is corrected. A recreated topic begins again.
 func TestHigherLeaderEpochWins(t *testing.T) {
 	c := newTestCluster(t, testConfig("127.0.0.1:1"))
 	look := func(id byte, leader, epoch int32) (int32, int32) {

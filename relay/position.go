@@ -239,7 +239,7 @@ func (s *session) keepFinding(ctx context.Context, cause error) {
 	defer cancel()
 	if s.rule.Saving() {
 		select {
-		case <-s.position.stored:
+		case <-s.position.stored: //nolint:errcheck // the finding is stored whether or not that record was
 		case <-ctx.Done():
 		}
 	}

@@ -104,12 +104,12 @@ func (w *world) beside(seed uint64) (res besideResult) {
 			for lane := range simLanes {
 				cut, keep := plan.IntN(6), plan.IntN(100)
 				log := w.kafka.logs[simPartition{lane / 2, lane % 2}]
-				switch {
-				case cut == 0:
+				switch cut {
+				case 0:
 					for i := range log[:len(log)*keep/100] {
 						log[i].gone = true
 					}
-				case cut == 1:
+				case 1:
 					last := map[string]int{}
 					for i := range log {
 						if before, ok := last[log[i].e.key]; ok {

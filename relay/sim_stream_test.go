@@ -437,7 +437,8 @@ func (pg *simPG) slowness() time.Duration {
 func (st *simStream) Tables() []replication.TableNow { return nil }
 
 // Published is always the same: an alteration ends a running process, and the operator handles it.
-func (st *simStream) Published() string                                                     { return "" }
+func (st *simStream) Published() string { return "" }
+
 func (st *simStream) Altered(context.Context, string) (a replication.Alteration, err error) { return }
 
 func (st *simStream) Resolve(ctx context.Context, rel *replication.Announced) (int, error) {

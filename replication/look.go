@@ -39,11 +39,11 @@ type Member struct {
 	// Checks is the number of CHECK constraints. DETACH PARTITION CONCURRENTLY adds one with the bounds of the partition, and a plain
 	// DETACH does not (PostgreSQL, "ALTER TABLE").
 	Checks int16
-	// File changes when ALTER TABLE writes the table anew, as SET UNLOGGED and SET LOGGED do: it is the OID of the TOAST table, which TRUNCATE,
+	// File changes when ALTER TABLE rewrites the table, as SET UNLOGGED and SET LOGGED do: it is the OID of the TOAST table, which TRUNCATE,
 	// VACUUM FULL and CLUSTER keep. Without a TOAST table it is relfilenode. 0: the server refuses to make the table unlogged.
 	File     uint32
 	Attached uint32 // xmin of the row that makes it a partition; 0: none, or not known
-	// Rewritten is true if the look before did not have the table, and ALTER TABLE has written it anew since. It is not in the text form.
+	// Rewritten is true if the look before did not have the table, and ALTER TABLE has rewritten it since. It is not in the text form.
 	Rewritten bool
 }
 

@@ -28,7 +28,7 @@ const (
 	detached   = "detached"   // the partition was detached CONCURRENTLY
 	untraced   = "untraced"   // the partition was detached, and nothing shows how
 	reattached = "reattached" // the partition was or may have been detached CONCURRENTLY, and is attached again
-	rewritten  = "rewritten"  // the table was written anew, and may have been unlogged
+	rewritten  = "rewritten"  // the table was rewritten, and may have been unlogged
 )
 
 // wasDetached reports whether the reason is that a partition was detached.
@@ -87,7 +87,7 @@ func (u *UnpublishedTable) String() string {
 		return u.Name + " was detached, perhaps CONCURRENTLY, and attached again: the server did not publish the rows that transactions wrote into the partition " +
 			"during such a detach"
 	case rewritten:
-		return u.Name + " was written anew by ALTER TABLE: if it was UNLOGGED for a moment, the rows of that time are not in the WAL. Nothing shows whether it was " +
+		return u.Name + " was rewritten by ALTER TABLE: if it was UNLOGGED for a moment, the rows of that time are not in the WAL. Nothing shows whether it was " +
 			"(docs/sources.md)"
 	}
 	return u.Name + " is unlogged: its rows are not in the WAL"

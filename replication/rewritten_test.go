@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// What hides rows for a moment is found although it was undone, under a session and by the text of an earlier one. What writes a table anew
+// What hides rows for a moment is found although it was undone, under a session and by the text of an earlier one. What rewrites a table
 // and hides nothing is not.
 func TestHiddenForAMoment(t *testing.T) {
 	const (
@@ -19,11 +19,11 @@ func TestHiddenForAMoment(t *testing.T) {
 		publication, do string
 		want            string // "": nothing
 	}{
-		{leaves, `ALTER TABLE leaf SET UNLOGGED; INSERT INTO part VALUES (1, 'x'); ALTER TABLE leaf SET LOGGED`, "public.leaf was written anew"},
-		{leaves, `BEGIN; ALTER TABLE leaf SET UNLOGGED; INSERT INTO part VALUES (1, 'x'); ALTER TABLE leaf SET LOGGED; COMMIT`, "public.leaf was written anew"},
-		{leaves, `ALTER TABLE leaf SET UNLOGGED; ALTER TABLE leaf SET LOGGED; TRUNCATE leaf; VACUUM FULL leaf`, "public.leaf was written anew"},
-		{leaves, `ALTER TABLE part ADD COLUMN u uuid DEFAULT gen_random_uuid()`, "written anew"}, // as if it had been unlogged
-		{leaves, `CREATE UNLOGGED TABLE more PARTITION OF part FOR VALUES FROM (100) TO (200); INSERT INTO part VALUES (101, 'x'); ALTER TABLE more SET LOGGED`, "public.more was written anew"},
+		{leaves, `ALTER TABLE leaf SET UNLOGGED; INSERT INTO part VALUES (1, 'x'); ALTER TABLE leaf SET LOGGED`, "public.leaf was rewritten"},
+		{leaves, `BEGIN; ALTER TABLE leaf SET UNLOGGED; INSERT INTO part VALUES (1, 'x'); ALTER TABLE leaf SET LOGGED; COMMIT`, "public.leaf was rewritten"},
+		{leaves, `ALTER TABLE leaf SET UNLOGGED; ALTER TABLE leaf SET LOGGED; TRUNCATE leaf; VACUUM FULL leaf`, "public.leaf was rewritten"},
+		{leaves, `ALTER TABLE part ADD COLUMN u uuid DEFAULT gen_random_uuid()`, "rewritten"}, // as if it had been unlogged
+		{leaves, `CREATE UNLOGGED TABLE more PARTITION OF part FOR VALUES FROM (100) TO (200); INSERT INTO part VALUES (101, 'x'); ALTER TABLE more SET LOGGED`, "public.more was rewritten"},
 		{leaves, `ALTER TABLE part DETACH PARTITION by_hash; ALTER TABLE part ATTACH PARTITION by_hash FOR VALUES FROM (1000) TO (2000)`, ""},
 		{leaves, `ALTER TABLE by_hash DETACH PARTITION h1; ALTER TABLE by_hash ATTACH PARTITION h1 FOR VALUES WITH (MODULUS 2, REMAINDER 1)`, "public.h1 was detached, perhaps CONCURRENTLY, and attached again"},
 		{leaves, `ALTER TABLE by_hash DETACH PARTITION h1 CONCURRENTLY`, "public.h1 was detached, and the catalogs do not show whether CONCURRENTLY"},
@@ -33,9 +33,9 @@ func TestHiddenForAMoment(t *testing.T) {
 		{leaves, `ALTER TABLE plain ADD COLUMN u uuid DEFAULT gen_random_uuid()`, ""}, // the server refuses to make it unlogged
 		{leaves, `TRUNCATE part; INSERT INTO part VALUES (1, 'x'); VACUUM FULL leaf; CLUSTER leaf USING leaf_pkey; VACUUM FREEZE leaf; REINDEX TABLE leaf; ANALYZE leaf`, ""},
 		{leaves, `GRANT SELECT ON leaf TO relay; ALTER TABLE leaf SET (autovacuum_enabled = off); ALTER TABLE part ADD COLUMN z int DEFAULT 3; CREATE INDEX ON part (body)`, ""},
-		{leaves, `CREATE TABLE more PARTITION OF part FOR VALUES FROM (100) TO (200); INSERT INTO part VALUES (101, 'x'); TRUNCATE more`, "written anew"}, // it was created since
+		{leaves, `CREATE TABLE more PARTITION OF part FOR VALUES FROM (100) TO (200); INSERT INTO part VALUES (101, 'x'); TRUNCATE more`, "rewritten"}, // it was created since
 		{leaves, `CREATE TABLE more PARTITION OF part FOR VALUES FROM (100) TO (200); INSERT INTO part VALUES (101, 'x'); GRANT SELECT ON more TO relay`, ""},
-		{all, `ALTER TABLE plain SET UNLOGGED; INSERT INTO plain VALUES (1, 'x'); ALTER TABLE plain SET LOGGED`, "public.plain was written anew"},
+		{all, `ALTER TABLE plain SET UNLOGGED; INSERT INTO plain VALUES (1, 'x'); ALTER TABLE plain SET LOGGED`, "public.plain was rewritten"},
 		{all, `TRUNCATE plain; INSERT INTO plain VALUES (1, 'x'); VACUUM FULL plain; CLUSTER plain USING plain_pkey; ALTER TABLE plain ADD CHECK (no > 0)`, ""},
 		{schema, `ALTER TABLE plain SET SCHEMA away; INSERT INTO away.plain VALUES (1, 'x'); ALTER TABLE away.plain SET SCHEMA public`, "altered"},
 		{schema, `CREATE TABLE plenty (no int); VACUUM FULL plain; VACUUM FULL pg_depend; VACUUM FULL pg_class; VACUUM FULL pg_publication`, ""},

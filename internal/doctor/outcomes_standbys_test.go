@@ -150,8 +150,10 @@ func TestStandbySkips(t *testing.T) {
 		standby.SkipSnapshot: "pg_log_standby_snapshot()", standby.SkipRemoved: "hot_standby_feedback",
 	} {
 		e := &examination{found: map[string][]Finding{}, Config: Config{Slot: "orders", Role: "u", Command: "outboxcdc"}}
-		host := &standby.Server{Version: 190000, System: "1", InRecovery: true, PrimarySlot: "p", SyncSkip: skip,
-			Slot: &replication.Slot{Kind: "logical", Failover: true, Synced: true, Temporary: true}}
+		host := &standby.Server{
+			Version: 190000, System: "1", InRecovery: true, PrimarySlot: "p", SyncSkip: skip,
+			Slot: &replication.Slot{Kind: "logical", Failover: true, Synced: true, Temporary: true},
+		}
 		e.checkCopy(&standbyFacts{address: "db-2:5432", server: host, verdict: standby.Judge(primary, host, nil)}, primary)
 		if f := e.found[standbySlot][0]; f.Level != Warn || !strings.Contains(f.Text, skip) || !strings.Contains(f.Remedy[0].Text, remedy) {
 			t.Errorf("%q: %+v, want the remedy %q", skip, f, remedy)

@@ -202,7 +202,7 @@ func (r *Report) sayDaemon(say func(what, format string, args ...any)) {
 	say("Kafka", "%s", kafkaWords(d))
 }
 
-// waiting says what is known about events that wait. The lag also grows while nobody knows.
+// waiting says what is known about events that wait. The lag also grows while it is not known whether any waits.
 func waiting(d *DaemonStatus, now time.Time) string {
 	switch {
 	case d.OldestUnacked != nil:

@@ -152,7 +152,7 @@ func (s *suite) startKafka(ctx context.Context) error {
 		return nil
 	}
 	if reason := whyNotReal(); reason == "" {
-		// Nobody stops it: a machine without time for it must not make it lose the leadership.
+		// No test stops it: a machine without time for it must not make it lose the leadership.
 		if s.kafka, err = s.newKafka(ctx, map[string]string{"broker.session.timeout.ms": "60000"}); err == nil {
 			fmt.Println("REAL-KAFKA:", kafkatest.RealVersion)
 			return nil

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// F111: rows that were hidden for a moment, while no daemon runs and under a daemon. It stops, and recover delivers them. What writes a partition
-// anew and hides nothing does not stop it.
+// F111: rows that were hidden for a moment, while no daemon runs and under a daemon. It stops, and recover delivers them. What rewrites a partition
+// and hides nothing does not stop it.
 func TestHiddenForAMoment(t *testing.T) {
 	const (
 		leaf        = `ALTER TABLE leaf_1 SET UNLOGGED; %s; ALTER TABLE leaf_1 SET LOGGED`
@@ -18,8 +18,8 @@ func TestHiddenForAMoment(t *testing.T) {
 		env              []string
 		cause            string // "": it does not stop
 	}{
-		{name: "unlogged, down", major: "18", ddl: leaf, down: true, cause: "public.leaf_1 was written anew"},
-		{name: "unlogged, running", major: "17", ddl: leaf, cause: "public.leaf_1 was written anew"},
+		{name: "unlogged, down", major: "18", ddl: leaf, down: true, cause: "public.leaf_1 was rewritten"},
+		{name: "unlogged, running", major: "17", ddl: leaf, cause: "public.leaf_1 was rewritten"},
 		{name: "altered while a setting changes", major: "17", ddl: publication, down: true, env: []string{"OUTBOXCDC_MESSAGES_PREFIX=outboxcdc"}, cause: "the publication was altered"},
 		{name: "truncated, running", major: "18", ddl: `TRUNCATE leaf_1; %s; CLUSTER leaf_1 USING leaf_1_n`},
 		{name: "truncated, down", major: "17", ddl: `TRUNCATE leaf_1; %s; VACUUM FULL leaf_1`, down: true},

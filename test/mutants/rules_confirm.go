@@ -297,7 +297,7 @@ var guardMutants = []mutant{
 	},
 	{
 		name:  "table-with-a-row-of-its-own-is-asked-about",
-		rule:  "Every table that was written anew may have been unlogged, whether the server would have refused it or not.",
+		rule:  "Every table that was rewritten may have been unlogged, whether the server would have refused it or not.",
 		edits: []edit{{"replication/guard.go", "r.prrelid = c.oid AND %[2]s < $7) THEN 0", "r.prrelid = c.oid AND %[2]s < $7 AND false) THEN 0"}},
 		tests: []suite{moments},
 	},

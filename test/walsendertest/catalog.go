@@ -121,7 +121,12 @@ var queries = []query{
 			}
 		}
 		return [][]any{{
-			exists, rows[0] + rows[1], p.OID, rows[:], []int64{int64(p.XMin), int64(p.RelXMin)}, []string{table}, p.Pending, false, []int64{}, nil, int64(1),
+			exists, rows[0] + rows[1], p.OID, rows[:],
+			[]int64{int64(p.XMin), int64(p.RelXMin)},
+			[]string{table},
+			p.Pending, false,
+			[]int64{},
+			nil, int64(1),
 			"[]", "[]", v.cat.SyncNames, v.cat.SyncState,
 		}}
 	}},
