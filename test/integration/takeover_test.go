@@ -97,7 +97,7 @@ func takeOverSlot(t *testing.T, kill bool, flush time.Duration) {
 	more := o.countTransactions(repeatedIDs(o.readAll()), itself)
 	t.Logf("TAKEOVER %s: %d rows, %d delivered before; outboxcdc: 0 missing, %d repeats; Debezium itself: %d missing, %d repeats; repeats of outboxcdc alone: of %d transactions",
 		t.Name(), len(truth), len(delivered), report.Repeats, missing, len(itself), more)
-	if more > 1 && !kill { // Connect stores offsets before Debezium confirms them: a kill between both leaves the slot behind by all of them
+	if more > 1 && !kill { // after a kill Debezium 3.7.0 repeated up to 160 transactions less than its slot; the cause is not known
 		t.Errorf("events of %d transactions are repeated that Debezium itself would not repeat, more than the one that its slot lags", more)
 	}
 }

@@ -50,12 +50,6 @@ var historyMutants = []mutant{
 		tests: []suite{{"./relay", "^TestTopicsLeaveTheRecord$"}},
 	},
 	{
-		name:  "topics-leave-with-the-acknowledgement",
-		rule:  "The position record names only topics of events that are not acknowledged.",
-		edits: []edit{{"relay/position.go", "s.sink.Topics(p.unlisted)", "s.sink.Topics(p.unacked)"}},
-		tests: []suite{{"./relay", "^TestTopicsLeaveTheRecord$"}},
-	},
-	{
 		name:  "earlier-records-keep-topics",
 		rule:  "The topics of every recent position record of a writer count.",
 		edits: []edit{{"checkpoint/record.go", "		topics[by] = r.Topics\n", "		topics[by] = append(topics[by], r.Topics...)\n"}},
