@@ -79,7 +79,7 @@ func (p *Producer) beginSaving() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for !p.ended() && !p.mayStart(time.Now()) {
-		p.unlocked(p.awaitSaver)
+		p.awaitSaver()
 	}
 	if p.ended() {
 		return false

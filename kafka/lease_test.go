@@ -423,3 +423,27 @@ func refuse(r *kmsg.ProduceRequest, code int16) kmsg.Response {
 	}
 	return res
 }
+
+// TestLeaseWakesTheReader: LoadPosition stores a mark, which waits for the lease as the records of the saver do. The lease wakes both.
+func TestLeaseWakesTheReader(t *testing.T) {
+	f := newFake(t)
+	f.createTopic(t, positions, 1, nil)
+	cfg := testConfig(f.ListenAddrs()...)
+	cfg.PositionTopic, cfg.Slot, cfg.FenceWait = positions, "s", time.Hour
+	for range 20 {
+		p, _ := openSession(t, newTestCluster(t, cfg))
+		loaded := make(chan error, 1)
+		go func() { _, err := p.LoadPosition(t.Context()); loaded <- err }()
+		eventually(t, "the mark to wait for the lease", func() bool { p.mu.Lock(); defer p.mu.Unlock(); return !p.heldSince.IsZero() })
+		p.Renew(time.Now())
+		select {
+		case err := <-loaded:
+			if err != nil {
+				t.Fatal(err)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatal("the position record is not read")
+		}
+		_ = p.Close(endedContext())
+	}
+}

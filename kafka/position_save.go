@@ -41,19 +41,21 @@ func (p *Producer) SavePosition(s checkpoint.PositionRecord, done func(error)) {
 	p.wakeSaver()
 }
 
+// wakeSaver wakes everyone who waits in awaitSaver: the saver, and the reader of the position record, which stores a mark. mu is held.
 func (p *Producer) wakeSaver() {
-	select {
-	case p.saverWakeup <- struct{}{}:
-	default:
-	}
+	close(p.saverWakeup)
+	p.saverWakeup = make(chan struct{})
 }
 
-// awaitSaver waits until wakeSaver is called or the session ends.
+// awaitSaver waits until wakeSaver is called or the session ends. mu is held, except while it waits.
 func (p *Producer) awaitSaver() {
-	select {
-	case <-p.saverWakeup:
-	case <-p.stopped:
-	}
+	wakeup := p.saverWakeup
+	p.unlocked(func() {
+		select {
+		case <-wakeup:
+		case <-p.stopped:
+		}
+	})
 }
 
 // runSaver stores position records until the session ends.
@@ -77,28 +79,24 @@ func (p *Producer) runSaver() {
 
 // nextSave waits for the next request. When the session has ended, it answers all requests and returns false.
 func (p *Producer) nextSave() (saveRequest, bool) {
-	for {
-		over := p.ended()
-		p.mu.Lock()
-		if !over && len(p.saveRequests) > 0 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for !p.ended() {
+		if len(p.saveRequests) > 0 {
 			next := p.saveRequests[0]
 			p.saveRequests = p.saveRequests[1:]
-			p.mu.Unlock()
 			return next, true
-		}
-		var left []saveRequest
-		if over {
-			left, p.saveRequests, p.saverDone = p.saveRequests, nil, true
-		}
-		p.mu.Unlock()
-		if over {
-			for _, s := range left {
-				s.done(errSessionOver)
-			}
-			return saveRequest{}, false
 		}
 		p.awaitSaver()
 	}
+	remaining := p.saveRequests
+	p.saveRequests, p.saverDone = nil, true
+	p.unlocked(func() {
+		for _, s := range remaining {
+			s.done(errSessionOver)
+		}
+	})
+	return saveRequest{}, false
 }
 
 // saveOne stores a position record.

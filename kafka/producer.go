@@ -94,7 +94,7 @@ func newProducer(c *Cluster, cb Callbacks, s brokerauth.Config) *Producer {
 	d := newDialer(c.cfg.DialTimeout, c.metrics.connections)
 	p := &Producer{
 		cluster: c, metrics: c.metrics, dialer: d, control: c.newControl(d, s), produce: c.saramaConfig(d, s), secured: s, began: time.Now(), cb: cb,
-		byName: map[string]*topic{}, partitioner: newPartitioner(), nodes: map[int32]*node{}, lookUpWanted: make(chan struct{}, 1), saverWakeup: make(chan struct{}, 1), stopped: make(chan struct{}),
+		byName: map[string]*topic{}, partitioner: newPartitioner(), nodes: map[int32]*node{}, lookUpWanted: make(chan struct{}, 1), saverWakeup: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	p.produce.Net.Proxy.Dialer = leasedDialer{p}
 	return p
