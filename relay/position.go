@@ -64,7 +64,8 @@ func (s *session) loadPosition(ctx context.Context) error {
 			if slot, gone := s.stream.Check(loading); gone != nil || !slot.Active {
 				return errors.Join(errSlotTaken, gone)
 			}
-			if altered.Published != "" {
+			// What another server's catalogs have says nothing about the record's.
+			if altered.Published != "" && s.contradiction(predecessor, "") == nil {
 				found := *predecessor
 				found.Published = altered.Published
 				s.storeFinding(loading, &found)

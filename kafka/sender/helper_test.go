@@ -150,7 +150,7 @@ func within(t testing.TB, d time.Duration) context.Context {
 }
 
 func record(topic, key, value string) *router.Record {
-	return &router.Record{Topic: topic, ID: []byte("id-" + value), Key: []byte(key), Value: []byte(value), PartitionBy: []byte(key)}
+	return &router.Record{Topic: topic, ID: []byte("id-" + value), Key: []byte(key), Value: []byte(value), PartitionBy: []byte(key), RowTime: true}
 }
 
 // send sends record n, whose key spreads over all partitions. The buffers are overwritten afterwards.
