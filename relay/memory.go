@@ -19,6 +19,7 @@ type memory struct {
 	doubt      bool      // Kafka may have events of earlier sessions that the history lacks, or unreported phantoms
 	foundOn    int32     // timeline of the server whose events Found has
 	fence      time.Time // until then records of earlier sessions may still arrive
+	loadRead   int64     // what was read of the position topic, which each session reads again
 }
 
 // isOwn reports whether the last session of this process wrote the record. Two processes that began with the same record have the same

@@ -37,6 +37,7 @@ type position struct {
 	// For a session that cannot use the position topic yet.
 	lastAsked time.Time           // when the predecessor's record was last requested
 	loaded    chan loadedPosition // the answer; nil: no request is under way
+	loadFrom  int64               // endsProgress before the request
 	verifying bool                // the request is to verify the epoch of the first record, which is stored
 }
 
@@ -153,6 +154,7 @@ func (s *session) verifyEpoch(ctx context.Context) error {
 func (s *session) load(ctx context.Context) (*checkpoint.PositionRecord, error) {
 	loading, cancel := context.WithCancel(ctx)
 	defer cancel()
+	defer s.noteLoadRead(s.endsProgress())
 	answer := make(chan loadedPosition, 1)
 	s.background.Go(func() {
 		var a loadedPosition
@@ -176,6 +178,9 @@ func (s *session) load(ctx context.Context) (*checkpoint.PositionRecord, error) 
 	})
 	return a.record, err
 }
+
+// noteLoadRead notes what was read of the position topic since before. The ends of partitions are not read meanwhile.
+func (s *session) noteLoadRead(before int64) { s.r.mem.loadRead += s.endsProgress() - before }
 
 // compareEpoch compares the session's epoch with that of the records in the topic.
 func (p *position) compareEpoch(now *checkpoint.PositionRecord) error {
@@ -351,12 +356,13 @@ func (s *session) retryLoad(now time.Time) error {
 	select {
 	case a := <-p.loaded:
 		p.loaded, p.lastAsked = nil, now
+		s.noteLoadRead(p.loadFrom)
 		return s.takeLoaded(a)
 	default:
 	}
 	if p.loaded == nil && !s.rule.Saving() && now.Sub(p.lastAsked) >= positionRetry {
 		answer := make(chan loadedPosition, 1)
-		p.loaded = answer
+		p.loaded, p.loadFrom = answer, s.endsProgress()
 		s.background.Go(func() {
 			loading, cancel := context.WithTimeout(s.life, r.cfg.WalSenderTimeout/2)
 			defer cancel()

@@ -35,7 +35,7 @@ type progress struct {
 	best     reach
 	sessions int
 	at       pglogrepl.LSN // the highest position at which one of them ended
-	late     bool          // the oldest event of the last one had waited for too long
+	late     bool          // the oldest event of one of them had waited for too long
 	refused  bool          // the server fails to send what follows that position
 	waitsFor State
 	why      string // the error of the last one
@@ -63,7 +63,7 @@ func (p *progress) note(e ending) bool {
 	if e.unfinished == 0 {
 		p.at = max(p.at, e.received)
 	}
-	p.refused, p.late = e.cannotSend != 0, e.late
+	p.refused, p.late = e.cannotSend != 0, p.late || e.late // a session that did not open says nothing about that event
 	return moved
 }
 

@@ -100,4 +100,8 @@ func TestNotReadyUntilTheLateEventIsDelivered(t *testing.T) {
 	if why := p.stuck(61, false); why != "" {
 		t.Errorf("stuck: %q", why)
 	}
+	p.note(ending{why: "no broker"}) // it did not open
+	if why := p.stuck(60, false); why == "" {
+		t.Error("not stuck after a session that did not open")
+	}
 }

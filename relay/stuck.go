@@ -13,7 +13,7 @@ import (
 func (r *Relay) noteProgress(s *session, err error) {
 	e := ending{reach: reach{acked: r.mem.Newest()}, waitsFor: WaitingForKafka, why: err.Error()}
 	if s.sink != nil {
-		e.ends = s.endsProgress()
+		e.ends = s.endsProgress() - r.mem.loadRead
 	}
 	if pg, ok := errors.AsType[*replication.Error](err); ok || errors.Is(err, errSilent) {
 		e.waitsFor = WaitingForPostgres

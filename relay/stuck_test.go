@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -122,4 +123,29 @@ func troubleOf(b *bench, s State) string {
 		}
 	}
 	return ""
+}
+
+// TestLoadingIsNoProgress: each session reads the position record again, which is no progress.
+func TestLoadingIsNoProgress(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
+		p.load = func(context.Context) { p.locked(func() { p.progress += 2 }) }
+		b.start()
+		b.pg.commit("a")
+		b.sleep(16 * time.Second)
+		b.pg.cut()
+		b.sleep(time.Minute)
+		b.pg.begin()
+		for range 3 {
+			b.sleep(time.Minute)
+			b.pg.fail(errCannot)
+		}
+		b.sleep(time.Minute)
+		if ok, _ := b.relay.Ready(); ok {
+			b.Errorf("ready after three sessions that have delivered nothing")
+		}
+		b.pg.more("b")
+		b.pg.finish()
+		b.sleep(16 * time.Second)
+		b.delivered("a", "b")
+	})
 }
