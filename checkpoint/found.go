@@ -66,15 +66,17 @@ func (q *Search) Note(topic string, partition int32, offset int64, p Position, i
 	if p.CommitLSN >= q.Until {
 		return
 	}
-	if f.count == MaxEvents { // records that do not count may take up room
+	if f.count == MaxEvents && !f.full { // records that do not count may take up room
 		f.count = 0
 		for _, part := range f.parts {
 			part.tidy()
 			f.count += len(part.records)
 		}
-		if f.full = f.count == MaxEvents; f.full {
-			return
-		}
+		f.full = f.count == MaxEvents
+	}
+	if f.count == MaxEvents { // those before this one may not count because of it
+		part.settled = max(part.settled, offset)
+		return
 	}
 	f.count++
 	part.records = append(part.records, foundRecord{offset, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, f.hash(id)}})
@@ -147,6 +149,17 @@ func (f *Found) ForgetTopic(topic string) {
 		}
 	}
 	f.index = nil
+}
+
+// Topics returns the topics with records, sorted. A later session has to read on in them: it may have been an earlier event that was sent last.
+func (f *Found) Topics() (topics []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for at := range f.parts {
+		topics = append(topics, at.topic)
+	}
+	slices.Sort(topics)
+	return slices.Compact(topics)
 }
 
 // Len returns the number of records, and whether the set had no room for others.

@@ -72,6 +72,9 @@ func (s *session) readEnds() {
 	if r.mem.foundOn != id.Timeline { // the order of positions on another timeline is another
 		r.mem.Found, r.mem.foundOn = checkpoint.NewFound(), id.Timeline
 	}
+	topics = slices.Concat(topics, r.mem.Found.Topics()) // the last session may have sent an event again since it read them
+	slices.Sort(topics)
+	topics = slices.Compact(topics)
 	s.sink.ReadEnds(checkpoint.Search{
 		Lineage: id, Producers: p.record.Producers, Acked: known, Settled: settled, LookBack: cfg.LookBack, Topics: topics,
 		Found: r.mem.Found, Until: s.earlierEnd, Phantoms: r.reportPhantoms,
@@ -144,7 +147,7 @@ func (s *session) skipFound(ctx context.Context, pos checkpoint.Position, topic 
 			return false, err
 		}
 	}
-	if m := &s.r.mem; !m.Events.Has(pos, s.rec.ID) && !m.Found.Has(pos, s.rec.ID) || !dead && s.followsResent(pos) {
+	if m := &s.r.mem; !m.Events.Has(pos, s.rec.ID) && !(s.readsEnds && m.Found.Has(pos, s.rec.ID)) || !dead && s.followsResent(pos) {
 		return false, nil
 	}
 	if s.rule.RecordsRequired() {

@@ -86,3 +86,30 @@ func TestTopicsLeaveTheRecord(t *testing.T) {
 		}
 	})
 }
+
+// TestSuffixAcrossSessions: a session has found later events in a topic that no position record names, and has sent an earlier one again. The
+// next session of the process sends the later ones after it.
+func TestSuffixAcrossSessions(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
+		b.kafka.onePartition = true
+		id := b.pg.id
+		p.topics = nil
+		p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) { s.Clean, s.Topics = false, nil })}
+		positions := map[string]checkpoint.Position{}
+		for _, e := range []string{"a", "b", "c"} {
+			positions[e] = checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: b.pg.commit(e).Commit}
+		}
+		p.ends["t"] = []ended{{positions["b"], "b"}, {positions["c"], "c"}}
+		b.kafka.hold()
+		b.start()
+		b.sleep(10 * time.Second)
+		p.locked(func() { p.ends["t"] = append(p.ends["t"], ended{positions["a"], "a"}) })
+		b.kafka.ack("a")
+		b.sleep(100 * time.Millisecond)
+		b.pg.cut()
+		b.sleep(10 * time.Second)
+		b.kafka.ack("b", "c")
+		b.sleep(5 * time.Second)
+		b.delivered("a", "b", "c")
+	})
+}
