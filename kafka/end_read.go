@@ -193,6 +193,7 @@ func (r *endRead) readBlock(block *sarama.FetchResponseBlock) (bool, error) {
 		return false, nil // the answer had no room for the partition
 	case errors.Is(block.Err, sarama.ErrOffsetOutOfRange): // records were deleted, or the log was truncated
 		again := r.startUnknown
+		r.ends.search.Found.Forget(r.topic, r.id)
 		r.reset()
 		r.startUnknown = true
 		if again {

@@ -223,6 +223,7 @@ func (e *ends) partitions(name string, md *sarama.TopicMetadata, tries int, took
 			id := endID{md.Uuid, name, part.ID}
 			r := e.kept.reads[id]
 			if r == nil || md.Uuid == (sarama.Uuid{}) {
+				e.search.Found.Forget(name, part.ID) // the topic may have been created again: its offsets are others
 				r = &endRead{topic: name, id: part.ID}
 				r.reset()
 				e.kept.reads[id] = r
