@@ -271,7 +271,7 @@ func positionOutcomes(t *testing.T, q *place, idle outcome) {
 	if r := q.upgradeChecked(20*time.Second, idle); !strings.Contains(r.String(), fmt.Sprintf("slot adopt --upgraded-from %d: ", id.SystemID)) {
 		t.Errorf("the steps do not name slot adopt:\n%s", r)
 	}
-	rec.Generation, rec.Published = 2, "p1/1"
+	rec.Generation, rec.Published = 2, "0123456789abcdef"
 	store(rec)
 	q.upgradeChecked(20*time.Second, idle, outcome{upgradeRecord, "FAIL 1", "publication"})
 	rec.Generation, rec.Published, rec.Confirm = 3, "", confirmed-1
