@@ -83,14 +83,14 @@ SELECT EXISTS (SELECT FROM pub),
        current_setting('synchronous_standby_names'),
        coalesce((SELECT w.sync_state FROM pg_stat_replication w WHERE w.pid = $4), '')`
 
-// schemaMembersSQL adds the rows that publish the schemas of our tables, and the rows that name these schemas: a table may leave its schema
-// for a moment.
+// schemaMembersSQL adds the rows that publish the schemas of our tables, and the rows that name the schemas of the outboxes: an outbox may leave
+// its schema for a moment. Those of partitions would change with each new partition.
 const schemaMembersSQL = `UNION ALL
   SELECT DISTINCT t.i, 's', m.oid, m.xmin, m.xmax FROM tables t JOIN pg_class c ON c.oid = t.oid
     JOIN pg_publication_namespace m ON m.pnnspid = c.relnamespace JOIN pub p ON p.oid = m.pnpubid
   UNION ALL
   SELECT t.i, 'n', d.objid, d.xmin, d.xmax FROM tables t JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = t.oid
-   WHERE d.refclassid = 'pg_namespace'::regclass AND EXISTS (SELECT FROM pg_publication_namespace m JOIN pub p ON p.oid = m.pnpubid)`
+   WHERE t.oid = ANY($3) AND d.refclassid = 'pg_namespace'::regclass AND EXISTS (SELECT FROM pg_publication_namespace m JOIN pub p ON p.oid = m.pnpubid)`
 
 // xid64 is an expression for a transaction id with its epoch: the largest one that is not in the future.
 func xid64(xid string) string {

@@ -28,7 +28,11 @@ func TestNarrowPublication(t *testing.T) {
 			o.exec(`CREATE PUBLICATION narrow FOR TABLE outbox WITH (publish = 'insert', publish_via_partition_root = true)`)
 			o.insert("order", "k", 41, 20)
 			r = o.start(narrow...)
-			r.awaitStop(patience, 79, `publication "narrow"`, "after the position that the slot has reached", "remedy: ", "the publication that existed before")
+			if major == "18" { // the server begins the stream, so the session reads the position record
+				r.awaitStop(patience, 79, "the publication was altered or recreated", "remedy: ")
+			} else {
+				r.awaitStop(patience, 79, `publication "narrow"`, "after the position that the slot has reached", "remedy: ", "the publication that existed before")
+			}
 			r.noteConfirmed()
 
 			r = o.startStreaming(wide...)
