@@ -59,6 +59,8 @@ type change struct {
 	reason string // of UnpublishedTable, or altered
 	oid    uint32 // the table
 	table  string // its name; "": not looked up
+	// other: the settings name another publication than before. They may be changed back, so this is not kept.
+	other bool
 }
 
 // alteration describes a change since the look.
@@ -67,7 +69,7 @@ func (l *Look) alteration(ch *change) Alteration {
 	if ch.reason != altered {
 		a.Why = (&UnpublishedTable{Name: ch.table, reason: ch.reason}).String()
 	}
-	if l.found == nil {
+	if l.found == nil && !ch.other {
 		a.Published = l.with(ch).String()
 	}
 	return a
@@ -99,7 +101,7 @@ func (l *Look) since(before *Look) *change {
 		return f
 	}
 	if before.altered(l) {
-		return &change{reason: altered}
+		return &change{reason: altered, other: before.Publication.OID != 0 && before.Publication.OID != l.Publication.OID}
 	}
 	was := make(map[uint32]*Member, len(before.Members))
 	for i := range before.Members {
