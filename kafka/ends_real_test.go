@@ -19,9 +19,6 @@ import (
 
 // TestRealEnds tests the reading of ends and position records with Apache Kafka. All subtests use one broker.
 func TestRealEnds(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: it starts a broker")
-	}
 	authority, err := testcert.New("test")
 	if err != nil {
 		t.Fatal(err)

@@ -16,9 +16,6 @@ import (
 // number. The timestamp of the batch counts, which rows may set: here the id is forgotten at once, during traffic. After a refused batch
 // the next one must not be stored.
 func TestForgottenProducer(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: it starts a broker")
-	}
 	k := kafkatest.RealForTest(t, kafkatest.RealOptions{QuickStart: true, Settings: map[string]string{
 		"producer.id.expiration.ms": "3600000", "producer.id.expiration.check.interval.ms": "100",
 	}})

@@ -19,9 +19,6 @@ import (
 
 // TestRealKafka repeats tests with Apache Kafka instead of kfake. All subtests use one broker.
 func TestRealKafka(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: it starts a broker")
-	}
 	k := kafkatest.RealForTest(t, kafkatest.RealOptions{QuickStart: true})
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()

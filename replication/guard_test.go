@@ -85,9 +85,9 @@ func TestGuardWaitsForCommits(t *testing.T) {
 	} {
 		b := newBench(t, major)
 		st := b.open()
-		b.exec(`ALTER SYSTEM SET synchronous_standby_names = 'nobody'`)
+		b.exec(`ALTER SYSTEM SET synchronous_standby_names = 'absent'`)
 		b.exec(`SELECT pg_reload_conf()`)
-		b.await(`SELECT current_setting('synchronous_standby_names')`, `nobody`)
+		b.await(`SELECT current_setting('synchronous_standby_names')`, `absent`)
 		writer := b.connect()
 		done := make(chan error, 1)
 		go func() {

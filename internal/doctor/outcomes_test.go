@@ -31,9 +31,6 @@ type world struct {
 // TestEveryOutcome causes every outcome of the catalogue on real servers, and checks that a correct set-up has no
 // finding.
 func TestEveryOutcome(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: it starts servers")
-	}
 	w := &world{t: t, seen: map[string]bool{}}
 	w.pg = pgtest.ForTest(t, pgtest.Options{Major: "18", Settings: map[string]string{
 		"max_prepared_transactions": "5", "max_replication_slots": "100", "max_slot_wal_keep_size": "50GB", "fsync": "off",

@@ -89,9 +89,6 @@ func (p *place) upgradeChecked(patience time.Duration, all ...outcome) *Report {
 
 // TestUpgradeOutcomes causes every outcome of the catalogue on a real server.
 func TestUpgradeOutcomes(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: it starts servers")
-	}
 	w := &world{t: t, seen: map[string]bool{}}
 	w.pg = pgtest.ForTest(t, pgtest.Options{Major: "17", Settings: map[string]string{
 		"max_prepared_transactions": "5", "autovacuum": "off", "max_slot_wal_keep_size": "50GB", "fsync": "off",

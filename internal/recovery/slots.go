@@ -146,7 +146,7 @@ func (r *Recovery) checkRoom(ctx context.Context) error {
 	}
 	most, free, err := r.Server.FreeSlots(ctx)
 	if err == nil && free < needed {
-		err = exit.With(exit.Fault, fmt.Errorf("nothing was changed: this needs %s for a time, and %d of %d are free (max_replication_slots): drop a slot that nobody needs "+
+		err = exit.With(exit.Fault, fmt.Errorf("nothing was changed: this needs %s for a time, and %d of %d are free (max_replication_slots): drop a slot that no client needs "+
 			"(pg_replication_slots), or raise max_replication_slots and restart the server, then run the command again", human.Count(needed, "replication slot", "replication slots"), free, most))
 	}
 	return err

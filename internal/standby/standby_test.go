@@ -9,6 +9,7 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/test/child"
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
@@ -49,7 +50,7 @@ var standbySettings = map[string]string{"sync_replication_slots": "on"}
 
 func newPair(t *testing.T, major string, settings map[string]string) *pair {
 	t.Helper()
-	pgtest.SkipShort(t)
+	child.SkipShort(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	t.Cleanup(cancel)
 	p := &pair{t: t, ctx: ctx, role: "watcher"}

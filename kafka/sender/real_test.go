@@ -11,9 +11,6 @@ import (
 // TestRealRestart: a broker of three is killed and started again while records are sent. The session survives, and no record is lost,
 // stored twice or out of order.
 func TestRealRestart(t *testing.T) {
-	if testing.Short() {
-		t.Skip("-short: it starts three brokers")
-	}
 	k := kafkatest.RealsForTest(t, 3, kafkatest.RealOptions{QuickStart: true})
 	ctx := within(t, 5*time.Minute)
 	const partitions = 6

@@ -26,6 +26,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/outboxcdc/outboxcdc/test/child"
 )
 
 // Cluster is a Kafka cluster that tests can stop, freeze and start.
@@ -109,9 +111,7 @@ const startTimeout = 3 * time.Minute
 
 func needReal(t testing.TB) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("-short runs no server")
-	}
+	child.SkipShort(t)
 	if err := RealAvailable(); err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatal(err)

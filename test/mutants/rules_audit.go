@@ -177,7 +177,7 @@ var auditMutants = []mutant{
 	{
 		name:  "audit-compares-times-of-commits",
 		rule:  "The value of a record is the same whenever its row was committed.",
-		edits: []edit{{"internal/audit/run.go", "	hashPart(&h, route.Stable(value))\n", "	hashPart(&h, value)\n"}},
+		edits: []edit{{"internal/audit/content.go", "	hashPart(&h, route.Stable(value))\n", "	hashPart(&h, value)\n"}},
 		tests: []suite{reads},
 	},
 	{

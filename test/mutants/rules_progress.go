@@ -54,12 +54,12 @@ var progressMutants = []mutant{
 	},
 	{
 		name:  "positions-without-a-mark",
-		rule:  "Position records are believed whoever sends them.",
+		rule:  "Position records are believed without a mark of the session.",
 		edits: []edit{{"kafka/positions.go", "until == end && !best.marked {", "until == end && false {"}},
 		tests: []suite{stale},
 	},
 	{
-		name:  "each-session-reads-anew",
+		name:  "each-session-reads-again",
 		rule:  "A session reads the ends of partitions from the beginning.",
 		edits: []edit{{"kafka/ends.go", "k == nil || k.busy ||", "true || k.busy ||"}},
 		tests: []suite{reading},

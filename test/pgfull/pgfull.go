@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxcdc/outboxcdc/test/child"
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 	"github.com/outboxcdc/outboxcdc/test/pip"
 )
@@ -131,7 +132,7 @@ func (b *Build) Run(ctx context.Context, dir, program string, args ...string) (s
 // ForTest is Fetch for a test. If the machine cannot have the build, the test is skipped; with CI=true it fails.
 func ForTest(t testing.TB, major string) *Build {
 	t.Helper()
-	pgtest.SkipShort(t)
+	child.SkipShort(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	b, err := Fetch(ctx, major)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxcdc/outboxcdc/test/child"
 )
 
 // FromEnv returns the running server named by OUTBOXCDC_TEST_POSTGRES_<major>, e.g.
@@ -37,19 +39,11 @@ func NeedUpcoming(t testing.TB) {
 	}
 }
 
-// SkipShort skips the test with -short, which runs no server.
-func SkipShort(t testing.TB) {
-	t.Helper()
-	if testing.Short() {
-		t.Skip("-short runs no server")
-	}
-}
-
 // ForTest starts a server for one test (or benchmark), or uses the one of FromEnv, and closes it at the test's end. If
 // the machine cannot have the server, the test is skipped; with CI=true it fails.
 func ForTest(t testing.TB, o Options) *Server {
 	t.Helper()
-	SkipShort(t)
+	child.SkipShort(t)
 	if s, ok, err := FromEnv(o.Major); err != nil {
 		t.Fatal(err)
 	} else if ok {

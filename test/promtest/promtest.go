@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxcdc/outboxcdc/test/child"
 	"github.com/outboxcdc/outboxcdc/test/debian"
 )
 
@@ -19,9 +20,7 @@ func Tool(ctx context.Context, name string) (string, error) {
 // NeedTool is Tool for a test, which is skipped without the tool; with CI=true it fails.
 func NeedTool(t testing.TB, name string) string {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("-short runs no server")
-	}
+	child.SkipShort(t)
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	path, err := Tool(ctx, name)

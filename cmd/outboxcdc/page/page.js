@@ -133,7 +133,7 @@ function show(s, at) {
   text('slot', 'slot ' + s.slot);
   const flows = s.state === 'streaming' || s.state === 'backpressured';
   const idle = s.kafka === 'no session', waits = s.oldest_unacknowledged_commit;
-  const lag = waits || flows ? s.lag_seconds : undefined; // it also grows while nobody knows whether something waits
+  const lag = waits || flows ? s.lag_seconds : undefined; // it also grows while it is not known whether something waits
   text('lag', lag === undefined ? 'not known' : lag === 0 ? 'nothing waits' : duration(lag), lag > 60 ? 'warn' : '');
   text('lagbytes', bytes(s.lag_bytes) + ' of WAL not confirmed');
   const seconds = before ? (at - before.at) / 1000 : 0;
