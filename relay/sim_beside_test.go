@@ -14,7 +14,7 @@ import (
 // not, and never takes longer than the other and fence_wait for each start.
 func TestSimBesideAtLeastOnce(t *testing.T) {
 	first, n := atLeastSeeds(t, 1000)
-	met, fewer, more, inOrder := simMetrics(), 0, 0, 0
+	met, fewer, inOrder := simMetrics(), 0, 0
 	for i := range n {
 		seed := first + uint64(i)
 		var results [2]besideResult
@@ -26,23 +26,17 @@ func TestSimBesideAtLeastOnce(t *testing.T) {
 			}
 		}
 		once, dedup := results[0], results[1]
-		if dedup.stale > once.stale || dedup.took > once.took+dedup.waits {
+		if dedup.records > once.records || dedup.stale > once.stale || dedup.took > once.took+dedup.waits {
 			t.Fatalf("seed %d: %+v deduplicated, %+v at least once", seed, dedup, once)
 		}
-		switch {
-		case dedup.records < once.records:
+		if dedup.records < once.records {
 			fewer++
-		case dedup.records > once.records: // known and open: it should be none
-			more++
 		}
 		if dedup.records > dedup.events {
 			inOrder++
 		}
 	}
-	t.Logf("%d histories: deduplicated delivery repeats less in %d, more in %d, and repeats something in %d", n, fewer, more, inOrder)
-	if more > max(1, n/20) {
-		t.Errorf("deduplicated delivery repeats more in %d of %d histories", more, n)
-	}
+	t.Logf("%d histories: deduplicated delivery repeats less in %d, and repeats something in %d", n, fewer, inOrder)
 	if n >= 100 && (fewer == 0 || inOrder == 0) {
 		t.Error("the histories prove little")
 	}
@@ -94,7 +88,14 @@ func (w *world) beside(seed uint64) (res besideResult) {
 				if p.sink == nil {
 					continue
 				}
-				for _, f := range p.sink.lanes[lane][:p.sink.left[lane]] {
+				sent := p.sink.lanes[lane][:p.sink.left[lane]]
+				if p.sink.leased() { // the modes differ in what shares a request: all of it has left, whatever was in the first one
+					sent = p.sink.lanes[lane]
+				}
+				for _, f := range sent {
+					if f.at.IsZero() {
+						f.at = time.Now()
+					}
 					if f.e.seq <= until {
 						f.store()
 					}
