@@ -93,7 +93,7 @@ func (a *Adoption) look(ctx context.Context) (*state, error) {
 	}
 	altered, err := s.readPublished(ctx, a.Server, before)
 	if err == nil && s.old != nil && s.broken == nil {
-		s.judgeRecord(base.ConfirmedFlush, altered)
+		s.wrong = s.old.Contradiction(s.identity, base.ConfirmedFlush, altered)
 	}
 	return s, err
 }

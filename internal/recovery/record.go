@@ -49,7 +49,7 @@ func (v *verdict) judgeSlot(ctx context.Context, server Server, start pglogrepl.
 	if err != nil || v.old == nil || v.broken != nil {
 		return err
 	}
-	v.judgeRecord(start, altered)
+	v.wrong = v.old.Contradiction(v.identity, start, altered)
 	acked, tx := v.old.AckedFor(v.sources)
 	if v.wrong != nil || acked.IsZero() {
 		return nil
@@ -67,11 +67,6 @@ func (v *verdict) publishedBefore() string {
 		return ""
 	}
 	return v.old.PublishedFor(v.sources)
-}
-
-// judgeRecord compares the record with the slot at start.
-func (v *verdict) judgeRecord(start pglogrepl.LSN, altered string) {
-	v.wrong = v.old.Contradiction(v.identity, start, altered)
 }
 
 // readPublished reads what the publication sends now, and returns how that differs from before; "": it does not, or before is "". Rows that

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
@@ -94,7 +95,6 @@ type sending struct {
 	sent *Sent
 	rec  router.Record
 	next checkpoint.Position
-	n    int64
 }
 
 func (r *sending) row(ctx context.Context, row *outboxtable.Row) error {
@@ -112,13 +112,12 @@ func (r *sending) row(ctx context.Context, row *outboxtable.Row) error {
 		return nil
 	}
 	if r.next.IsZero() {
-		rec.Headers = without(rec.Headers, router.HeaderPosition)
+		rec.Headers = slices.DeleteFunc(rec.Headers, func(h router.Header) bool { return h.Name == router.HeaderPosition })
 	} else {
 		r.next.Ordinal++
 	}
 	rec.Headers = append(rec.Headers, r.Mark)
-	r.Handled++
-	if r.n++; r.n%progressEvery == 0 {
+	if r.Handled++; r.Handled%progressEvery == 0 {
 		r.Progress("sent", r.to.Acked(), r.Total)
 	}
 	if isPoison {
@@ -162,14 +161,4 @@ func (r *sending) poisoned(ctx context.Context, p *router.Poison) error {
 	}
 	r.sent.Poisoned++
 	return r.Poisoned(p)
-}
-
-func without(headers []router.Header, name string) []router.Header {
-	out := headers[:0]
-	for _, h := range headers {
-		if h.Name != name {
-			out = append(out, h)
-		}
-	}
-	return out
 }
