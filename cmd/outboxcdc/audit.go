@@ -112,13 +112,12 @@ func (a *auditor) run(ctx context.Context, cfg *config.Config) error {
 			return exit.With(exit.Fault, fmt.Errorf("write the metrics: %w", err))
 		}
 	}
-	if res.Blind() {
+	switch {
+	case res.Blind():
 		return exit.Logged(exit.Fault, errors.New("none of the rows could be judged"))
-	}
-	if len(res.Findings) == 0 && res.Young > 0 {
+	case len(res.Findings) == 0 && res.Young > 0:
 		return exit.Logged(exit.Fault, errors.New("rows could not be judged of which Kafka should have the records"))
-	}
-	if !res.Clean() {
+	case !res.Clean():
 		return exit.Logged(exit.Fault, errors.New("there are findings"))
 	}
 	return nil
@@ -135,11 +134,7 @@ func limitMemory(bytes int64) {
 // show prints a finding.
 func (a *auditor) show(f *audit.Finding) error {
 	if a.output == "json" {
-		b, err := jsonLine(f)
-		if err != nil {
-			return err
-		}
-		return written(a.out.Write(b))
+		return writeJSON(a.out, f)
 	}
 	if a.shown[f.Kind]++; a.shown[f.Kind] > shownAtMost {
 		return nil
@@ -181,11 +176,7 @@ func (a *auditor) sum(t *wire.Servers, res *audit.Result, notes []string, began 
 		s := &out.Summary
 		s.Counts, s.Clean, s.Snapshot, s.Confirmed = res.Counts, res.Clean(), res.SnapshotAt.String(), res.Confirmed
 		s.Notes, s.Seconds = append([]string{}, notes...), time.Since(began).Seconds()
-		b, err := jsonLine(out)
-		if err != nil {
-			return err
-		}
-		return written(a.out.Write(b))
+		return writeJSON(a.out, out)
 	}
 	return written(io.WriteString(a.out, auditText(t, res, a.shown, notes, time.Since(began))))
 }

@@ -14,41 +14,26 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/audit"
 )
 
-// auditMetrics are the metrics of `audit --metrics`. They are in a file for node_exporter, and not among those of the
-// daemon.
-type auditMetrics struct {
-	ended, lastClean, duration, rows, unjudged, records, findings *prometheus.GaugeVec
-}
-
 const lastCleanName = "outboxcdc_audit_last_clean_timestamp_seconds"
 
-func newAuditMetrics(reg prometheus.Registerer) *auditMetrics {
+// setAuditMetrics registers the metrics of `audit --metrics`, which are in a file for node_exporter, and not among those of the daemon. There is
+// a series for each kind of finding, also for those that were not found.
+func setAuditMetrics(reg prometheus.Registerer, slot string, res *audit.Result, lastClean float64, began, ended time.Time) {
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
 		g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, append([]string{"slot"}, labels...))
 		reg.MustRegister(g)
 		return g
 	}
-	return &auditMetrics{
-		ended:     gauge("outboxcdc_audit_timestamp_seconds", "When the last audit ended, in Unix time."),
-		lastClean: gauge(lastCleanName, "When the last audit ended that had no findings and could judge every row that Kafka should have, in Unix time; 0: there was none."),
-		duration:  gauge("outboxcdc_audit_duration_seconds", "How long the last audit took."),
-		rows:      gauge("outboxcdc_audit_rows", "Rows that the last audit compared."),
-		unjudged:  gauge("outboxcdc_audit_unjudged", "Rows that the last audit could not judge, because Kafka may have deleted their records, or has others with their ids."),
-		records:   gauge("outboxcdc_audit_records", "Records that the last audit read."),
-		findings:  gauge("outboxcdc_audit_findings", "Findings of the last audit.", "kind"),
-	}
-}
-
-// set has a series for each kind of finding, also for those that were not found.
-func (m *auditMetrics) set(slot string, res *audit.Result, lastClean float64, began, ended time.Time) {
-	m.ended.WithLabelValues(slot).Set(float64(ended.Unix()))
-	m.lastClean.WithLabelValues(slot).Set(lastClean)
-	m.duration.WithLabelValues(slot).Set(ended.Sub(began).Seconds())
-	m.rows.WithLabelValues(slot).Set(float64(res.Rows))
-	m.unjudged.WithLabelValues(slot).Set(float64(res.Unjudged))
-	m.records.WithLabelValues(slot).Set(float64(res.Records))
+	set := func(value float64, name, help string) { gauge(name, help).WithLabelValues(slot).Set(value) }
+	set(float64(ended.Unix()), "outboxcdc_audit_timestamp_seconds", "When the last audit ended, in Unix time.")
+	set(lastClean, lastCleanName, "When the last audit ended that had no findings and could judge every row that Kafka should have, in Unix time; 0: there was none.")
+	set(ended.Sub(began).Seconds(), "outboxcdc_audit_duration_seconds", "How long the last audit took.")
+	set(float64(res.Rows), "outboxcdc_audit_rows", "Rows that the last audit compared.")
+	set(float64(res.Unjudged), "outboxcdc_audit_unjudged", "Rows that the last audit could not judge, because Kafka may have deleted their records, or has others with their ids.")
+	set(float64(res.Records), "outboxcdc_audit_records", "Records that the last audit read.")
+	findings := gauge("outboxcdc_audit_findings", "Findings of the last audit.", "kind")
 	for _, k := range audit.Kinds {
-		m.findings.WithLabelValues(slot, string(k)).Set(float64(res.Findings[k]))
+		findings.WithLabelValues(slot, string(k)).Set(float64(res.Findings[k]))
 	}
 }
 
@@ -66,7 +51,7 @@ func writeAuditMetrics(file, slot string, res *audit.Result, began, ended time.T
 		return err
 	}
 	reg := prometheus.NewRegistry()
-	newAuditMetrics(reg).set(slot, res, lastClean, began, ended)
+	setAuditMetrics(reg, slot, res, lastClean, began, ended)
 	return prometheus.WriteToTextfile(file, reg)
 }
 

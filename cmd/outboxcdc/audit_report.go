@@ -49,29 +49,24 @@ func auditText(t *wire.Servers, res *audit.Result, shown map[audit.Kind]int, not
 	for _, n := range notes {
 		say("note: %s", n)
 	}
-	if len(res.Findings) == 0 && res.Blind() {
+	switch {
+	case len(res.Findings) == 0 && res.Blind():
 		say("NOT JUDGED: none of the rows could be judged, so the audit says nothing about them (docs/audit.md)")
-		return b.String()
-	}
-	if len(res.Findings) == 0 && res.Young > 0 {
+	case len(res.Findings) == 0 && res.Young > 0:
 		say("NOT JUDGED: Kafka should have records of %s that could not be judged (docs/audit.md)", human.Count(int(res.Young), "row", "rows"))
-		return b.String()
-	}
-	if res.Clean() && res.Unjudged > 0 {
+	case res.Clean() && res.Unjudged > 0:
 		say("no findings, but rows that are not judged may be missing (docs/audit.md)")
-		return b.String()
-	}
-	if res.Clean() {
+	case res.Clean():
 		say("clean: nothing is missing, unknown or out of order")
-		return b.String()
-	}
-	var found []string
-	for _, k := range audit.Kinds {
-		if n := res.Findings[k]; n > 0 {
-			found = append(found, fmt.Sprintf("%d %s", n, k))
+	default:
+		var found []string
+		for _, k := range audit.Kinds {
+			if n := res.Findings[k]; n > 0 {
+				found = append(found, fmt.Sprintf("%d %s", n, k))
+			}
 		}
+		say("FINDINGS: %s (docs/audit.md says what each means and what to do)", strings.Join(found, ", "))
 	}
-	say("FINDINGS: %s (docs/audit.md says what each means and what to do)", strings.Join(found, ", "))
 	return b.String()
 }
 

@@ -7,12 +7,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/outboxcdc/outboxcdc/internal/wire"
-
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/exporter-toolkit/web"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 

@@ -9,16 +9,16 @@ import (
 	"os/signal"
 	"syscall"
 
-	"github.com/outboxcdc/outboxcdc/internal/wire"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/human"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/kafka/deadletter"
+	"github.com/outboxcdc/outboxcdc/relay"
 )
 
 // dlqGroup is the consumer group whose offsets say which dead letters of a slot are handled.
@@ -201,7 +201,7 @@ func (d *dlq) commit() error {
 // handle handles or lists one dead letter of the topic.
 func (d *dlq) handle(ctx context.Context, raw *deadletter.Letter) error {
 	l := parseLetter(raw)
-	if l.slot != "" && l.slot != d.slot {
+	if slot := l.of[relay.HeaderSlot]; slot != "" && slot != d.slot { // "": written by a version without this header
 		d.otherSlots++
 		d.letters.Skip(raw)
 		return nil

@@ -10,40 +10,28 @@ import (
 	"github.com/outboxcdc/outboxcdc/relay"
 )
 
-// letter is a dead letter with the values of its headers.
+// letter is a dead letter with the values of its headers, by their names. If a name occurs twice, the first header may be one of the event, and
+// the last one is the daemon's.
 type letter struct {
 	*deadletter.Letter
-	id, position, cause, message string
-	topic                        string // the original topic; "": unknown
-	truncated                    string // original length of the value, if the value was cut
-	slot                         string // "": written by a version without this header
+	of map[string]string
 }
 
-// parseLetter reads the headers. If a name occurs twice, the first header may be one of the event, and the last one is
-// the daemon's.
 func parseLetter(raw *deadletter.Letter) *letter {
-	l := &letter{Letter: raw}
+	l := &letter{Letter: raw, of: map[string]string{}}
 	for _, h := range raw.Headers {
-		value := string(h.Value)
-		switch h.Name {
-		case headerID:
-			l.id = value
-		case headerPosition:
-			l.position = value
-		case relay.HeaderError:
-			l.cause = value
-		case relay.HeaderMessage:
-			l.message = value
-		case relay.HeaderTopic:
-			l.topic = value
-		case relay.HeaderTruncated:
-			l.truncated = value
-		case relay.HeaderSlot:
-			l.slot = value
-		}
+		l.of[h.Name] = string(h.Value)
 	}
 	return l
 }
+
+func (l *letter) id() string { return l.of[headerID] }
+
+// topic is the original topic; "": unknown.
+func (l *letter) topic() string { return l.of[relay.HeaderTopic] }
+
+// cutFrom is the original length of the value, if the value was cut.
+func (l *letter) cutFrom() string { return l.of[relay.HeaderTruncated] }
 
 // place is partition:offset of the dead letter.
 func (l *letter) place() string { return fmt.Sprintf("%d:%d", l.Partition, l.Offset) }
@@ -81,7 +69,7 @@ func (c *choice) matches(l *letter) bool {
 	for _, f := range []struct {
 		flag, value string
 		list        []string
-	}{{"id", l.id, c.ids}, {"cause", l.cause, c.causes}, {"at", l.place(), c.places}} {
+	}{{"id", l.id(), c.ids}, {"cause", l.of[relay.HeaderError], c.causes}, {"at", l.place(), c.places}} {
 		if slices.Contains(f.list, f.value) {
 			ok, c.matched[f.flag+" "+f.value] = true, true
 		}
@@ -103,14 +91,10 @@ func (c *choice) unmatched() (all []string) {
 }
 
 func (d *dlq) show(l *letter, o outcome) error {
-	b := d.line(l, o)
 	if d.output == "json" {
-		var err error
-		if b, err = d.json(l, o); err != nil {
-			return err
-		}
+		return writeJSON(d.out, d.json(l, o))
 	}
-	return written(d.out.Write(b))
+	return written(d.out.Write(d.line(l, o)))
 }
 
 // line is a dead letter for people.
@@ -128,7 +112,8 @@ func (d *dlq) line(l *letter, o outcome) []byte {
 	}
 	t.word(l.Time.UTC().Format(timeLayout))
 	for _, p := range []struct{ name, value string }{
-		{"id", l.id}, {"cause", l.cause}, {"topic", l.topic}, {"message", l.message}, {"position", l.position}, {"cut_from", l.truncated},
+		{"id", l.id()}, {"cause", l.of[relay.HeaderError]}, {"topic", l.topic()}, {"message", l.of[relay.HeaderMessage]}, {"position", l.of[headerPosition]},
+		{"cut_from", l.cutFrom()},
 	} {
 		if p.value != "" {
 			t.pair(p.name, []byte(p.value))
@@ -155,10 +140,10 @@ type letterJSON struct {
 	recordJSON
 }
 
-func (d *dlq) json(l *letter, o outcome) ([]byte, error) {
-	return jsonLine(letterJSON{
-		Partition: l.Partition, Offset: l.Offset, Time: l.Time.UTC().Format(timeLayout), ID: l.id, Cause: l.cause, Message: l.message,
-		Topic: l.topic, Position: l.position, CutFrom: l.truncated, Open: !l.Handled && !o.handled, RetriedTo: o.to, Problem: o.problem,
+func (d *dlq) json(l *letter, o outcome) letterJSON {
+	return letterJSON{
+		Partition: l.Partition, Offset: l.Offset, Time: l.Time.UTC().Format(timeLayout), ID: l.id(), Cause: l.of[relay.HeaderError], Message: l.of[relay.HeaderMessage],
+		Topic: l.topic(), Position: l.of[headerPosition], CutFrom: l.cutFrom(), Open: !l.Handled && !o.handled, RetriedTo: o.to, Problem: o.problem,
 		recordJSON: newRecordJSON(l.Key, l.Value, l.Headers, d.payload),
-	})
+	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -23,13 +24,10 @@ func (r *retrier) begin(c *kafka.Cluster) { r.sender = sender.New(c, sender.Opti
 func (r *retrier) close()                 { r.sender.Close() }
 
 func (r *retrier) retry(ctx context.Context, l *letter) (outcome, error) {
-	to := l.topic
-	if r.topic != "" {
-		to = r.topic
-	}
+	to := cmp.Or(r.topic, l.topic())
 	switch {
-	case l.truncated != "":
-		return outcome{problem: "its value was cut, from " + l.truncated + " bytes: send the event from its row (outboxcdc replay --id), then drop the dead letter"}, nil
+	case l.cutFrom() != "":
+		return outcome{problem: "its value was cut, from " + l.cutFrom() + " bytes: send the event from its row (outboxcdc replay --id), then drop the dead letter"}, nil
 	case to == "":
 		return outcome{problem: "it has no original topic: give --topic"}, nil
 	}
@@ -53,7 +51,7 @@ func (r *retrier) retry(ctx context.Context, l *letter) (outcome, error) {
 // retriedRecord is the record of a dead letter that is sent again: that of the event, without its position, because the
 // record is not in order, and with the place of the dead letter, by which consumers recognize a second retry.
 func retriedRecord(l *letter, from, to string) *router.Record {
-	rec := &router.Record{ID: []byte(l.id), Topic: to, Key: l.Key, Value: l.Value, PartitionBy: l.Key}
+	rec := &router.Record{ID: []byte(l.id()), Topic: to, Key: l.Key, Value: l.Value, PartitionBy: l.Key}
 	if rec.Key == nil {
 		rec.PartitionBy = rec.ID
 	}

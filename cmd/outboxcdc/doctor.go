@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/internal/wire"
-
 	"github.com/jackc/pgx/v5"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -21,6 +19,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/internal/doctor"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/router"
 )

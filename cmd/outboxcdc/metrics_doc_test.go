@@ -7,10 +7,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
+	"github.com/outboxcdc/outboxcdc/internal/audit"
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/internal/wire"
 )
@@ -85,7 +87,7 @@ func registeredMetrics(t *testing.T) map[string]string {
 func registeredAuditMetrics(t *testing.T) map[string]string {
 	t.Helper()
 	var reg recorder
-	newAuditMetrics(&reg)
+	setAuditMetrics(&reg, "s", &audit.Result{}, 0, time.Time{}, time.Time{})
 	return reg.described(t)
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"github.com/outboxcdc/outboxcdc/internal/audit"
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/internal/wire"
 )
@@ -27,7 +28,7 @@ func TestMetricsLint(t *testing.T) {
 	if _, err := newWatcher(wire.Fixed(config.Default()), all, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
-	newAuditMetrics(all)
+	setAuditMetrics(all, "s", &audit.Result{}, 0, time.Time{}, time.Time{})
 	for _, c := range all.collectors {
 		fill(c)
 	}

@@ -90,7 +90,7 @@ func knownMetrics(t *testing.T) *metricNames {
 		}
 	}
 	reg := wired(t)
-	newAuditMetrics(reg).set("s", &audit.Result{}, 0, time.Now(), time.Now())
+	setAuditMetrics(reg, "s", &audit.Result{}, 0, time.Now(), time.Now())
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)

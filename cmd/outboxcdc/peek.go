@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,8 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-
-	"github.com/outboxcdc/outboxcdc/internal/wire"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
@@ -20,6 +17,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/human"
 	"github.com/outboxcdc/outboxcdc/internal/peek"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"github.com/outboxcdc/outboxcdc/relay"
 )
 
@@ -132,15 +130,10 @@ func (p *peeker) summarize(slot string, seen peek.Summary, interrupted bool) {
 }
 
 func (p *peeker) show(v *peek.Event) error {
-	line := p.line
 	if p.output == "json" {
-		line = p.json
+		return writeJSON(p.out, p.json(v))
 	}
-	b, err := line(v)
-	if err != nil {
-		return err
-	}
-	return written(p.out.Write(b))
+	return written(p.out.Write(p.line(v)))
 }
 
 // written gives an error of writing the output its exit code.
@@ -152,7 +145,7 @@ func written(_ int, err error) error {
 }
 
 // line is an event for people.
-func (p *peeker) line(v *peek.Event) ([]byte, error) {
+func (p *peeker) line(v *peek.Event) []byte {
 	rec := v.Record
 	var l line
 	l.word(checkpoint.FormatHeader(v.Position, v.Origin))
@@ -173,7 +166,7 @@ func (p *peeker) line(v *peek.Event) ([]byte, error) {
 	}
 	l.pair("id", rec.ID)
 	l.record(rec.Key, rec.Value, rec.Headers, p.payload)
-	return l.end(), nil
+	return l.end()
 }
 
 // topicOf is the topic of an event. The topic of a poison event may be no legal name.
@@ -202,7 +195,7 @@ type poisonJSON struct {
 	Policy  string `json:"policy"`
 }
 
-func (p *peeker) json(v *peek.Event) ([]byte, error) {
+func (p *peeker) json(v *peek.Event) peekedJSON {
 	rec := v.Record
 	out := peekedJSON{
 		Position: checkpoint.FormatHeader(v.Position, v.Origin), CommitTime: v.CommitTime.UTC().Format(timeLayout), Topic: topicOf(v), Timestamp: rec.Timestamp,
@@ -214,14 +207,12 @@ func (p *peeker) json(v *peek.Event) ([]byte, error) {
 	if v.Poison != nil {
 		out.Poison = &poisonJSON{Cause: string(v.Poison.Cause), Message: v.Poison.Message, Policy: string(v.Policy)}
 	}
-	return jsonLine(out)
+	return out
 }
 
-// jsonLine is one line of JSON.
-func jsonLine(v any) ([]byte, error) {
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
+// writeJSON writes one line of JSON.
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
-	err := enc.Encode(v)
-	return b.Bytes(), err
+	return written(0, enc.Encode(v))
 }

@@ -10,8 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/outboxcdc/outboxcdc/internal/wire"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
@@ -19,6 +17,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/setup"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/sql"
 )

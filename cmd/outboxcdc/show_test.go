@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"testing"
 
@@ -58,9 +59,10 @@ func TestRecordJSON(t *testing.T) {
 		{[]byte{0xff}, []byte{0xfe}, true, `{"key":null,"key_base64":"/w==","headers":[{"name":"h","value":null}],"bytes":1,"tombstone":false,"value_base64":"/g=="}`},
 		{[]byte{}, []byte{}, true, `{"key":"","headers":[{"name":"h","value":null}],"bytes":0,"tombstone":false,"value":""}`},
 	} {
-		b, err := jsonLine(newRecordJSON(c.key, c.value, []router.Header{{Name: "h"}}, c.payload))
-		if err != nil || string(b) != c.want+"\n" || !json.Valid(b) {
-			t.Errorf("%q %q %v\n is %s\nnot %s", c.key, c.value, err, b, c.want)
+		var b bytes.Buffer
+		err := writeJSON(&b, newRecordJSON(c.key, c.value, []router.Header{{Name: "h"}}, c.payload))
+		if err != nil || b.String() != c.want+"\n" || !json.Valid(b.Bytes()) {
+			t.Errorf("%q %q %v\n is %s\nnot %s", c.key, c.value, err, &b, c.want)
 		}
 	}
 }

@@ -10,8 +10,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/outboxcdc/outboxcdc/internal/wire"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
@@ -19,6 +17,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/human"
 	"github.com/outboxcdc/outboxcdc/internal/standby"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 

@@ -11,13 +11,12 @@ import (
 	"os"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/internal/wire"
-
 	"github.com/spf13/cobra"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/status"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 )
 
 // statusInterval is the default time between two measurements, of which a rate needs two.

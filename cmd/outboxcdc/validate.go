@@ -8,13 +8,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/outboxcdc/outboxcdc/internal/wire"
-
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
+	"github.com/outboxcdc/outboxcdc/internal/wire"
 )
 
 // settings are the command-line flags of the configuration.
