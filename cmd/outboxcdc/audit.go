@@ -30,11 +30,8 @@ func newAuditCommand(load func() (*config.Config, error)) *cobra.Command {
 			"only reads. It needs SELECT on the tables and Read on the topics. Rows that were deleted cannot be compared: choose a time in which\n" +
 			"rows are kept (--since). Exit code: 0 nothing was found; 1 findings, or rows that Kafka should have could not be judged; 69 Postgres or Kafka is unavailable (docs/audit.md).",
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := load()
-			if err != nil {
-				return err
-			}
+		RunE: withConfig(load, func(cmd *cobra.Command, cfg *config.Config) error {
+			var err error
 			if a.rows, err = timeRange(since, until, time.Now()); err != nil {
 				return err
 			}
@@ -45,7 +42,7 @@ func newAuditCommand(load func() (*config.Config, error)) *cobra.Command {
 			a.memory = int64(size)
 			a.out, a.notes = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			return a.run(cmd.Context(), cfg)
-		},
+		}),
 	}
 	f := cmd.Flags()
 	addRangeFlags(f, &since, &until)

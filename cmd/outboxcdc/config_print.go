@@ -24,11 +24,7 @@ func newConfigPrintCommand(s *settings) *cobra.Command {
 		Long: "Print the effective settings as YAML, in the order of the documentation. A secret is shown as xxxxx.\n" +
 			"--origin adds where each value comes from: file:line:column, a variable, --set, a preset, or the default.",
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := s.load()
-			if err != nil {
-				return err
-			}
+		RunE: withConfig(s.load, func(cmd *cobra.Command, cfg *config.Config) error {
 			text := cfg.String()
 			if origin {
 				text = cfg.WithOrigins()
@@ -42,7 +38,7 @@ func newConfigPrintCommand(s *settings) *cobra.Command {
 				list = append(list, j)
 			}
 			return printAs(cmd.OutOrStdout(), output, list, text)
-		},
+		}),
 	}
 	cmd.Flags().BoolVar(&origin, "origin", false, "show where each value comes from")
 	addOutputFlag(cmd, &output)

@@ -46,7 +46,7 @@ func newDoctorCommand(load func() (*config.Config, error), files *[]string) *cob
 	return cmd
 }
 
-// newCheckCommand completes a command that runs checks and prints their report. topics may be nil.
+// newCheckCommand completes a command that runs checks and prints their report.
 func newCheckCommand(cmd *cobra.Command, load func() (*config.Config, error), files, topics *[]string, check func(context.Context, doctor.Config) *doctor.Report) *cobra.Command {
 	var output string
 	var timeout time.Duration
@@ -59,11 +59,7 @@ func newCheckCommand(cmd *cobra.Command, load func() (*config.Config, error), fi
 		if err != nil {
 			return err
 		}
-		var further []string
-		if topics != nil {
-			further = *topics
-		}
-		config, err := doctorConfig(cfg, further, *files)
+		config, err := doctorConfig(cfg, *topics, *files)
 		if err != nil {
 			return exit.With(exit.Config, err)
 		}
@@ -161,10 +157,21 @@ func serverName(cc *pgx.ConnConfig) string {
 	return net.JoinHostPort(host, strconv.Itoa(int(cc.Port)))
 }
 
+// routes are those of all tables, and of logical messages.
+func routes(cfg *config.Config) (all []*config.Route) {
+	for _, s := range cfg.Sources() {
+		all = append(all, &s.Route)
+	}
+	if cfg.Messages.Prefix != "" {
+		all = append(all, &cfg.Route)
+	}
+	return all
+}
+
 // fixedTopics are the topics that do not depend on rows.
 func fixedTopics(cfg *config.Config) []string {
 	var all []string
-	add := func(r *config.Route) {
+	for _, r := range routes(cfg) {
 		if r.Topic != "" && !strings.Contains(r.Topic, "{") {
 			all = append(all, r.Topic)
 		}
@@ -175,26 +182,13 @@ func fixedTopics(cfg *config.Config) []string {
 			all = append(all, r.Unmatched)
 		}
 	}
-	for _, s := range cfg.Sources() {
-		add(&s.Route)
-	}
-	if cfg.Messages.Prefix != "" {
-		add(&cfg.Route)
-	}
 	slices.Sort(all)
 	return slices.Compact(all)
 }
 
 // hasOwnTime reports whether the timestamp of any record is not the time of sending.
 func hasOwnTime(cfg *config.Config) bool {
-	routes := []config.Route{}
-	for _, s := range cfg.Sources() {
-		routes = append(routes, s.Route)
-	}
-	if cfg.Messages.Prefix != "" {
-		routes = append(routes, cfg.Route)
-	}
-	return slices.ContainsFunc(routes, func(r config.Route) bool { return r.Timestamp != router.TimestampProduce })
+	return slices.ContainsFunc(routes(cfg), func(r *config.Route) bool { return r.Timestamp != router.TimestampProduce })
 }
 
 // routingColumns are the columns that may decide about the topic of a row, without the payload.

@@ -25,18 +25,16 @@ const (
 
 // answer writes body as JSON, with status 200 if ok and 503 otherwise.
 func answer(w http.ResponseWriter, ok bool, body any) {
-	var text bytes.Buffer
-	enc := json.NewEncoder(&text)
-	enc.SetIndent("", "  ")
 	whole := rendered{status: http.StatusOK, header: http.Header{"Content-Type": {"application/json"}, "Cache-Control": {"no-store"}}}
 	if !ok {
 		whole.status = http.StatusServiceUnavailable
 	}
+	enc := json.NewEncoder(&whole)
+	enc.SetIndent("", "  ")
 	if err := enc.Encode(body); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	whole.body = text
 	whole.writeTo(w)
 }
 

@@ -74,7 +74,7 @@ type recoverer struct {
 	dryRun            bool
 	beside, compacted bool
 	thisServer        bool
-	unjudged, keys    string
+	unjudged          string
 }
 
 func (r *recoverer) addFlags(cmd *cobra.Command) {
@@ -87,7 +87,7 @@ func (r *recoverer) addFlags(cmd *cobra.Command) {
 	f.Lookup("unjudged").NoOptDefVal = "send"
 	f.BoolVar(&r.compacted, "compacted", false, "send such rows to compacted topics as well, where an older event becomes the state of its key")
 	f.BoolVar(&r.thisServer, "this-server", false, "this server replaces the one of the position record (a restore, a promoted standby, an upgrade), and is not a copy of one that is in use")
-	f.StringVar(&r.keys, "later-keys", "", "write the keys for which Kafka has later events to this file")
+	f.StringVar(&r.keysFile, "later-keys", "", "write the keys for which Kafka has later events to this file")
 	addAlsoFlag(f, &r.also)
 	f.StringSliceVar(&r.order, "order", nil, "columns that order the rows, instead of outbox.order")
 }
@@ -149,7 +149,6 @@ func (r *recoverer) deliver(ctx context.Context, cfg *config.Config, unjudged re
 	if r.ordered, err = t.Ordered(ctx); err != nil {
 		return recovery.Sent{}, err
 	}
-	r.keysFile = r.keys
 	run := t.Recovery(r, r.backfill, r.rows, r.rate, recoverMemory)
 	run.Beside, run.DryRun, run.ThisServer = r.beside, r.dryRun, r.thisServer
 	run.Unjudged, run.Compacted, run.Run = unjudged, r.compacted, uuid.NewString()

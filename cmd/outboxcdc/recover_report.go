@@ -50,7 +50,7 @@ func (o *operator) Ask(ctx context.Context, question string) (bool, error) {
 	}
 	yes, none, err := o.ask(ctx, question)
 	if err == nil && none {
-		err = exit.With(exit.Fault, errors.New("there is no answer, so nothing was sent: --yes answers for you"))
+		err = exit.With(exit.Fault, errors.New("there is no answer, which counts as no: --yes answers for you"))
 	}
 	return yes, err
 }
@@ -76,7 +76,13 @@ func (o *operator) ask(ctx context.Context, question string) (yes, none bool, er
 // Poisoned prints a row that was not sent, and why.
 func (o *operator) Poisoned(p *router.Poison) error {
 	o.meter.Clear()
-	return written(o.out.Write(poisonLine(p)))
+	var l line
+	l.word("poison")
+	l.pair("id", []byte(p.ID))
+	l.pair("cause", []byte(p.Cause))
+	l.pair("topic", []byte(p.Topic))
+	l.word("- " + p.Message)
+	return written(o.out.Write(l.end()))
 }
 
 // Compared prints what is missing, and what is not known.
@@ -164,17 +170,6 @@ func rowText(r *audit.Row) string {
 		return quoted(r.ID, false)
 	}
 	return quoted(r.ID, false) + " of " + r.Created.Format(time.RFC3339)
-}
-
-// poisonLine says which row was not sent, and why.
-func poisonLine(p *router.Poison) []byte {
-	var l line
-	l.word("poison")
-	l.pair("id", []byte(p.ID))
-	l.pair("cause", []byte(p.Cause))
-	l.pair("topic", []byte(p.Topic))
-	l.word("- " + p.Message)
-	return l.end()
 }
 
 // readAnswer reads y or n. It returns when ctx ends, although the reading cannot be ended.

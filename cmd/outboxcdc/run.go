@@ -27,14 +27,10 @@ func newRunCommand(load func() (*config.Config, error)) *cobra.Command {
 		Use:   "run",
 		Short: "Run the daemon: read the slot and deliver to Kafka until SIGTERM",
 		Args:  noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := load()
-			if err != nil {
-				return err
-			}
+		RunE: withConfig(load, func(cmd *cobra.Command, cfg *config.Config) error {
 			level := logLevel(cfg)
 			return run(cmd.Context(), cfg, load, level, newLogger(cfg.Log, level, os.Stderr))
-		},
+		}),
 	}
 }
 
@@ -93,7 +89,6 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 	if cfg.Kafka.SASL.Mechanism == "PLAIN" && !cfg.Kafka.TLS.Enabled {
 		log.Warn("the Kafka password is sent unencrypted: kafka.sasl.mechanism is PLAIN and kafka.tls.enabled is false")
 	}
-
 	warnOfOneHost(cfg, log)
 
 	serveCtx, stopServing := context.WithCancel(context.WithoutCancel(ctx))

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"strconv"
@@ -42,11 +41,7 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 		Long: "Print the SQL without executing it. With --for, print the settings instead, for the servers and for what runs them, that let the\n" +
 			"slot survive repeated failovers (PostgreSQL 17 and later).",
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := loadConfig()
-			if err != nil {
-				return err
-			}
+		RunE: withConfig(loadConfig, func(cmd *cobra.Command, cfg *config.Config) error {
 			p, err := setupParams(cfg)
 			if err != nil {
 				return err
@@ -80,7 +75,7 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 			return printAs(cmd.OutOrStdout(), output, statements, fmt.Sprintf(
 				"-- outboxcdc %s: set-up for PostgreSQL %d. Run it once, in the database of the outbox, as a role with the required privileges.\n\n%s",
 				buildVersion(), major, statements)+noSlotComment(&p)+positionTopicComment(cfg))
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&server, "server-version", "17", "the server's major version, 14 or later")
 	cmd.Flags().StringVar(&platform, "for", "", "print the settings for repeated failovers: `platform` is "+strings.Join(sql.FailoverPlatforms(), ", "))
@@ -233,7 +228,10 @@ func newSetupDestroyCommand(loadConfig func() (*config.Config, error)) *cobra.Co
 			if err := d.Run(cmd.Context(), dsn); err != nil {
 				return err
 			}
-			leavePositionTopic(cfg, d.Out)
+			if cfg.Deduplicated() { // the topic may contain records of other slots
+				fmt.Fprintf(d.Out, "position topic %s is kept, with the position record of slot %s: a new slot contradicts it, and the daemon stops with exit code 79. Remedy: %s\n",
+					cfg.Delivery.PositionTopic, cfg.Postgres.Slot, advice.Recover)
+			}
 			return nil
 		},
 	}
@@ -261,13 +259,4 @@ func positionTopicComment(cfg *config.Config) string {
 	}
 	return fmt.Sprintf("\n-- In Kafka, once, for delivery.mode deduplicated (setup apply does it as well):\n-- kafka-topics.sh --bootstrap-server %s --create --topic %s --partitions 1 --config %s\n",
 		strings.Join(cfg.Kafka.Brokers, ","), cfg.Delivery.PositionTopic, strings.Join(kafka.PositionConfig(), " --config "))
-}
-
-// leavePositionTopic prints that the position topic is kept, because it may contain records of other slots.
-func leavePositionTopic(cfg *config.Config, out io.Writer) {
-	if !cfg.Deduplicated() {
-		return
-	}
-	fmt.Fprintf(out, "position topic %s is kept, with the position record of slot %s: a new slot contradicts it, and the daemon stops with exit code 79. Remedy: %s\n",
-		cfg.Delivery.PositionTopic, cfg.Postgres.Slot, advice.Recover)
 }

@@ -42,12 +42,9 @@ func newSlotAdoptCommand(load func() (*config.Config, error)) *cobra.Command {
 			"command also refuses if the position record is of another server, if the old server was too old for pg_upgrade to keep the slot, or\n" +
 			"if the slot lies before what was confirmed on the old server (docs/upgrade.md).",
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := load()
-			if err != nil {
-				return err
-			}
+		RunE: withConfig(load, func(cmd *cobra.Command, cfg *config.Config) error {
 			if cmd.Flags().Changed("upgraded-from") {
+				var err error
 				if a.upgradedFrom, err = strconv.ParseUint(upgraded, 10, 64); err != nil || a.upgradedFrom == 0 {
 					return usageError(fmt.Errorf("--upgraded-from %s: write the system identifier of the old server, such as 7412345678901234567", upgraded))
 				}
@@ -56,7 +53,7 @@ func newSlotAdoptCommand(load func() (*config.Config, error)) *cobra.Command {
 				return withExitCode(err)
 			}
 			return a.print(cmd.OutOrStdout(), output)
-		},
+		}),
 	}
 	cmd.Flags().StringVar(&upgraded, "upgraded-from", "", "system identifier of the server from before pg_upgrade; the message of exit code 79 has it")
 	cmd.Flags().BoolVar(&a.dryRun, "dry-run", false, "print what would be written, and write nothing")
@@ -90,10 +87,6 @@ func (a *adopter) run(ctx context.Context, cfg *config.Config) error {
 }
 
 func (a *adopter) print(w io.Writer, output string) error {
-	if output == "text" {
-		_, err := io.WriteString(w, a.text())
-		return err
-	}
 	out := struct {
 		Slot          string          `json:"slot"`
 		PositionTopic string          `json:"position_topic"`
@@ -121,7 +114,7 @@ func (a *adopter) print(w io.Writer, output string) error {
 	if a.Wrong != nil {
 		out.Contradiction = withoutRemedy(a.Wrong)
 	}
-	return printAs(w, output, out, "")
+	return printAs(w, output, out, a.text())
 }
 
 // text is the result for people.

@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -107,14 +107,10 @@ func newStandbyCleanCommand(load func() (*config.Config, error)) *cobra.Command 
 			"client, and while the primary has the slot. In all other cases it changes nothing and says what it has found. The role needs\n" +
 			"REPLICATION. The standby copies the slot again within seconds, if its sync_replication_slots is on.",
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, err := load()
-			if err != nil {
-				return err
-			}
+		RunE: withConfig(load, func(cmd *cobra.Command, cfg *config.Config) error {
 			c.in, c.out = cmd.InOrStdin(), cmd.OutOrStdout()
 			return withExitCode(c.run(cmd.Context(), cfg))
-		},
+		}),
 	}
 	f := cmd.Flags()
 	f.StringVar(&c.host, "host", "", "the standby: a host, or host:port, of postgres.standbys or postgres.url; or another one, with user and password of postgres.url")
@@ -125,10 +121,9 @@ func newStandbyCleanCommand(load func() (*config.Config, error)) *cobra.Command 
 
 // cleaner is one run of `standby clean`.
 type cleaner struct {
-	host        string
-	dryRun, yes bool
-	in          io.Reader
-	out         io.Writer
+	operator
+	host   string
+	dryRun bool
 }
 
 func (c *cleaner) run(ctx context.Context, cfg *config.Config) error {
@@ -155,24 +150,27 @@ func (c *cleaner) run(ctx context.Context, cfg *config.Config) error {
 	if err := standby.CheckLeftover(slot, h.Address, primary, host); err != nil {
 		return err
 	}
-	say := func(format string, args ...any) { fmt.Fprintf(c.out, format+"\n", args...) } //nolint:errcheck // a closed output changes nothing
-	say("%s has a leftover of slot %s: failover, not synced, at %s, no client; the primary's slot is at %s", h.Address, slot, host.Slot.ConfirmedFlush, primary.Slot.ConfirmedFlush)
+	c.Say("%s has a leftover of slot %s: failover, not synced, at %s, no client; the primary's slot is at %s", h.Address, slot, host.Slot.ConfirmedFlush, primary.Slot.ConfirmedFlush)
 	if c.dryRun {
-		say("would drop slot %s on %s; nothing was changed", slot, h.Address)
+		c.Say("would drop slot %s on %s; nothing was changed", slot, h.Address)
 		return nil
 	}
-	if err := c.confirm(ctx, h.Address, slot); err != nil {
+	yes, err := c.Ask(ctx, fmt.Sprintf("drop slot %s on %s?", slot, h.Address))
+	if err != nil {
 		return err
+	}
+	if !yes {
+		return exit.With(exit.Fault, errors.New("nothing was changed"))
 	}
 	if err := standby.Clean(ctx, h, slot, primary.System); err != nil {
 		return err
 	}
-	say("dropped slot %s on %s, which retained %s of WAL", slot, h.Address, human.Size(int64(host.Slot.RetainedBytes())))
+	c.Say("dropped slot %s on %s, which retained %s of WAL", slot, h.Address, human.Size(int64(host.Slot.RetainedBytes())))
 	switch {
 	case !primary.Slot.Failover:
-		say("the primary's slot is no failover slot, so the standby does not copy it: outboxcdc doctor names the remedy")
+		c.Say("the primary's slot is no failover slot, so the standby does not copy it: outboxcdc doctor names the remedy")
 	case host.SyncSlots != "on":
-		say("sync_replication_slots is off on %s, so the slot is copied only by pg_sync_replication_slots(): outboxcdc doctor names the remedy", h.Address)
+		c.Say("sync_replication_slots is off on %s, so the slot is copied only by pg_sync_replication_slots(): outboxcdc doctor names the remedy", h.Address)
 	}
 	return nil
 }
@@ -189,13 +187,12 @@ func (c *cleaner) find(cfg *config.Config) (*replication.Host, error) {
 	}
 	known = append(known, own...)
 	found := map[string]*replication.Host{}
-	var names []string
-	for _, h := range known {
-		if host, _, err := net.SplitHostPort(h.Address); found[h.Address] == nil && (h.Address == c.host || err == nil && host == c.host) {
+	for _, h := range slices.Backward(known) { // the settings of postgres.standbys win
+		if host, _, err := net.SplitHostPort(h.Address); h.Address == c.host || err == nil && host == c.host {
 			found[h.Address] = h
-			names = append(names, h.Address)
 		}
 	}
+	names := slices.Sorted(maps.Keys(found))
 	if len(names) > 1 {
 		return nil, usageError(fmt.Errorf("--host %s: the settings have several ports of this host: write %s", c.host, strings.Join(names, " or ")))
 	}
@@ -223,21 +220,4 @@ func (c *cleaner) find(cfg *config.Config) (*replication.Host, error) {
 		return nil, usageError(fmt.Errorf("--host %s: %w", c.host, err))
 	}
 	return hosts[0], nil
-}
-
-func (c *cleaner) confirm(ctx context.Context, address, slot string) error {
-	if c.yes {
-		return nil
-	}
-	fmt.Fprintf(c.out, "drop slot %s on %s? [y/N] ", slot, address) //nolint:errcheck // then there is no answer
-	yes, none, err := readAnswer(ctx, c.in)
-	switch {
-	case err != nil:
-		return err
-	case none:
-		return exit.With(exit.Fault, errors.New("there is no answer, so nothing was changed: --yes answers for you"))
-	case !yes:
-		return exit.With(exit.Fault, errors.New("nothing was changed"))
-	}
-	return nil
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -112,7 +111,7 @@ func unhealthy(r *status.Report) error {
 // show prints a report. With --watch on a terminal it replaces the previous report.
 func (s *statusCommand) show(r *status.Report) error {
 	if s.output == "json" && s.watch {
-		return json.NewEncoder(s.out).Encode(r)
+		return writeJSON(s.out, r)
 	}
 	text := r.String()
 	switch {

@@ -22,5 +22,5 @@ func newUpgradeCheckCommand(load func() (*config.Config, error), files *[]string
 			"the slot. Print one line for each check, as doctor does, and the steps that remain. The command waits, while the daemon reads the\n" +
 			"slot, until everything is confirmed that was in the WAL when it began. It changes nothing. Exit code: 0, or 1 if a check failed.\n" +
 			"docs/upgrade.md describes the upgrade.",
-	}, load, files, nil, doctor.CheckUpgrade)
+	}, load, files, new([]string), doctor.CheckUpgrade)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -29,6 +30,17 @@ func (s *settings) load() (*config.Config, error) {
 	return config.Load(s.files, os.Environ(), s.flags...)
 }
 
+// withConfig is the function of a command that loads the configuration first.
+func withConfig(load func() (*config.Config, error), run func(*cobra.Command, *config.Config) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) error {
+		cfg, err := load()
+		if err != nil {
+			return err
+		}
+		return run(cmd, cfg)
+	}
+}
+
 // problemJSON is one error of `config validate -o json`.
 type problemJSON struct {
 	Where   string `json:"where,omitempty"` // file:line:column, a variable, or --set
@@ -45,35 +57,24 @@ func newValidateCommand(s *settings) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			problems := config.Errors(s.problems())
 			files := config.Find(s.files)
-			if output == "json" {
-				out := struct {
-					Valid  bool          `json:"valid"`
-					Files  []string      `json:"files"`
-					Errors []problemJSON `json:"errors"`
-				}{len(problems) == 0, append([]string{}, files...), []problemJSON{}}
-				for _, p := range problems {
-					out.Errors = append(out.Errors, problemJSON{p.Where, p.Path, p.Problem})
-				}
-				if err := printAs(cmd.OutOrStdout(), output, out, ""); err != nil {
-					return err
-				}
-			}
-			if len(problems) > 0 {
+			out := struct {
+				Valid  bool          `json:"valid"`
+				Files  []string      `json:"files"`
+				Errors []problemJSON `json:"errors"`
+			}{len(problems) == 0, append([]string{}, files...), []problemJSON{}}
+			text := fmt.Sprintf("the configuration is valid (%s); nothing was connected to\n", cmp.Or(strings.Join(files, ", "), "defaults and environment"))
+			for _, p := range problems {
+				text = "" // the errors go to standard error
+				out.Errors = append(out.Errors, problemJSON{p.Where, p.Path, p.Problem})
 				if output == "text" {
-					for _, p := range problems {
-						fmt.Fprintln(cmd.ErrOrStderr(), p)
-					}
+					fmt.Fprintln(cmd.ErrOrStderr(), p)
 				}
-				return exit.Logged(exit.Config, fmt.Errorf("the configuration is invalid: %d errors", len(problems)))
 			}
-			if output == "text" {
-				from := "defaults and environment"
-				if len(files) > 0 {
-					from = strings.Join(files, ", ")
-				}
-				fmt.Fprintf(cmd.OutOrStdout(), "the configuration is valid (%s); nothing was connected to\n", from)
+			err := printAs(cmd.OutOrStdout(), output, out, text)
+			if err == nil && len(problems) > 0 {
+				err = exit.Logged(exit.Config, fmt.Errorf("the configuration is invalid: %d errors", len(problems)))
 			}
-			return nil
+			return err
 		},
 	}
 	addOutputFlag(cmd, &output)
