@@ -40,7 +40,7 @@ func newAuditCommand(load func() (*config.Config, error)) *cobra.Command {
 				return usageError(fmt.Errorf("--memory %s: write at least 16MiB", memory))
 			}
 			a.memory = int64(size)
-			a.out, a.notes = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			a.out = cmd.OutOrStdout()
 			return a.run(cmd.Context(), cfg)
 		}),
 	}
@@ -64,7 +64,7 @@ type auditor struct {
 	wait            time.Duration
 	memory          int64
 	metrics, output string
-	out, notes      io.Writer
+	out             io.Writer
 
 	shown map[audit.Kind]int
 }

@@ -87,8 +87,7 @@ func (h *history) add(now time.Time) {
 	}
 	if n := len(h.samples); n > 0 {
 		before := h.samples[n-1]
-		rate := (s.delivered - before.delivered) / now.Sub(before.at).Seconds()
-		s.EventsPerSecond = &rate
+		s.EventsPerSecond = new((s.delivered - before.delivered) / now.Sub(before.at).Seconds())
 	}
 	if len(h.samples) == historyLength {
 		h.samples = slices.Delete(h.samples, 0, 1)

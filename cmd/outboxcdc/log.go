@@ -37,7 +37,7 @@ func newLogger(cfg config.Log, level slog.Leveler, w *os.File) *slog.Logger {
 	format := cfg.Format
 	if format == "auto" {
 		format = "json"
-		if st, err := w.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
+		if isTerminal(w) {
 			format = "text"
 		}
 	}

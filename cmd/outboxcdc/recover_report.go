@@ -24,10 +24,10 @@ import (
 type operator struct {
 	in       io.Reader
 	out      io.Writer
-	meter    *progress.Meter
-	yes      bool   // to each Ask
-	ordered  bool   // all tables have columns that order their rows
-	keysFile string // for the keys with later events; "": they are only counted
+	meter    *progress.Meter // nil: nothing is shown
+	yes      bool            // to each Ask
+	ordered  bool            // all tables have columns that order their rows
+	keysFile string          // for the keys with later events; "": they are only counted
 
 	laterKeys []string // the first of them
 	keys      *bufio.Writer

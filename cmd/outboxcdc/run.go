@@ -126,8 +126,7 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 		return nil
 	}
 	attrs := []any{"exit", code, "error", err}
-	var p *router.Poison
-	if errors.As(err, &p) {
+	if p, ok := errors.AsType[*router.Poison](err); ok {
 		attrs = append(attrs, "event_id", p.ID, "position", p.Position.String(), "cause", string(p.Cause), "topic", p.Topic, "remedy", p.Remedy())
 	}
 	log.Error("stopped", attrs...)
@@ -137,11 +136,10 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 
 // exitOf is the exit code of an error of the relay.
 func exitOf(err error) int {
-	var s *relay.Stopped
-	if !errors.As(err, &s) {
-		return exit.Fault
+	if s, ok := errors.AsType[*relay.Stopped](err); ok {
+		return exitOfClass(s.Class)
 	}
-	return exitOfClass(s.Class)
+	return exit.Fault
 }
 
 func exitOfClass(class relay.Class) int {

@@ -74,7 +74,7 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 			}
 			return printAs(cmd.OutOrStdout(), output, statements, fmt.Sprintf(
 				"-- outboxcdc %s: set-up for PostgreSQL %d. Run it once, in the database of the outbox, as a role with the required privileges.\n\n%s",
-				buildVersion(), major, statements)+noSlotComment(&p)+positionTopicComment(cfg))
+				buildVersion(), major, statements)+commentsAfterSQL(&p, cfg))
 		}),
 	}
 	cmd.Flags().StringVar(&server, "server-version", "17", "the server's major version, 14 or later")
@@ -91,12 +91,16 @@ func addNoSlotFlag(cmd *cobra.Command, noSlot *bool) {
 	cmd.Flags().BoolVar(noSlot, "no-slot", false, "do not create the slot, for backfill, which creates it")
 }
 
-// noSlotComment is the comment of `setup sql --no-slot`.
-func noSlotComment(p *sql.Params) string {
-	if !p.NoSlot {
-		return ""
+// commentsAfterSQL are the comments of `setup sql` that say what is left to do: the slot, and the position topic with the command that creates it.
+func commentsAfterSQL(p *sql.Params, cfg *config.Config) (text string) {
+	if p.NoSlot {
+		text = fmt.Sprintf("\n-- Slot %s is not created here: outboxcdc backfill creates it. Run backfill after this script.\n", p.Slot)
 	}
-	return fmt.Sprintf("\n-- Slot %s is not created here: outboxcdc backfill creates it. Run backfill after this script.\n", p.Slot)
+	if cfg.Deduplicated() {
+		text += fmt.Sprintf("\n-- In Kafka, once, for delivery.mode deduplicated (setup apply does it as well):\n-- kafka-topics.sh --bootstrap-server %s --create --topic %s --partitions 1 --config %s\n",
+			strings.Join(cfg.Kafka.Brokers, ","), cfg.Delivery.PositionTopic, strings.Join(kafka.PositionConfig(), " --config "))
+	}
+	return text
 }
 
 // setupParams returns the names of the objects in the configuration.
@@ -249,14 +253,4 @@ func positionReplicas(cfg *config.Config) int16 {
 		return int16(t.ReplicationFactor)
 	}
 	return -1
-}
-
-// positionTopicComment is the comment of `setup sql` with the command that creates the position topic; "" if the daemon
-// needs none.
-func positionTopicComment(cfg *config.Config) string {
-	if !cfg.Deduplicated() {
-		return ""
-	}
-	return fmt.Sprintf("\n-- In Kafka, once, for delivery.mode deduplicated (setup apply does it as well):\n-- kafka-topics.sh --bootstrap-server %s --create --topic %s --partitions 1 --config %s\n",
-		strings.Join(cfg.Kafka.Brokers, ","), cfg.Delivery.PositionTopic, strings.Join(kafka.PositionConfig(), " --config "))
 }

@@ -123,8 +123,7 @@ func textOrNot(b []byte) (text *string, other []byte) {
 	case b == nil:
 		return nil, nil
 	case utf8.Valid(b):
-		s := string(b)
-		return &s, nil
+		return new(string(b)), nil
 	}
 	return nil, b
 }
