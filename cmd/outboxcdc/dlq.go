@@ -163,7 +163,11 @@ func (d *dlq) run(ctx context.Context, cfg *config.Config) (err error) {
 	if d.changes && !d.dryRun {
 		// A closed pipe must not end the process before handled dead letters are recorded.
 		signal.Ignore(syscall.SIGPIPE)
-		if err := d.hold(ctx); err != nil {
+		// It joins the consumer group and commits once, so that an error shows before a dead letter is handled.
+		if err = d.letters.Hold(ctx); err == nil {
+			err = d.letters.Commit()
+		}
+		if err != nil {
 			return withExitCode(err)
 		}
 	}
@@ -180,14 +184,6 @@ func (d *dlq) run(ctx context.Context, cfg *config.Config) (err error) {
 		return withExitCode(err)
 	}
 	return d.summarize(interrupted)
-}
-
-// hold joins the consumer group and commits once, so that an error shows before a dead letter is handled.
-func (d *dlq) hold(ctx context.Context) error {
-	if err := d.letters.Hold(ctx); err != nil {
-		return err
-	}
-	return d.letters.Commit()
 }
 
 // commitEvery is the maximum number of records that are sent again after kill -9.

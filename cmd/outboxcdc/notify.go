@@ -69,7 +69,7 @@ func (s *supervisor) watch(ctx, done context.Context, shutdownTimeout time.Durat
 		case <-stopping:
 			stopping = nil
 			// The drain may take shutdown_timeout, whatever TimeoutStopSec is.
-			s.send(sd.SdNotifyStopping, extend(shutdownTimeout+stopMargin), s.status())
+			s.send(sd.SdNotifyStopping, "EXTEND_TIMEOUT_USEC="+strconv.FormatInt((shutdownTimeout+stopMargin).Microseconds(), 10), s.status())
 		case <-tick.C:
 			s.tick()
 		}
@@ -148,9 +148,4 @@ func (s *supervisor) send(assignments ...string) {
 // statusLine is the assignment with the text that `systemctl status` shows.
 func statusLine(text string) string {
 	return "STATUS=" + strings.NewReplacer("\n", " ", "\r", " ").Replace(text)
-}
-
-// extend is the assignment that extends the timeout of the present start, stop or reload to d.
-func extend(d time.Duration) string {
-	return "EXTEND_TIMEOUT_USEC=" + strconv.FormatInt(d.Microseconds(), 10)
 }
