@@ -45,9 +45,9 @@ first-run:
 	@test -d "$(CACHE)" || echo "The first run compiles everything, which is silent for some minutes and fills Go's own caches with up to 2 GB." \
 	  "Servers are fetched into $(CACHE): PostgreSQL 18 for the demo (60 MB), PostgreSQL 14 to 18, Prometheus, and Kafka where Java is, for the tests (500 MB)."
 
-# What each of these runs is in test/testrun/plan.go; test/testrun/long.txt has the tests that `make test` leaves to `make test-rest`.
+# What each of these runs is in test/testrun/plan.go; test/testrun/tiers.txt says which tests `make test` leaves to `make test-rest`.
 .PHONY: test test-rest test-all
-test: first-run bin/testrun ## a test of each promise and each fault, on real servers (6 to 9 minutes on 2 cores)
+test: first-run bin/testrun ## a test of each promise and each fault, on real servers (10 minutes on 2 cores)
 	@bin/testrun -kafka test
 
 test-rest: first-run bin/testrun ## what `make test` leaves out: longer tests, other versions of Postgres, the model, the chart
