@@ -176,7 +176,7 @@ func (c *changingOutbox) judge() {
 		t.Fatalf("%v\n  OUTBOXCDC_TEST_HISTORY=%s judges it again", err, file)
 	}
 	what := fmt.Sprintf("%d dead letters, %d events dropped by the policy; changes: %v", dead, len(c.changeLog.Dropped), c.changeCounts)
-	c.outcome("%s; repeats allowed: where a change of settings sent an event elsewhere and no position record named its topic yet; "+
+	c.outcome("%s; repeats allowed: where a change of settings sent an event elsewhere and no position record named its topic yet, and what follows such an event in its partition; "+
 		"%d records were sent after a later event of their key: such repeats, and events that a policy dropped before it was changed", what, v.late)
 	t.Logf("%s, %d late; %s", v, v.late, what)
 }

@@ -202,13 +202,26 @@ func (h *history) checkPositions(v *verdict) {
 	}
 }
 
-// checkDuplicates fails an event that was sent again, unless a change between the two allows it.
+// checkDuplicates fails an event that was sent again, unless a change between the two allows it, or the session has sent an earlier event to the
+// partition that the partition did not have: then the later ones follow again.
 func (h *history) checkDuplicates(all []placedRecord, v *verdict) {
+	type sender struct {
+		session   int
+		partition string
+	}
 	sent := map[string][]*placedRecord{}
+	added := map[sender]position{} // the lowest position of an event that the partition did not have
 	for i := range all {
 		rec := &all[i]
+		to := sender{rec.session, placeOf(rec.Record).partition}
+		first, adds := added[to]
+		isNew := !slices.ContainsFunc(sent[rec.id], func(p *placedRecord) bool { return placeOf(p.Record).partition == to.partition })
+		if isNew && (!adds || rec.at.before(first)) {
+			added[to] = rec.at
+		}
+		follows := adds && first.before(rec.at)
 		for _, first := range sent[rec.id] {
-			if !h.mayRepeat(first, rec) {
+			if !h.mayRepeat(first, rec) && !(follows && placeOf(first.Record).partition == to.partition) {
 				v.problems = append(v.problems, fmt.Sprintf("id %s at %v was sent to %v and again to %v, and no change allows that", rec.id, rec.at, placeOf(first.Record), placeOf(rec.Record)))
 			}
 		}

@@ -34,7 +34,7 @@ func TestEventForThePositionTopic(t *testing.T) {
 	end = o.insert(o.topic("order"), "a", 1, 1)
 	o.awaitConfirmed(end, patience)
 	for _, rec := range o.readRecords(o.positionTopic()) {
-		if !bytes.Contains(rec.Value, []byte(`"generation":`)) {
+		if isMark := string(rec.Key) == o.name+"/reader" && len(rec.Value) == 0; !isMark && !bytes.Contains(rec.Value, []byte(`"generation":`)) {
 			t.Errorf("in the position topic: %.100s", rec.Value)
 		}
 	}

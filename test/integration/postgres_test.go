@@ -51,7 +51,7 @@ func (o *outbox) awaitStill(r *relay) {
 		if st.State == "parked" {
 			return nil // the daemon ended first
 		}
-		if now := o.confirmed(); now != last || st.State != "backpressured" {
+		if now := o.confirmed(); now != last || !isHeldBack(st) {
 			last, since = now, time.Now()
 		}
 		if d := time.Since(since); err == nil && d < still {
