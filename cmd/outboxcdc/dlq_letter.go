@@ -112,7 +112,11 @@ func (d *dlq) line(l *letter, o outcome) []byte {
 	}
 	t.word(l.Time.UTC().Format(timeLayout))
 	for _, p := range []struct{ name, value string }{
-		{"id", l.id()}, {"cause", l.of[relay.HeaderError]}, {"topic", l.topic()}, {"message", l.of[relay.HeaderMessage]}, {"position", l.of[headerPosition]},
+		{"id", l.id()},
+		{"cause", l.of[relay.HeaderError]},
+		{"topic", l.topic()},
+		{"message", l.of[relay.HeaderMessage]},
+		{"position", l.of[headerPosition]},
 		{"cut_from", l.cutFrom()},
 	} {
 		if p.value != "" {
