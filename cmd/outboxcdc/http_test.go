@@ -138,14 +138,14 @@ type relayTrouble struct {
 	Count int    `json:"count"`
 }
 
-// TestStatusIsDocumented checks that docs/http.md lists exactly the fields of /status.
+// TestStatusIsDocumented checks that docs/running.md lists exactly the fields of /status.
 func TestStatusIsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../../docs/http.md")
+	text, err := os.ReadFile("../../docs/running.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(string(text), "\n## `/status`\n")
-	section, _, _ = strings.Cut(section, "\n## ")
+	_, section, _ := strings.Cut(string(text), "\n### `/status`\n")
+	section, _, _ = strings.Cut(section, "\n### ")
 	listed := map[string]bool{}
 	for line := range strings.Lines(section) {
 		for _, m := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(strings.Split(line+"||", "|")[1], -1) {
@@ -155,12 +155,12 @@ func TestStatusIsDocumented(t *testing.T) {
 	for _, f := range reflect.VisibleFields(reflect.TypeFor[report]()) {
 		name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 		if name != "" && !listed[name] {
-			t.Errorf("docs/http.md does not have %s", name)
+			t.Errorf("docs/running.md does not have %s", name)
 		}
 		delete(listed, name)
 	}
 	for name := range listed {
-		t.Errorf("docs/http.md has %s, which /status has not", name)
+		t.Errorf("docs/running.md has %s, which /status has not", name)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestLogAttributesAreDocumented checks that docs/logs.md lists exactly the attributes that the code logs, because log
+// TestLogAttributesAreDocumented checks that docs/running.md lists exactly the attributes that the code logs, because log
 // parsers depend on them.
 func TestLogAttributesAreDocumented(t *testing.T) {
 	used := map[string]string{}
@@ -27,24 +27,24 @@ func TestLogAttributesAreDocumented(t *testing.T) {
 			}
 		}
 	}
-	text, err := os.ReadFile("../../docs/logs.md")
+	text, err := os.ReadFile("../../docs/running.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, section, _ := strings.Cut(string(text), "\n## Attributes\n")
+	_, section, _ := strings.Cut(string(text), "\n### Attributes\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	listed := map[string]bool{"time": true, "level": true, "msg": true}
 	for _, m := range regexp.MustCompile("(?m)^\\| (`[^|]*) \\|").FindAllStringSubmatch(section, -1) {
 		for _, name := range regexp.MustCompile("`([a-z_0-9]+)`").FindAllStringSubmatch(m[1], -1) {
 			listed[name[1]] = true
 			if used[name[1]] == "" && name[1] != "time" && name[1] != "level" && name[1] != "msg" {
-				t.Errorf("docs/logs.md lists %s, which nothing logs", name[1])
+				t.Errorf("docs/running.md lists %s, which nothing logs", name[1])
 			}
 		}
 	}
 	for name, where := range used {
 		if !listed[name] {
-			t.Errorf("%s logs %q, which docs/logs.md does not list", where, name)
+			t.Errorf("%s logs %q, which docs/running.md does not list", where, name)
 		}
 		if !regexp.MustCompile(`^[a-z][a-z_0-9]*$`).MatchString(name) {
 			t.Errorf("%s logs %q; names are in snake_case", where, name)
