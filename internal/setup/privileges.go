@@ -153,5 +153,5 @@ func (c *catalog) walLevelRemedy() string {
 	if c.provider.logical != "" {
 		return strings.ToUpper(c.provider.name[:1]) + c.provider.name[1:] + ": " + c.provider.logical
 	}
-	return "ALTER SYSTEM SET wal_level = logical, then restart the server (managed services: docs/managed.md)"
+	return "ALTER SYSTEM SET wal_level = logical, then restart the server (managed services: docs/production.md)"
 }
