@@ -23,7 +23,9 @@ import (
 // A row may be about to change if its xmax is a transaction that has not ended for the snapshot. The change may be in the WAL, and the
 // walsender may obey it, before it is visible to other sessions: a commit may wait for a synchronous standby. All transactions before the
 // snapshot's xmin have ended. If such a one is the xmax of a row that is visible, it only locked the row (SELECT … FOR SHARE), or was
-// aborted. The xmax of a row that several transactions have locked is no transaction, and can be far beyond the newest one.
+// aborted. If several transactions have locked a row, its xmax is the number of a MultiXact, which says of each one whether it has
+// changed the row. A MultiXact and a transaction may have the same number, and the server shows only the number. So it is taken for both, and only
+// for what exists: the server reports an error for a number that it has not assigned yet.
 //
 // The server refuses to make a table unlogged that has a row in pg_publication_rel, so the file of such a table is 0 if the row is older
 // than the last check. Only ALTER TABLE and REPACK (CONCURRENTLY) write the row in pg_depend of a TOAST table.
@@ -49,16 +51,22 @@ members AS (
     LEFT JOIN pg_inherits i ON i.inhrelid = c.oid AND c.relispartition LEFT JOIN pg_partitioned_table k ON k.partrelid = i.inhparent
    WHERE NOT t.detaching AND (c.relispartition OR c.relkind = 'r')
 ),
-locked AS (
-  -- xmax with the epoch that puts it nearest to now; the snapshot's own end may lie below it
-  SELECT o.what, o.xmax + 4294967296 * round((c.next - o.xmax) / 4294967296.0)::bigint AS xid
-    FROM clock c, (SELECT 'member' AS what, xmax::text::bigint AS xmax FROM ours
-                   UNION ALL SELECT 'table', t.xmax::text::bigint FROM pg_class t WHERE t.oid = ANY($3)
-                   UNION ALL SELECT 'member', i.xmax::text::bigint FROM tree t JOIN pg_inherits i ON i.inhrelid = t.oid) o
-   WHERE o.xmax <> 0
+marks AS (
+  SELECT 'member' AS what, xmax FROM ours WHERE xmax <> 0
+  UNION ALL SELECT 'table', t.xmax FROM pg_class t WHERE t.oid = ANY($3) AND t.xmax <> 0
+  UNION ALL SELECT 'member', i.xmax FROM tree t JOIN pg_inherits i ON i.inhrelid = t.oid WHERE i.xmax <> 0
+),
+changers AS (
+  SELECT what, xmax AS xid FROM marks
+  UNION ALL
+  SELECT m.what, x.xid FROM marks m JOIN pg_database d ON d.datname = current_database(),
+         pg_get_multixact_members(CASE WHEN mxid_age(m.xmax) BETWEEN 1 AND mxid_age(d.datminmxid) THEN m.xmax END) x WHERE x.mode IN ('nokeyupd', 'upd')
 ),
 pending AS MATERIALIZED (
-  SELECT l.what, l.xid, pg_xact_status(l.xid::text::xid8) AS status FROM clock c, locked l WHERE l.xid BETWEEN c.oldest AND c.next + 1000000000
+  SELECT what, full_xid AS xid, pg_xact_status(full_xid::text::xid8) AS status
+    -- with the epoch that puts it nearest to now; the snapshot's own end may lie below it
+    FROM clock, changers, LATERAL (SELECT xid::text::bigint + 4294967296 * round((next - xid::text::bigint) / 4294967296.0)::bigint AS full_xid) f
+   WHERE full_xid >= oldest AND age(xid) > 0
 ),
 persistence AS (SELECT r.i, ';' || c.relpersistence::text || c.relispartition::text AS of
                   FROM unnest($3::oid[]) WITH ORDINALITY r(oid, i) JOIN pg_class c ON c.oid = r.oid)

@@ -156,7 +156,7 @@ var guardMutants = []mutant{
 	{
 		name:  "guard-awaits-one-table",
 		rule:  "An alteration in progress matters only for the first table.",
-		edits: []edit{{"replication/guard.go", "SELECT 'table', t.xmax::text::bigint FROM pg_class t WHERE t.oid = ANY($3)", "SELECT 'table', t.xmax::text::bigint FROM pg_class t WHERE t.oid = ($3::oid[])[1]"}},
+		edits: []edit{{"replication/guard.go", "SELECT 'table', t.xmax FROM pg_class t WHERE t.oid = ANY($3)", "SELECT 'table', t.xmax FROM pg_class t WHERE t.oid = ($3::oid[])[1]"}},
 		tests: []suite{onServers},
 	},
 	{
@@ -170,6 +170,18 @@ var guardMutants = []mutant{
 		rule:  "A catalog row whose xmax was committed is about to change.",
 		edits: []edit{{"replication/guard.go", "func(xid int64) bool { return !slices.Contains(first.ended, xid) })", "func(xid int64) bool { return xid > 0 })"}},
 		tests: []suite{grants},
+	},
+	{
+		name:  "guard-asks-about-every-number",
+		rule:  "The xmax of a catalog row is always a transaction.",
+		edits: []edit{{"replication/guard.go", " AND age(xid) > 0", ""}},
+		tests: []suite{{"./replication", "^TestGuardPassesMultiXacts$"}},
+	},
+	{
+		name:  "guard-overlooks-multixacts",
+		rule:  "Several transactions that have locked a catalog row have not changed it.",
+		edits: []edit{{"replication/guard.go", "x.mode IN ('nokeyupd', 'upd')", "false"}},
+		tests: []suite{{"./replication", "^TestGuardWaitsForCommits$"}},
 	},
 	{
 		name:  "guard-overlooks-a-lock",
@@ -228,7 +240,7 @@ var guardMutants = []mutant{
 	{
 		name:  "detach-under-way-passes",
 		rule:  "The guard passes while a transaction that detaches a partition has not committed.",
-		edits: []edit{{"replication/guard.go", "                   UNION ALL SELECT 'member', i.xmax::text::bigint FROM tree t JOIN pg_inherits i ON i.inhrelid = t.oid) o\n", ") o\n"}},
+		edits: []edit{{"replication/guard.go", "  UNION ALL SELECT 'member', i.xmax FROM tree t JOIN pg_inherits i ON i.inhrelid = t.oid WHERE i.xmax <> 0\n", ""}},
 		tests: []suite{partitions},
 	},
 	{
