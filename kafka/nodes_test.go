@@ -56,7 +56,7 @@ type nodesTest struct {
 	result nodesResult
 }
 
-// nodesResult is a row of docs/proof.md, which test/testrun writes.
+// nodesResult is a row of `make prove`, which test/testrun writes.
 type nodesResult struct {
 	Fault    string  `json:"fault"`
 	Requests int     `json:"requests"`

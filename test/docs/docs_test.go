@@ -184,3 +184,33 @@ func TestAdviceIsOneText(t *testing.T) {
 		}
 	}
 }
+
+// docs/proof.md names only tests and mutants that exist. What is gone since the last `make prove` needs a new one.
+func TestProof(t *testing.T) {
+	exist := map[string]bool{}
+	for _, file := range files(t, ".go") {
+		text := read(t, file)
+		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(text, -1) {
+			exist[m[1]] = true
+		}
+		if strings.HasPrefix(file, "test/mutants/rules") {
+			for _, m := range regexp.MustCompile(`\bname:\s+"([^"]+)"`).FindAllStringSubmatch(text, -1) {
+				exist[m[1]] = true
+			}
+		}
+	}
+	page := read(t, "docs/proof.md")
+	tests := regexp.MustCompile(`\bTest\w+`).FindAllString(page, -1)
+	var mutants []string
+	for _, m := range regexp.MustCompile("(?m)^\\| [a-z ]+ \\| \\d+ \\| `([^`]+)` \\|").FindAllStringSubmatch(page, -1) {
+		mutants = append(mutants, m[1])
+	}
+	if len(tests) < 50 || len(mutants) < 3 {
+		t.Errorf("only %d tests and %d mutants", len(tests), len(mutants))
+	}
+	for _, name := range slices.Concat(tests, mutants) {
+		if !exist[name] {
+			t.Errorf("docs/proof.md names %s, which does not exist: run make prove", name)
+		}
+	}
+}

@@ -12,6 +12,7 @@ import (
 // deduplicating creates the position topic of an outbox and returns the settings of a daemon that uses it.
 func (o *outbox) deduplicating(fence time.Duration) []string {
 	o.t.Helper()
+	o.deduplicated = true
 	topic := o.name + ".positions"
 	must(o.t, kafkatest.CreateTopic(testContext(o.t), o.kafka.Brokers(), topic, 1, map[string]string{"cleanup.policy": "compact"}))
 	return []string{"OUTBOXCDC_DELIVERY_MODE=deduplicated", "OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + topic, "OUTBOXCDC_TUNING_FENCE_WAIT=" + fence.String()}

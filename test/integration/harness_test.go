@@ -19,7 +19,7 @@
 //     repeats, correct headers and positions. It returns the report; tests bound its Repeats. [outbox.awaitArrived] and
 //     [outbox.check] are its two halves;
 //   - a [sampler] of the confirm rule: what the slot confirms is in Kafka ([outbox.sample]);
-//   - a [proof]: the test is a row of docs/proof.md ([outbox.proves], [outbox.awaitHealed]: proof_test.go).
+//   - a [proof]: the test is a row of `make prove` ([outbox.proves], [outbox.awaitHealed]: proof_test.go).
 //
 // All evidence of a run is kept in a file, a [history], and can be judged again (OUTBOXCDC_TEST_HISTORY).
 //
@@ -71,7 +71,7 @@ func TestMain(m *testing.M) {
 var testSuite suite
 
 type suite struct {
-	dir     string // the binary, the daemons' logs, histories, rows of docs/proof.md
+	dir     string // the binary, the daemons' logs, histories, rows of `make prove`
 	keepDir bool   // dir was given and is not removed
 	began   time.Time
 	binary  string

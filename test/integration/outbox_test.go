@@ -23,12 +23,13 @@ import (
 
 // outbox is one database with an outbox table, its publication and slot, and the topics that its rows go to.
 type outbox struct {
-	t     *testing.T
-	pg    *pgtest.Server
-	kafka kafkatest.Cluster
-	name  string   // of the database and the slot, and prefix of the topics' names
-	args  []string // of the binary, before the command
-	bytea bool     // the type of payload is bytea
+	t            *testing.T
+	pg           *pgtest.Server
+	kafka        kafkatest.Cluster
+	name         string   // of the database and the slot, and prefix of the topics' names
+	args         []string // of the binary, before the command
+	bytea        bool     // the type of payload is bytea
+	deduplicated bool     // a daemon delivers deduplicated
 
 	follow  *follower
 	relays  []*relay
@@ -37,7 +38,7 @@ type outbox struct {
 	sampler *sampler
 	admin   session
 	older   pglogrepl.LSN // see tx
-	proof   *proof        // a row of docs/proof.md, if the test is one
+	proof   *proof        // a row of `make prove`, if the test is one
 	checks  int           // histories written
 }
 

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// A test that provokes a fault of the catalogue is a row of docs/proof.md. It calls [outbox.proves]; at its end the
+// A test that provokes a fault of the catalogue is a row of `make prove`. It calls [outbox.proves]; at its end the
 // requirements of every row are checked: no daemon used more than 128 MiB, and the time measured by [outbox.awaitHealed] was
 // within bounds. `make prove` sets OUTBOXCDC_PROVE=1, so that tests take their full length ([fullOrShort]), and
 // OUTBOXCDC_TEST_DIR, where rows (proof.jsonl), histories and the daemons' logs are kept.
@@ -53,24 +53,25 @@ type proof struct {
 
 // proofRow is a line of proof.jsonl; test/testrun reads it.
 type proofRow struct {
-	Faults     string  `json:"faults"`
-	Test       string  `json:"test"`
-	Done       string  `json:"done"`
-	Outcome    string  `json:"outcome,omitempty"`
-	Postgres   string  `json:"postgres"`
-	Kafka      string  `json:"kafka"`
-	Seed       uint64  `json:"seed,omitempty"`
-	Checked    bool    `json:"checked"` // the four counts were taken
-	Events     int     `json:"events"`
-	Missing    int     `json:"missing"`
-	Phantom    int     `json:"phantom"`
-	OutOfOrder int     `json:"out_of_order"`
-	Repeats    int     `json:"repeats"`
-	Recovery   float64 `json:"recovery_seconds,omitempty"`
-	PeakRSS    int64   `json:"peak_rss_bytes,omitempty"`
-	WALHeld    int64   `json:"wal_held_bytes,omitempty"`
-	Seconds    float64 `json:"seconds"`
-	Passed     bool    `json:"passed"`
+	Faults       string  `json:"faults"`
+	Test         string  `json:"test"`
+	Done         string  `json:"done"`
+	Outcome      string  `json:"outcome,omitempty"`
+	Postgres     string  `json:"postgres"`
+	Kafka        string  `json:"kafka"`
+	Seed         uint64  `json:"seed,omitempty"`
+	Checked      bool    `json:"checked"` // the four counts were taken
+	Events       int     `json:"events"`
+	Missing      int     `json:"missing"`
+	Phantom      int     `json:"phantom"`
+	OutOfOrder   int     `json:"out_of_order"`
+	Repeats      int     `json:"repeats"`
+	Deduplicated bool    `json:"deduplicated"` // a daemon of the test delivers deduplicated
+	Recovery     float64 `json:"recovery_seconds,omitempty"`
+	PeakRSS      int64   `json:"peak_rss_bytes,omitempty"`
+	WALHeld      int64   `json:"wal_held_bytes,omitempty"`
+	Seconds      float64 `json:"seconds"`
+	Passed       bool    `json:"passed"`
 
 	Began time.Time `json:"began"` // the process that ran it
 }
@@ -148,7 +149,7 @@ func (p *proof) end() {
 	}
 	row := proofRow{
 		Faults: p.Faults, Test: o.t.Name(), Done: p.Done, Outcome: strings.Join(p.Outcome, "; "), Postgres: p.postgres, Kafka: kafkaName(o.kafka),
-		Seed: p.seed, Recovery: p.Recovery.Seconds(), PeakRSS: p.peak, Seconds: time.Since(p.begun).Seconds(), Passed: !o.t.Failed(), Began: testSuite.began,
+		Deduplicated: o.deduplicated, Seed: p.seed, Recovery: p.Recovery.Seconds(), PeakRSS: p.peak, Seconds: time.Since(p.begun).Seconds(), Passed: !o.t.Failed(), Began: testSuite.began,
 	}
 	if v := p.verdict; v != nil {
 		row.Checked, row.Events, row.Repeats = true, v.Rows, v.Repeats

@@ -29,7 +29,7 @@ type edit struct{ file, was, is string }
 // suite is a choice of tests.
 type suite struct{ pkg, run string }
 
-// result is a row of the table in docs/proof.md.
+// result is a row of the table of `make prove`.
 type result struct {
 	Name     string  `json:"name"`
 	Rule     string  `json:"rule"`

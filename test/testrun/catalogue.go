@@ -19,21 +19,21 @@ func coveredFaults() []string {
 type gap struct{ ids, why string }
 
 var uncoveredFaults = []gap{
-	{"F07, F08", "the daemon out of memory, or without a disk: it writes to no disk; one transaction of millions of rows runs under a cgroup's limit (F48), but nothing else does"},
-	{"F28", "a synchronous standby that is missing while a transaction commits: an event may precede the visibility of its row, which is documented; no row of its own"},
-	{"F32, F39", "the slot's idle time-out (PostgreSQL 18) and a server that waits for its own standbys are tested in `test/integration` and `relay`, without a row here"},
-	{"F38", "failover to a standby without the slot: the start meets what F29 meets, no slot"},
-	{"F49", "as fast as the machine goes: a benchmark's question"},
+	{"F07, F08", "out of memory, or without a disk: only one very large transaction runs under a memory limit (F48); the daemon writes to no disk"},
+	{"F28", "a synchronous standby that is missing during a commit: documented, without a row"},
+	{"F32, F39", "tested in `test/integration` and `relay`, without a row"},
+	{"F38", "a failover to a standby without the slot: the start finds what it finds in F29"},
+	{"F49", "many small transactions: a question for `make bench`"},
 	{"F54", "a full disk under pg_wal: not run"},
-	{"F56", "certificates and secrets of Kafka: TestKafkaSecurity, not by this table; poolers were not run"},
-	{"F77 to F81", "delivery in Kafka transactions, which is not built (docs/adr/0023-no-kafka-transactions.md)"},
-	{"F83", "upgrades and downgrades with two builds: there is no second version yet; a position record in the form of the version before is a row"},
-	{"F85", "a day's soak: `make prove` ends within the hour"},
+	{"F56", "`TestKafkaSecurity`, without a row; poolers were not run"},
+	{"F77 to F81", "Kafka transactions: not built ([ADR 23](adr/0023-no-kafka-transactions.md))"},
+	{"F83", "two versions of the daemon: there is no second version yet; a record of another version is a row"},
+	{"F85", "a day under faults: `make prove` ends within two hours"},
 }
 
 // limits are what no row can show.
 var limits = []string{
-	"One machine: brokers and servers share its kernel, so nothing here says what a power cut does to what Kafka acknowledged.",
-	"One broker (kfake: three, where leaders move): what a cluster does when it loses replicas of a partition is Kafka's promise, not tested here.",
-	"Clocks of real machines were not moved (F73 is by the simulator's clock).",
+	"Power cuts: brokers and servers share the kernel of one machine.",
+	"The loss of a partition's replicas: Kafka's promise.",
+	"The clocks of real machines: F73 moves the simulator's clock.",
 }

@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,24 +19,25 @@ import (
 
 // row is a line of proof.jsonl, as test/integration writes it.
 type row struct {
-	Faults     string  `json:"faults"`
-	Test       string  `json:"test"`
-	Done       string  `json:"done"`
-	Outcome    string  `json:"outcome"`
-	Postgres   string  `json:"postgres"`
-	Kafka      string  `json:"kafka"`
-	Seed       uint64  `json:"seed"`
-	Checked    bool    `json:"checked"`
-	Events     int     `json:"events"`
-	Missing    int     `json:"missing"`
-	Phantom    int     `json:"phantom"`
-	OutOfOrder int     `json:"out_of_order"`
-	Repeats    int     `json:"repeats"`
-	Recovery   float64 `json:"recovery_seconds"`
-	PeakRSS    int64   `json:"peak_rss_bytes"`
-	WALHeld    int64   `json:"wal_held_bytes"`
-	Seconds    float64 `json:"seconds"`
-	Passed     bool    `json:"passed"`
+	Faults       string  `json:"faults"`
+	Test         string  `json:"test"`
+	Done         string  `json:"done"`
+	Outcome      string  `json:"outcome"`
+	Postgres     string  `json:"postgres"`
+	Kafka        string  `json:"kafka"`
+	Seed         uint64  `json:"seed"`
+	Checked      bool    `json:"checked"`
+	Events       int     `json:"events"`
+	Missing      int     `json:"missing"`
+	Phantom      int     `json:"phantom"`
+	OutOfOrder   int     `json:"out_of_order"`
+	Repeats      int     `json:"repeats"`
+	Deduplicated bool    `json:"deduplicated"` // a daemon of the row delivers deduplicated
+	Recovery     float64 `json:"recovery_seconds"`
+	PeakRSS      int64   `json:"peak_rss_bytes"`
+	WALHeld      int64   `json:"wal_held_bytes"`
+	Seconds      float64 `json:"seconds"`
+	Passed       bool    `json:"passed"`
 
 	Began time.Time `json:"began"` // the process that ran it
 }
@@ -74,7 +74,7 @@ type mutant struct {
 	Survived bool    `json:"survived"`
 }
 
-// evidence is the content of docs/proof.md.
+// evidence is the content of docs/proof.md (page.go), and of the table with all rows.
 type evidence struct {
 	proofRun
 	Rows    []row
@@ -194,10 +194,8 @@ func (r *evidence) gaps() []error {
 	if len(r.Cluster) == 0 && !r.Short {
 		gaps = append(gaps, errors.New("the cluster of three brokers left no result"))
 	}
-	for _, id := range coveredFaults() {
-		if !seen[id] {
-			gaps = append(gaps, fmt.Errorf("%s was not run", id))
-		}
+	if ids := slices.DeleteFunc(coveredFaults(), func(id string) bool { return seen[id] }); len(ids) > 0 {
+		gaps = append(gaps, fmt.Errorf("not run: %s", strings.Join(ids, ", ")))
 	}
 	if len(r.Sims) == 0 {
 		gaps = append(gaps, errors.New("the simulator left no result"))
@@ -213,151 +211,19 @@ func (r *evidence) gaps() []error {
 	return gaps
 }
 
-func (r *evidence) markdown() string {
-	var b strings.Builder
-	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	say("# Proof")
-	say("")
-	say("Written by `make prove`; do not edit. Every row below is a run of that call; what was run again after it says so.")
-	if r.Short {
-		say("")
-		say("**In the short form**: each fault as short as in `make test`; the full length (`make prove` without SHORT=1) was run only where a row says that it was run again.")
-	}
-	say("")
-	say("- date: %s, %s in all", r.Date.UTC().Format("2006-01-02 15:04 MST"), r.Took.Round(time.Second))
+// about is the commit, the date and the versions of a run, and what it lacks to be a proof.
+func (r *evidence) about(say func(string, ...any)) {
 	for _, v := range r.Versions {
 		say("- %s", v)
 	}
-	say("- seed of the fault suite: %d (`OUTBOXCDC_TEST_SEED=%d`); schedules of real servers repeat only roughly, the simulator's runs exactly", r.Seed, r.Seed)
-	if gaps := r.gaps(); len(gaps) > 0 {
-		say("\n**This run is no proof:**\n")
-		for _, g := range gaps {
-			say("- %s", g)
-		}
+	say("- date: %s, %s in all", r.Date.UTC().Format("2006-01-02 15:04 MST"), r.Took.Round(time.Second))
+	say("- seed of the fault suite: %d (`OUTBOXCDC_TEST_SEED`)", r.Seed)
+	if r.Short {
+		say("- **in the short form**: each fault as short as in `make test`")
 	}
-	r.faults(say)
-	r.cluster(say)
-	r.simulator(say)
-	r.mutants(say)
-	say("\n## What is not covered, and why\n")
-	say("Of the catalogue (the numbers are its ids):\n")
-	for _, n := range uncoveredFaults {
-		say("- %s: %s", n.ids, n.why)
+	for _, g := range r.gaps() {
+		say("- **lacking**: %s", g)
 	}
-	say("")
-	for _, l := range limits {
-		say("- %s", l)
-	}
-	return b.String()
-}
-
-func (r *evidence) faults(say func(string, ...any)) {
-	say("\n## Faults on real servers\n")
-	say("The built binary, real PostgreSQL, real Kafka except where the row says kfake, writers that lock their keys and log every")
-	say("commit, a reader of its own, and a sampler that holds the slot's position against the ends of the broker's logs. *Missing*,")
-	say("*phantom* and *out of order* must be 0 in every row; *repeats* must be within what the last column allows, 0 where it says")
-	say("nothing. *Recovery* is the time from the end of the last fault until everything committed by then was confirmed.")
-	say("")
-	say("| fault | what was done | PostgreSQL | Kafka | events | missing | phantom | out of order | repeats | recovery | peak RSS | WAL held | remarks |")
-	say("| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |")
-	for _, w := range r.Rows {
-		counts := []string{"–", "–", "–", "–", "–"}
-		if w.Checked {
-			for i, n := range []int{w.Events, w.Missing, w.Phantom, w.OutOfOrder, w.Repeats} {
-				counts[i] = strconv.Itoa(n)
-			}
-		}
-		remarks := w.Outcome
-		if !w.Passed {
-			remarks = strings.TrimSuffix("**FAILED** "+remarks, " ")
-		}
-		if end := r.Date.Add(r.Took); !w.Began.IsZero() && w.Began.After(end) {
-			remarks = strings.TrimPrefix(remarks+"; run again at "+w.Began.UTC().Format("15:04 MST"), "; ")
-		}
-		say("| %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s | %s |", w.Faults, cell(w.Done), w.Postgres, w.Kafka,
-			counts[0], counts[1], counts[2], counts[3], counts[4], secondsOf(w.Recovery), mebibytes(w.PeakRSS), mebibytes(w.WALHeld), cell(remarks))
-	}
-}
-
-func (r *evidence) cluster(say func(string, ...any)) {
-	if len(r.Cluster) == 0 {
-		return
-	}
-	say("\n## Three brokers\n")
-	say("The sink alone, within one session, on three real nodes with three replicas of which two must be in sync. None is missing,")
-	say("repeated, out of order, or acknowledged out of order.\n")
-	say("| fault | requests open | records | batches sent again | took |")
-	say("| --- | ---: | ---: | ---: | ---: |")
-	for _, c := range r.Cluster {
-		fault := c.Fault
-		if !c.Passed {
-			fault += " **FAILED**"
-		}
-		if c.again {
-			fault += " (run again)"
-		}
-		say("| %s | %d | %d | %d | %s |", cell(fault), c.Requests, c.Records, c.Resent, secondsOf(c.Seconds))
-	}
-}
-
-func (r *evidence) simulator(say func(string, ...any)) {
-	say("\n## Simulator\n")
-	say("The real relay, tracker, decoder and router between a fake WAL and a fake broker, in fake time; a run is one seed. After each:")
-	say("nothing missing, nothing phantom, order, repeats only after a fault, confirmed never beyond an unacknowledged commit, lag back to 0.")
-	for _, s := range r.Sims {
-		verdict := ""
-		if !s.Passed {
-			verdict = " **FAILED**"
-		}
-		ids := ""
-		if s.Faults != "" {
-			ids = " (" + s.Faults + ")"
-		}
-		say("\n%s%s: %d runs in %s%s", strings.TrimSuffix(s.Done, "."), ids, s.Runs, secondsOf(s.Seconds), verdict)
-		if len(s.Reached) == 0 || s.Test != "TestSim" { // the other tests each check one rule
-			continue
-		}
-		say("\n| state that must have been reached | times |\n| --- | ---: |")
-		for _, what := range slices.Sorted(maps.Keys(s.Reached)) {
-			say("| %s | %d |", cell(what), s.Reached[what])
-		}
-	}
-}
-
-func (r *evidence) mutants(say func(string, ...any)) {
-	say("\n## Mutants\n")
-	say("Each is the product with one rule deliberately wrong; the named test fails on it (`make mutants`).\n")
-	say("| mutant | the wrong rule | caught by | after |")
-	say("| --- | --- | --- | ---: |")
-	for _, m := range r.Mutants {
-		by := m.KilledBy
-		if m.Survived {
-			by = "**SURVIVED**"
-		}
-		say("| %s | %s | %s | %s |", cell(m.Name), cell(m.Rule), cell(by), secondsOf(m.Seconds))
-	}
-}
-
-// cell escapes a text for a table cell.
-func cell(s string) string {
-	return strings.NewReplacer("|", "\\|", "\n", " ", "\t", " ").Replace(strings.TrimSpace(s))
-}
-
-func secondsOf(s float64) string {
-	switch {
-	case s == 0:
-		return "–"
-	case s < 10:
-		return fmt.Sprintf("%.1f s", s)
-	}
-	return fmt.Sprintf("%.0f s", s)
-}
-
-func mebibytes(n int64) string {
-	if n <= 0 {
-		return "–"
-	}
-	return fmt.Sprintf("%d MiB", (n+1<<19)>>20)
 }
 
 // versions returns the versions of the tested software and of the machine.
@@ -370,7 +236,7 @@ func versions(ctx context.Context) []string {
 		return strings.TrimSpace(string(b))
 	}
 	vs := []string{
-		"outboxcdc: " + out("git", "describe", "--tags", "--always", "--dirty"),
+		"commit: " + out("git", "describe", "--tags", "--always", "--dirty"),
 		fmt.Sprintf("%s, %s/%s, %d cores", runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU()),
 	}
 	if k := out("uname", "-r"); k != "unknown" {

@@ -36,19 +36,27 @@ func TestGapsAreSaid(t *testing.T) {
 	if gaps := good.gaps(); len(gaps) > 0 {
 		t.Errorf("nothing is missing: %v", gaps)
 	}
-	text := good.markdown()
+	text, page := good.table(), good.page()
 	for _, want := range []string{
-		"| F21 | a \\| b |  |  | 7 | 0 | 0 | 0 | 0 | 1.2 s | 30 MiB | – |", "| m | r | relay.TestSim | 1.0 s |", "| x | 3 |", "random runs (F02): 1000 runs",
+		"| F21 | TestF21 | a \\| b |  |  | 7 | 0 | 0 | 0 | 0 | 1.2 s | 30 MiB | – |", "| m | r | relay.TestSim | 1.0 s |", "| x | 3 |", "random runs (F02): 1000 runs",
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("%q is not in the file", want)
+			t.Errorf("%q is not in the table", want)
 		}
 	}
-	if strings.Contains(text, "no proof") {
+	for _, want := range []string{
+		"| F21 | 1 | – | 7 | 0 | – | 0 | 1.2 s | 30 MiB | `TestF21` |", "| F02 | 1 | 1000 | 7 |", "1000 runs of the simulator",
+		"| relay | 1 | `m` | `relay.TestSim`, after 1.0 s |",
+	} {
+		if !strings.Contains(page, want) {
+			t.Errorf("%q is not in the page", want)
+		}
+	}
+	if strings.Contains(text+page, "lacking") {
 		t.Error("a whole run is reported as no proof")
 	}
 	for want, spoil := range map[string]func(*evidence){
-		"F76 was not run":                             func(r *evidence) { r.Rows = slices.DeleteFunc(r.Rows, func(w row) bool { return w.Faults == "F76" }) },
+		"not run: F76":                                func(r *evidence) { r.Rows = slices.DeleteFunc(r.Rows, func(w row) bool { return w.Faults == "F76" }) },
 		"TestF21 failed (F21)":                        func(r *evidence) { r.Rows[18].Passed, r.Rows[18].Faults, r.Rows[18].Test = false, "F21", "TestF21" },
 		"the simulator left no result":                func(r *evidence) { r.Sims = nil },
 		"the mutants left no result":                  func(r *evidence) { r.Mutants = nil },
@@ -65,8 +73,33 @@ func TestGapsAreSaid(t *testing.T) {
 		for _, g := range r.gaps() {
 			said = said || strings.Contains(g.Error(), want)
 		}
-		if !said || !strings.Contains(r.markdown(), want) {
+		if !said || !strings.Contains(r.page(), want) || !strings.Contains(r.table(), want) {
 			t.Errorf("%q is not reported: %v", want, r.gaps())
+		}
+	}
+}
+
+// The page has the largest figures of a fault, and names the worst of its rows. Repeats of delivery at least once do not
+// make a row the worst one.
+func TestWorstOfAFault(t *testing.T) {
+	fine := row{Faults: "F01", Test: "TestFine/17", Checked: true, Events: 900, Repeats: 50, Recovery: 9, PeakRSS: 1 << 20, Passed: true}
+	twice := row{Faults: "F01 F02", Test: "TestTwice/18", Checked: true, Deduplicated: true, Events: 5, Repeats: 1, Recovery: 1, Passed: true}
+	lost := row{Faults: "F01", Test: "TestLost", Checked: true, Events: 7, Missing: 3, Passed: true}
+	failed := row{Faults: "F01", Test: "TestFailed"}
+	for want, rows := range map[string][]row{
+		"| F01 | 1 | – | 900 | 0 | – | 50 | 9.0 s | 1 MiB | `TestFine` |":              {fine},
+		"| F01 | 2 | – | 900 | 0 | 1 | 50 | 9.0 s | 1 MiB | `TestTwice` |":             {twice, fine},
+		"| F02 | 1 | – | 5 | 0 | 1 | – | 1.0 s | – | `TestTwice` |":                    {twice, fine},
+		"| F01 | 3 | – | 900 | 3 | 1 | 50 | 9.0 s | 1 MiB | `TestLost` |":              {lost, twice, fine},
+		"| F01 | 4 | – | 900 | 3 | 1 | 50 | 9.0 s | 1 MiB | `TestFailed` **FAILED** |": {failed, lost, twice, fine},
+		"| F02 | – | 40 | – | – | – | – | – | – | `TestSimX` |":                        nil,
+	} {
+		r := evidence{Rows: rows}
+		if rows == nil {
+			r.Sims = []simulation{{Test: "TestSimX", Faults: "F02", Runs: 40, Passed: true}}
+		}
+		if page := r.page(); !strings.Contains(page, want) {
+			t.Errorf("%q is not in the page\n%s", want, page)
 		}
 	}
 }
@@ -74,7 +107,7 @@ func TestGapsAreSaid(t *testing.T) {
 // A repeated fault of the three brokers replaces the old result, and the page says so.
 func TestClusterRunAgain(t *testing.T) {
 	kept := lastOfEach([]clusterFault{{Fault: "a", Requests: 1}, {Fault: "a", Requests: 5, Passed: true}, {Fault: "a", Requests: 1, Records: 7, Passed: true}})
-	text := (&evidence{Cluster: kept}).markdown()
+	text := (&evidence{Cluster: kept}).table()
 	if len(kept) != 2 || strings.Count(text, "a (run again) | 1 | 7 |") != 1 || strings.Contains(text, "FAILED") || strings.Count(text, "run again)") != 1 {
 		t.Errorf("%+v\n%s", kept, text)
 	}
@@ -88,7 +121,7 @@ func TestRunAgain(t *testing.T) {
 	again := old
 	again.Passed, again.Began = true, begun.Add(2*time.Hour)
 	r := evidence{proofRun: proofRun{Date: begun, Took: time.Hour}, Rows: newestRows([]row{old, other, again})}
-	text := r.markdown()
+	text := r.table()
 	if len(r.Rows) != 2 || strings.Count(text, "run again at 18:00 UTC") != 1 || strings.Contains(text, "**FAILED**") {
 		t.Errorf("%d rows:\n%s", len(r.Rows), text)
 	}

@@ -7,12 +7,14 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -22,9 +24,9 @@ import (
 // servers in its full length, and the mutants. `make prove` calls it.
 //
 // Every row that it writes comes from a run of this call. It names each fault of the catalogue that should have been
-// covered and was not. Its exit status is 1 if anything failed, survived or is missing. The folder -dir keeps what the
-// rows were judged by: histories (OUTBOXCDC_TEST_HISTORY judges them again), the daemons' logs, and the output of each
-// stage.
+// covered and was not. Its exit status is 1 if anything failed, survived or is missing. The folder -dir keeps all rows
+// (proof.md) and what they were judged by: histories (OUTBOXCDC_TEST_HISTORY judges them again), the daemons' logs, and
+// the output of each stage.
 
 func proveMain(args []string) int {
 	p := prover{out: os.Stdout}
@@ -33,6 +35,7 @@ func proveMain(args []string) int {
 	f.StringVar(&p.file, "o", "docs/proof.md", "file to write")
 	f.StringVar(&p.only, "run", "", "run only matching tests of the suite; the result goes to the folder, not to docs")
 	f.BoolVar(&p.again, "again", false, "with -run: add to the last whole run, whose rows of the same tests are replaced")
+	f.BoolVar(&p.page, "page", false, "run nothing: write the page again, from the last whole run")
 	f.BoolVar(&p.short, "short", false, "run the tests in the short form of make test")
 	f.Uint64Var(&p.seed, "seed", rand.Uint64N(1<<32), "of the fault suite")
 	_ = f.Parse(args) // it exits
@@ -49,6 +52,7 @@ type prover struct {
 	dir, file string
 	only      string
 	again     bool
+	page      bool
 	short     bool
 	seed      uint64
 	out       io.Writer
@@ -60,12 +64,15 @@ func (p *prover) prove(ctx context.Context) error {
 		return err
 	}
 	this := proofRun{Date: time.Now(), Seed: p.seed, Versions: versions(ctx), Short: p.short}
-	if p.again {
+	if p.again || p.page {
 		if this, err = lastRun(p.dir); err != nil {
 			return err
 		}
 	} else if err := errors.Join(os.RemoveAll(p.dir), os.MkdirAll(p.dir, 0o755)); err != nil {
 		return err // no result of an earlier run may become a row of this one
+	}
+	if p.page {
+		return p.write(this)
 	}
 	var failed []error
 	for _, s := range p.stages() {
@@ -84,23 +91,31 @@ func (p *prover) prove(ctx context.Context) error {
 			return err
 		}
 	}
+	return errors.Join(append(failed, p.write(this))...)
+}
+
+// write writes all rows into the folder and, of a whole run, docs/proof.md. The error names what the run lacks.
+func (p *prover) write(this proofRun) error {
 	r, err := load(p.dir)
 	if err != nil {
 		return err
 	}
 	r.proofRun = this
-	file, whole := p.file, p.only == "" || p.again
-	if !whole {
-		file = filepath.Join(p.dir, "proof.md")
-	}
-	if err := os.WriteFile(file, []byte(r.markdown()), 0o644); err != nil {
-		return err
-	}
-	fmt.Fprintf(p.out, "prove: %s is written\n", file)
+	files := map[string]string{filepath.Join(p.dir, "proof.md"): r.table()}
+	whole := p.only == "" || p.again
 	if whole {
-		failed = append(failed, r.gaps()...)
+		files[p.file] = r.page()
 	}
-	return errors.Join(failed...)
+	for _, file := range slices.Sorted(maps.Keys(files)) {
+		if err := os.WriteFile(file, []byte(files[file]), 0o644); err != nil {
+			return err
+		}
+		fmt.Fprintf(p.out, "prove: %s is written\n", file)
+	}
+	if whole {
+		return errors.Join(r.gaps()...)
+	}
+	return nil
 }
 
 // proofRun is what a whole run stores for later partial runs.
