@@ -9,7 +9,7 @@ import (
 
 // The lease limits when a request with records may be sent and may arrive. With F for Config.FenceWait: another session that has taken
 // the slot reads the ends of partitions F later at the earliest. So a request may be sent until F/2 after the slot was last seen to be
-// this session's, and after 3F/4 all connections are cut if a request has no answer (ADR 20).
+// this session's, and after 3F/4 all connections are cut if a request has no answer (ADR 18).
 
 // errLease means that the lease ran out while requests were open.
 var errLease = errors.New("the slot was not seen to be this session's for too long, so another instance may have it now")

@@ -6,7 +6,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// In deduplicated delivery the sink sends requests only during a lease, half of fence_wait long (ADR 20). Each catalog check that finds our
+// In deduplicated delivery the sink sends requests only during a lease, half of fence_wait long (ADR 18). Each catalog check that finds our
 // walsender at the slot renews the lease. Status updates do not: the server may never have received them.
 
 // leaseParts is the number of catalog checks in fence_wait while something is in flight.

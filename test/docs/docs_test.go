@@ -121,6 +121,31 @@ func TestIndex(t *testing.T) {
 	}
 }
 
+// Each decision that a document or a comment names has a page, and docs/adr/README.md links each page.
+func TestDecisions(t *testing.T) {
+	pages := map[string]bool{}
+	index := read(t, "docs/adr/README.md")
+	for _, file := range files(t, ".md") {
+		if number, is := strings.CutPrefix(file, "docs/adr/00"); is {
+			pages[strings.TrimPrefix(number[:2], "0")] = true
+			if !strings.Contains(index, "]("+filepath.Base(file)+")") {
+				t.Errorf("docs/adr/README.md does not link %s", file)
+			}
+		}
+	}
+	if len(pages) < 10 {
+		t.Errorf("only %d pages", len(pages))
+	}
+	named := regexp.MustCompile(`\bADR (\d+)|\badr/00(\d\d)`)
+	for _, file := range append(files(t, ".go", ".md", ".yaml", ".yml", ".sql"), "Makefile") {
+		for _, m := range named.FindAllStringSubmatch(read(t, file), -1) {
+			if number := m[1] + strings.TrimPrefix(m[2], "0"); !pages[number] {
+				t.Errorf("%s names ADR %s, which has no page", file, number)
+			}
+		}
+	}
+}
+
 // No document refers to a section of a document that is not in this repository.
 func TestReferences(t *testing.T) {
 	sections := regexp.MustCompile(`\b(design|surface|failures\.md),? §`)

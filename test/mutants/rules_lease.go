@@ -5,7 +5,7 @@ var (
 	sinkLeases = suite{"./kafka", "^(TestLease.*|TestCloseEndsTheSending)$"}
 )
 
-// leaseMutants has mutants of the rule of one writer at a time (ADR 20).
+// leaseMutants has mutants of the rule of one writer at a time (ADR 18).
 var leaseMutants = []mutant{
 	{
 		name: "lease-from-a-status-update",
