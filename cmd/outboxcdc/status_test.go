@@ -94,9 +94,9 @@ func (l *lines) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestTroubleshootingNames checks that docs/troubleshooting.md names only existing checks of doctor, and every state.
-func TestTroubleshootingNames(t *testing.T) {
-	b, err := os.ReadFile("../../docs/troubleshooting.md")
+// TestRunbookNames checks that docs/runbook.md names only existing checks of doctor, and every state.
+func TestRunbookNames(t *testing.T) {
+	b, err := os.ReadFile("../../docs/runbook.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,7 +116,7 @@ func TestTroubleshootingNames(t *testing.T) {
 	if named < 20 {
 		t.Errorf("only %d lines of doctor are named", named)
 	}
-	for _, s := range []relay.State{relay.Streaming, relay.WaitingForTopic, relay.WaitingForSlot, relay.WaitingForStandby, relay.Reconnecting, relay.Parked, relay.Backpressured, relay.Failed} {
+	for _, s := range []relay.State{relay.Streaming, relay.WaitingForTopic, relay.WaitingForSlot, relay.WaitingForStandby, relay.WaitingForPostgres, relay.WaitingForKafka, relay.Reconnecting, relay.Parked, relay.Backpressured, relay.Failed} {
 		if !strings.Contains(text, "| `"+string(s)+"`") {
 			t.Errorf("the state %s is not there", s)
 		}

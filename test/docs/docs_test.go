@@ -192,7 +192,6 @@ func TestFaults(t *testing.T) {
 func TestAdviceIsOneText(t *testing.T) {
 	for file, texts := range map[string][]string{
 		"docs/runbook.md":               {advice.Recover, advice.RecoverAgain},
-		"docs/troubleshooting.md":       {advice.Recover, advice.RecoverAgain},
 		"deploy/prometheus/alerts.yaml": {advice.Recover},
 	} {
 		plain := strings.Join(strings.Fields(strings.ReplaceAll(read(t, file), "`", "")), " ")
