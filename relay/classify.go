@@ -61,7 +61,7 @@ func (e *errInternal) Error() string { return "internal error: " + e.what }
 var kinds = map[replication.Kind]verdict{
 	replication.Unavailable:        {Retry, waitBackoff, "postgres_unavailable"},
 	replication.Credentials:        {Retry, waitBackoff, "postgres_credentials"},
-	replication.PrivilegeMissing:   {PermissionDenied, waitBackoff, "postgres_right"},
+	replication.PrivilegeMissing:   {PermissionDenied, waitBackoff, "postgres_privilege"},
 	replication.Unsuitable:         {Wrong, waitBackoff, "postgres_unsuitable"},
 	replication.SlotActive:         {Retry, waitSlot, "slot_active"},
 	replication.SlotMissing:        {Lost, waitBackoff, "slot_missing"},
@@ -119,9 +119,9 @@ func classify(err error, delivered bool) verdict {
 	case errors.Is(err, errSilent):
 		v.reason = "postgres_silent"
 	case permissionDenied(err):
-		v = verdict{PermissionDenied, waitBackoff, "kafka_right"}
+		v = verdict{PermissionDenied, waitBackoff, "kafka_permission"}
 		if delivered {
-			v = verdict{Retry, park, "kafka_right"}
+			v = verdict{Retry, park, "kafka_permission"}
 		}
 	case errors.Is(err, context.DeadlineExceeded):
 		v.reason = "timeout"

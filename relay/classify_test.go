@@ -33,7 +33,7 @@ func TestClassify(t *testing.T) {
 	}{
 		{pg(replication.Unavailable), same(verdict{Retry, waitBackoff, "postgres_unavailable"})},
 		{pg(replication.Credentials), same(verdict{Retry, waitBackoff, "postgres_credentials"})},
-		{pg(replication.PrivilegeMissing), [2]verdict{{PermissionDenied, waitBackoff, "postgres_right"}, {Retry, waitBackoff, "postgres_right"}}},
+		{pg(replication.PrivilegeMissing), [2]verdict{{PermissionDenied, waitBackoff, "postgres_privilege"}, {Retry, waitBackoff, "postgres_privilege"}}},
 		{pg(replication.Unsuitable), same(verdict{Wrong, waitBackoff, "postgres_unsuitable"})},
 		{pg(replication.SlotActive), same(verdict{Retry, waitSlot, "slot_active"})},
 		{pg(replication.SlotMissing), same(verdict{Lost, waitBackoff, "slot_missing"})},
@@ -55,7 +55,7 @@ func TestClassify(t *testing.T) {
 		{errSilent, same(verdict{Retry, waitBackoff, "postgres_silent"})},
 		{&decoder.Error{What: "insert", Err: errors.New("x")}, same(verdict{Retry, waitBackoff, "protocol"})},
 
-		{kafkaError{right: true}, [2]verdict{{PermissionDenied, waitBackoff, "kafka_right"}, {Retry, park, "kafka_right"}}},
+		{kafkaError{right: true}, [2]verdict{{PermissionDenied, waitBackoff, "kafka_permission"}, {Retry, park, "kafka_permission"}}},
 		{kafkaError{}, same(verdict{Retry, waitBackoff, "kafka"})},
 		{context.DeadlineExceeded, same(verdict{Retry, waitBackoff, "timeout"})},
 		{errShutdown, same(verdict{Retry, waitBackoff, "other"})},

@@ -78,7 +78,7 @@ func NewMetrics(reg prometheus.Registerer, slot string) *Metrics {
 	for _, v := range kinds {
 		m.reconnects.WithLabelValues(v.reason)
 	}
-	for _, reason := range []string{"stalled", "kafka", "kafka_right", "postgres_silent", "timeout", "other"} {
+	for _, reason := range []string{"stalled", "kafka", "kafka_permission", "postgres_silent", "timeout", "other"} {
 		m.reconnects.WithLabelValues(reason)
 	}
 	messages := counters("replication_messages_total", "Messages of the stream by type.", "type")

@@ -324,7 +324,7 @@ func TestRightTakenAwayParks(t *testing.T) {
 		b.pg.commit("b")
 		b.sleep(10 * time.Second)
 		b.want(Parked)
-		if got := b.metric("replication_reconnects_total", "reason=kafka_right"); got != 1 {
+		if got := b.metric("replication_reconnects_total", "reason=kafka_permission"); got != 1 {
 			b.Errorf("%v reconnects", got)
 		}
 		b.sleep(time.Hour)

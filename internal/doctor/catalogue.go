@@ -44,7 +44,7 @@ const (
 	tableGenerated    = "generated_columns"
 	tableInserts      = "inserts"
 	tableUnique       = "unique_ids"
-	tablePrivileges   = "table_rights"
+	tablePrivileges   = "table_privileges"
 	tableIdentity     = "replica_identity"
 	tableOrder        = "order"
 	messagesPrivilege = "messages"

@@ -148,7 +148,7 @@ var damages = []damage{
 		o.exec(`GRANT SELECT ON outbox TO ` + role)
 		p.former = func() { o.exec(`INSERT INTO outbox OVERRIDING SYSTEM VALUE SELECT * FROM former`) }
 	}},
-	{name: "no right to read", check: "table_rights", do: alter(`REVOKE SELECT ON outbox FROM ` + role)},
+	{name: "no right to read", check: "table_privileges", do: alter(`REVOKE SELECT ON outbox FROM ` + role)},
 	{name: "no replica identity", check: "replica_identity", do: alter(`ALTER PUBLICATION outboxcdc SET (publish = 'insert, delete')`, `ALTER TABLE outbox REPLICA IDENTITY NOTHING`)},
 	{name: "generated column", check: "generated_columns", quiet: true, do: func(_ *testing.T, o *outbox, _ *patient) {
 		o.exec(`ALTER TABLE outbox DROP COLUMN event_type`)

@@ -76,11 +76,11 @@ func TestHiddenRows(t *testing.T) {
 			t.Errorf("%v: exit code %d\n%s%s", args, exit, out, errs)
 		}
 	}
-	if level := o.doctor(env...).level("table_rights"); level != "FAIL 77" {
+	if level := o.doctor(env...).level("table_privileges"); level != "FAIL 77" {
 		t.Errorf("doctor says %s", level)
 	}
 	t.Cleanup(func() { o.exec(`ALTER ROLE outboxcdc NOBYPASSRLS`) }) // the role of other tests, too
-	o.remedies(env, "table_rights")
+	o.remedies(env, "table_privileges")
 	if _, sum := o.audit(env, 0); !sum.Summary.Clean || sum.Summary.Rows != 3 {
 		t.Errorf("%+v", sum.Summary)
 	}

@@ -98,15 +98,15 @@ func TestRightsTakenAwayLater(t *testing.T) {
 
 	o.exec(`ALTER ROLE ` + login + ` NOREPLICATION`)
 	o.endSessions()
-	r.awaitReconnects("postgres_right", 2)
+	r.awaitReconnects("postgres_privilege", 2)
 	w.awaitCommits(20)
 	o.exec(`ALTER ROLE ` + login + ` REPLICATION`)
 	o.awaitHealed()
 
-	had := r.reconnects("postgres_right")
+	had := r.reconnects("postgres_privilege")
 	o.exec(`REVOKE CONNECT ON DATABASE ` + o.name + ` FROM PUBLIC`)
 	o.endSessions()
-	r.awaitReconnects("postgres_right", had+2)
+	r.awaitReconnects("postgres_privilege", had+2)
 	o.exec(`GRANT CONNECT ON DATABASE ` + o.name + ` TO ` + login)
 	w.awaitCommits(20)
 	o.awaitHealed()
