@@ -399,10 +399,12 @@ func (f *recovered) land(p *process) {
 	}
 	e.recovered = true
 	mark := &w.headers.marks[e.lane]
-	if w.deduplicates() && !w.back && !f.header.isNew(*mark) {
+	// As documented: the slot is as it was, so no epoch begins, and the consumer has an event of the key that is not confirmed.
+	isLate := w.slotKept && mark.Epoch == f.header.Epoch && mark.pos.CommitLSN > f.header.pos.CommitLSN
+	if w.deduplicates() && !w.back && !isLate && !f.header.isNew(*mark) {
 		w.fail("event %d is recovered, and a consumer drops it: %s after %s", e.id, checkpoint.FormatHeader(f.header.pos, f.header.Origin), checkpoint.FormatHeader(mark.pos, mark.Origin))
 	}
-	if w.deduplicates() {
+	if w.deduplicates() && !isLate {
 		*mark = f.header
 	}
 	for _, h := range f.record.Headers {

@@ -206,7 +206,7 @@ func (w *world) harmSlot() {
 			pg.place(pg.wal[i+w.IntN(len(pg.wal)-i)].end)
 		}
 	default: // nothing happened to it
-		pg.saved = pg.confirmed
+		pg.saved, w.slotKept = pg.confirmed, true
 	}
 	more()
 }

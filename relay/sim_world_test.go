@@ -48,6 +48,7 @@ type world struct {
 	audited   bool // audits run
 	lower     bool // a restore has begun a timeline with a lower number
 	forked    bool // a failover has lost transactions before recover
+	slotKept  bool // the slot was not harmed before recover
 	alike     bool // another database may have records that equal those of events
 	stamped   bool // the settings give records a time of their own
 	failovers bool // standbys are promoted

@@ -202,8 +202,8 @@ func (h *history) checkPositions(v *verdict) {
 	}
 }
 
-// checkDuplicates fails an event that was sent again, unless a change between the two allows it, or the session has sent an earlier event to the
-// partition that the partition did not have: then the later ones follow, even those that another topic has.
+// checkDuplicates fails an event that was sent again, unless a change between the two allows it, or a later session has sent an earlier event to
+// the partition that the partition did not have: then the later ones follow, even those that another topic has.
 func (h *history) checkDuplicates(all []placedRecord, v *verdict) {
 	type sender struct {
 		session   int
@@ -221,7 +221,7 @@ func (h *history) checkDuplicates(all []placedRecord, v *verdict) {
 		}
 		follows := adds && first.before(rec.at)
 		for _, first := range sent[rec.id] {
-			if !follows && !h.mayRepeat(first, rec) {
+			if !(follows && first.session < rec.session) && !h.mayRepeat(first, rec) {
 				v.problems = append(v.problems, fmt.Sprintf("id %s at %v was sent to %v and again to %v, and no change allows that", rec.id, rec.at, placeOf(first.Record), placeOf(rec.Record)))
 			}
 		}
