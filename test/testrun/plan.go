@@ -86,9 +86,14 @@ var model = stage{name: "model", args: append([]string{"nice", "-n", "10"}, goTe
 
 // racePackages have goroutines that share memory.
 var racePackages = []string{
-	"./checkpoint", "./replication", "./kafka", "./kafka/deadletter", "./kafka/sender", "./internal/audit", "./internal/progress", "./internal/peek",
-	"./internal/brokerauth",
+	"./replication", "./kafka", "./kafka/deadletter", "./kafka/sender", "./internal/audit", "./internal/progress", "./internal/peek",
 }
+
+// oneGoroutine are tests of these packages and of relay that compute, or ask a server, in one goroutine. Under the race detector they are
+// the longest ones, and show nothing.
+const oneGoroutine = "^(TestAckToConfirmed|TestBugBackoff.*|TestBackoff.*|TestSimAudit|TestConfirmedInEveryOrder|" + // relay
+	"TestGuard.*|TestHidden.*|TestInherited|TestCopy.*|TestSimilar|TestRemovedSegment|TestStandbyComparesPublications|TestOpenErrors|TestPacedRandom|" + // replication
+	"TestComparison|TestDeletedByPartition)$" // internal/audit
 
 // race is the race detector. The long tests add servers, not goroutines, and the simulator's runs are ten times slower: few
 // are enough for what only the detector sees.
@@ -97,9 +102,13 @@ func race() lane {
 	for _, pkg := range racePackages {
 		short = append(short, strings.TrimPrefix(pkg, "./"))
 	}
+	skip := oneGoroutine
+	if left := quick.flags(short...); len(left) == 2 {
+		skip += "|" + left[1]
+	}
 	return lane{
-		{name: "race relay", args: goTest("-timeout", "10m", "-short", "-race", "./relay")},
-		{name: "race", args: slices.Concat(goTest("-p", "2", "-timeout", "10m", "-race"), quick.flags(short...), racePackages)},
+		{name: "race relay", args: goTest("-timeout", "30m", "-short", "-race", "-skip", oneGoroutine, "./relay")},
+		{name: "race", args: slices.Concat(goTest("-p", "2", "-timeout", "30m", "-race", "-skip", skip), racePackages)},
 		application("inbox", "-race"),
 		application("outbox", "-race"),
 	}
