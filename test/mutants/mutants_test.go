@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/goccy/go-yaml"
+
 	"github.com/outboxcdc/outboxcdc/test/daemon"
 )
 
@@ -185,5 +187,29 @@ func TestRules(t *testing.T) {
 	}
 	if chosen, err := choose(all(), "^guard-"); err != nil || len(chosen) < 5 {
 		t.Errorf("%d chosen, %v", len(chosen), err)
+	}
+}
+
+// TestRuleTexts holds the rules to the phrases of the language check, which reads comments and pages and no strings.
+func TestRuleTexts(t *testing.T) {
+	root, err := daemon.ModuleRoot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(root, ".vale/outboxcdc/Banned.yml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var banned struct{ Swap map[string]string }
+	if err := yaml.Unmarshal(text, &banned); err != nil || len(banned.Swap) < 10 {
+		t.Fatal(len(banned.Swap), err)
+	}
+	for phrase, better := range banned.Swap {
+		is := regexp.MustCompile(`(?i)\b(?:` + phrase + `)\b`)
+		for _, m := range all() {
+			if found := is.FindString(m.rule); found != "" {
+				t.Errorf("%s: write %q instead of %q: %s", m.name, better, found, m.rule)
+			}
+		}
 	}
 }

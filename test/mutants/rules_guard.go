@@ -71,19 +71,19 @@ var guardMutants = []mutant{
 	},
 	{
 		name:  "publication-is-not-compared",
-		rule:  "The row of the publication may be another one than at the last look.",
+		rule:  "The row of the publication may be another one than at the last catalog check.",
 		edits: []edit{{"replication/look.go", "	if same && l.Publication.hash()", "	if false && l.Publication.hash()"}},
 		tests: []suite{looked},
 	},
 	{
 		name:  "membership-is-not-compared",
-		rule:  "The rows that publish an outbox may be others than at the last look.",
+		rule:  "The rows that publish an outbox may be others than at the last catalog check.",
 		edits: []edit{{"replication/look.go", "same && b.hash() != o.hash(), ", ""}},
 		tests: []suite{looked},
 	},
 	{
 		name:  "other-publication-is-complete",
-		rule:  "A publication that the settings name for the first time has published everything since the last look.",
+		rule:  "A publication that the settings name for the first time has published everything since the last catalog check.",
 		edits: []edit{{"replication/look.go", ", !same && o.Youngest >= l.Horizon:", ":"}, {"replication/look.go", " && now.Publication.Youngest >= l.Horizon", " && false"}},
 		tests: []suite{looked},
 	},
@@ -101,7 +101,7 @@ var guardMutants = []mutant{
 	},
 	{
 		name:  "new-partition-was-never-unlogged",
-		rule:  "A partition that the last look did not have was logged all the time.",
+		rule:  "A partition that the last catalog check did not have was logged all the time.",
 		edits: []edit{{"replication/look.go", "case m == nil && now.Rewritten, ", "case "}},
 		tests: []suite{looked},
 	},
@@ -131,7 +131,7 @@ var guardMutants = []mutant{
 	},
 	{
 		name:  "finding-is-forgotten",
-		rule:  "What an earlier look has found need not be found again.",
+		rule:  "What an earlier catalog check has found need not be found again.",
 		edits: []edit{{"replication/look.go", "if f := before.found; f != nil {", "if f := before.found; f != nil && false {"}},
 		tests: []suite{looked},
 	},

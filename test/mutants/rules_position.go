@@ -93,7 +93,7 @@ var historyMutants = []mutant{
 	},
 	{
 		name:  "search-stops-at-acked",
-		rule:  "Our records are in the order of their positions, whichever session sent them.",
+		rule:  "Our records are in the order of their positions, also across sessions.",
 		edits: []edit{{"kafka/end_read.go", "r.reached || pos.Compare(q.Settled) <= 0\n", "r.reached || pos.Compare(q.Acked) <= 0\n"}},
 		tests: []suite{{"./kafka", "^TestEnds$"}},
 	},

@@ -177,7 +177,7 @@ var recoveryMutants = []mutant{
 	},
 	{
 		name: "recovery-reads-the-slots-before-the-wait",
-		rule: "Nobody moves the slot while recover waits for rows.",
+		rule: "The slot does not move while recover waits for rows.",
 		edits: []edit{{
 			recoverySlots,
 			"	if err := r.Server.AwaitVisible(ctx); err != nil {\n		return err\n	}\n	if s.daemon, s.recovery, err = r.Server.Slots(ctx); err != nil {\n		return err\n	}\n",
