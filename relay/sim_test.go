@@ -7,7 +7,7 @@
 // from the seed as well, every call into a fake takes a different odd time, and no two goroutines act at the same instant. So a
 // seed is always the same run, which TestSimSameTwice checks.
 //
-// These invariants are checked at each call, not only at the end (docs/faults.md):
+// These invariants are checked at each call, not only at the end (test/faults.md):
 //
 //   - no loss (I1): heal; no gap in what a session sends (simSink.Send)
 //   - order per key (I2): flight.store

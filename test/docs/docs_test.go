@@ -156,10 +156,10 @@ func TestReferences(t *testing.T) {
 	}
 }
 
-// docs/faults.md lists each fault and invariant named by a test exactly once.
+// test/faults.md lists each fault and invariant named by a test exactly once.
 func TestFaults(t *testing.T) {
 	described := map[string]int{}
-	for _, m := range regexp.MustCompile(`(?m)^\| ([FI][^|]+) \|`).FindAllStringSubmatch(read(t, "docs/faults.md"), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^\| ([FI][^|]+) \|`).FindAllStringSubmatch(read(t, "test/faults.md"), -1) {
 		from, to, isRange := strings.Cut(m[1], " to ")
 		if !isRange {
 			for _, id := range strings.Split(m[1], ", ") {
@@ -175,14 +175,14 @@ func TestFaults(t *testing.T) {
 	}
 	for n := 1; n <= 85; n++ {
 		if id := fmt.Sprintf("F%02d", n); described[id] != 1 {
-			t.Errorf("docs/faults.md describes %s %d times", id, described[id])
+			t.Errorf("test/faults.md describes %s %d times", id, described[id])
 		}
 	}
 	named := regexp.MustCompile(`\b(F\d\d|I\d\d?)\b`)
 	for _, file := range files(t, ".go", ".md") {
 		for _, m := range named.FindAllString(read(t, file), -1) {
 			if described[m] == 0 {
-				t.Errorf("%s names %s, which docs/faults.md does not describe", file, m)
+				t.Errorf("%s names %s, which test/faults.md does not describe", file, m)
 			}
 		}
 	}

@@ -45,7 +45,7 @@ type proof struct {
 	verdict  *verdict
 	postgres string // version
 
-	Faults   string   // ids of docs/faults.md
+	Faults   string   // ids of test/faults.md
 	Done     string   // what was done
 	Outcome  []string // further results
 	Recovery time.Duration

@@ -1,6 +1,6 @@
 /*
  * How a slot, its daemons and Kafka work together, in the smallest form: ARCHITECTURE.md has the rules and terms,
- * docs/model.md says what is modelled and what is not. Nothing here is compiled into the product.
+ * test/model/README.md says what is modelled and what is not. Nothing here is compiled into the product.
  *
  * Three transactions of two rows, two partitions, one slot. A row has a place on its timeline, 1 to 6, and an id: the
  * place on timeline 1, the place + 6 on timeline 2 (after a failover). Sets of rows are bits: of ids 12, of places 6.

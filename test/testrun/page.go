@@ -91,7 +91,7 @@ func (r *evidence) page() string {
 	var b strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	say("# Proof\n")
-	say("`make prove` writes this page; do not edit it. [faults.md](faults.md) describes the faults. All rows of the last run on this")
+	say("`make prove` writes this page; do not edit it. [faults.md](../test/faults.md) describes the faults. All rows of the last run on this")
 	say("machine, with what was done in each, and all mutants are in `bin/proof/proof.md`.\n")
 	r.about(say)
 	say("\n## Faults on real servers\n")

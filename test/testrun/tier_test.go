@@ -103,7 +103,7 @@ func inQuick(t *testing.T, pkg, test string) bool {
 
 // Each fault that has a test, on real servers or in the simulator, keeps one in `make test`.
 func TestEachFaultInTest(t *testing.T) {
-	catalogue, err := os.ReadFile("../../docs/faults.md")
+	catalogue, err := os.ReadFile("../../test/faults.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func TestEachFaultInTest(t *testing.T) {
 			t.Errorf("no test of fault %s is in `make test`: add one to tiers.txt", id)
 		}
 		if !strings.Contains(string(catalogue), id) {
-			t.Errorf("docs/faults.md has no fault %s", id)
+			t.Errorf("test/faults.md has no fault %s", id)
 		}
 	}
 	for _, id := range coveredFaults() {
