@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // TestReference checks that docs/configuration.md has the generated tables. The text around them is written by hand.
@@ -60,7 +61,7 @@ func referenceTables(t *testing.T) string {
 			if name == "" {
 				b.WriteString("\n### At the top level\n\n")
 			} else {
-				fmt.Fprintf(&b, "\n### %s\n\n%s\n\n", name, meanings[name])
+				fmt.Fprintf(&b, "\n### %s\n\n%s\n\n", name, wrapped(meanings[name]))
 			}
 			b.WriteString(header)
 		}
@@ -69,7 +70,7 @@ func referenceTables(t *testing.T) string {
 	if main > 61 {
 		t.Errorf("%d settings in the main part, want 61 at most: is the new one tuning?", main)
 	}
-	b.WriteString("\n### tuning\n\n" + meanings[tuning] + "\n\n" + header)
+	b.WriteString("\n### tuning\n\n" + wrapped(meanings[tuning]) + "\n\n" + header)
 	for _, s := range knownSettings() {
 		if section(s.path) == tuning {
 			row(s)
@@ -98,6 +99,27 @@ func referenceTables(t *testing.T) string {
 		}
 	}
 	return b.String() + "\n"
+}
+
+// wrapped breaks a paragraph into lines of at most 118 characters.
+func wrapped(text string) string {
+	var b strings.Builder
+	column := 0
+	for word := range strings.FieldsSeq(text) {
+		n := utf8.RuneCountInString(word)
+		switch {
+		case column == 0:
+		case column+1+n > 118:
+			b.WriteByte('\n')
+			column = 0
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(word)
+		column += n
+	}
+	return b.String()
 }
 
 // firstOf reports whether the setting at path is the first one of its section.

@@ -19,7 +19,7 @@ func coveredFaults() []string {
 type gap struct{ ids, why string }
 
 var uncoveredFaults = []gap{
-	{"F07, F08", "out of memory, or without a disk: only one very large transaction runs under a memory limit (F48); the daemon writes to no disk"},
+	{"F07, F08", "out of memory: only F48 has a memory limit; without a disk: the daemon writes to none"},
 	{"F28", "a synchronous standby that is missing during a commit: documented, without a row"},
 	{"F32, F39", "tested in `test/integration` and `relay`, without a row"},
 	{"F38", "a failover to a standby without the slot: the start finds what it finds in F29"},

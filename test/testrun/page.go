@@ -91,14 +91,14 @@ func (r *evidence) page() string {
 	var b strings.Builder
 	say := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
 	say("# Proof\n")
-	say("`make prove` writes this page; do not edit it. [faults.md](../test/faults.md) describes the faults. All rows of the last run on this")
-	say("machine, with what was done in each, and all mutants are in `bin/proof/proof.md`.\n")
+	say("`make prove` writes this page; do not edit it. [faults.md](../test/faults.md) describes the faults. All rows of the")
+	say("last run on this machine, with what was done in each, and all mutants are in `bin/proof/proof.md`.\n")
 	r.about(say)
 	say("\n## Faults on real servers\n")
-	say("Each figure is the largest one of the fault's rows. *Wrong* are events that are missing, without a committed row, or out of")
-	say("order: none may be. *Duplicates* are those of deduplicated delivery: none except for [the remaining")
-	say("duplicates](delivery.md#remaining-duplicates). *At least once* are those of the other mode. *Recovery* is the time from the")
-	say("end of the last fault until everything was confirmed. The test is that of the worst row.\n")
+	say("Each figure is the largest one of the fault's rows. *Wrong* are events that are missing, without a committed row, or")
+	say("out of order: none may be. *Duplicates* are those of deduplicated delivery: none except for [the remaining")
+	say("duplicates](delivery.md#remaining-duplicates). *At least once* are those of the other mode. *Recovery* is the time from")
+	say("the end of the last fault until everything was confirmed. The test is that of the worst row.\n")
 	say("| fault | rows | simulated | %s | recovery | peak RSS | test |", strings.Join(columns, " | "))
 	say("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |")
 	for _, l := range r.faultLines() {
