@@ -145,7 +145,7 @@ func New(dir string, memory int64) (_ *Comparison, err error) {
 	return c, nil
 }
 
-// FindLater has Run also find the keys of missing rows for which Kafka has later events. It is called first.
+// FindLater has Run also find the keys of missing rows for which Kafka has, or may have, later events. It is called first.
 func (c *Comparison) FindLater() error {
 	s, err := newSorter(c.dir, c.share)
 	if err != nil {
@@ -224,9 +224,9 @@ func (c *Comparison) Run(j *Judge) (Counts, error) {
 	return c.counts, nil
 }
 
-// noteLater notes an event for FindLater. Without a time there is no order to speak of.
+// noteLater notes an event for FindLater.
 func (c *Comparison) noteLater(what byte, topic string, key []byte, at time.Time) error {
-	if c.later == nil || at.IsZero() {
+	if c.later == nil {
 		return nil
 	}
 	return c.later.add(what, c.topic(topic), key, at)

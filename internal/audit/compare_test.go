@@ -265,7 +265,7 @@ func TestComparison(t *testing.T) {
 	}
 }
 
-// TestLater: a key is found if, and only if, Kafka has a later event of it than a missing one.
+// TestLater: a key is found if, and only if, Kafka has a later event of it than a missing one, or that is not known (F120).
 func TestLater(t *testing.T) {
 	c, err := New(t.TempDir(), 1<<20)
 	if err != nil {
@@ -274,7 +274,12 @@ func TestLater(t *testing.T) {
 	if err := c.FindLater(); err != nil {
 		t.Fatal(err)
 	}
-	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
+	at := func(s int) time.Time {
+		if s == 0 {
+			return time.Time{}
+		}
+		return time.Unix(int64(s), 0)
+	}
 	row := func(id, key string, created int) {
 		if err := c.AddRow(&Row{ID: []byte(id), Topic: "t", Key: []byte(key), Created: at(created)}); err != nil {
 			t.Fatal(err)
@@ -296,6 +301,20 @@ func TestLater(t *testing.T) {
 	row("7", "", 7)
 	row("8", "all there", 8)
 	record("8", "all there", 9)
+	row("9", "same time", 10)
+	row("10", "same time", 10)
+	record("10", "same time", 11)
+	row("11", "missing without a time", 0)
+	row("12", "missing without a time", 10)
+	record("12", "missing without a time", 11)
+	row("13", "delivered without a time", 10)
+	row("14", "delivered without a time", 0)
+	record("14", "delivered without a time", 11)
+	row("15", "only missing", 0)
+	row("16", "only missing", 0)
+	row("17", "the id used again", 10)
+	row("18", "other", 10)
+	record("18", "the id used again", 11)
 	var missing, keys []string
 	_, err = c.Run(&Judge{
 		Tables: []string{"outbox"}, Deleted: func(*Row) string { return "" }, Origin: originOf,
@@ -303,12 +322,17 @@ func TestLater(t *testing.T) {
 		Exist:    func([]string) (map[string]bool, error) { return nil, nil },
 		ExistNow: func([]string) (map[string]bool, error) { return nil, nil },
 		Lost:     func(r *Row) error { missing = append(missing, string(r.ID)); return nil },
-		Later:    func(topic, key string) error { keys = append(keys, topic+"/"+key); return nil },
-		Report:   func(Finding) error { return nil }, Abandoned: func(checkpoint.Position) string { return "" },
+		Later: func(topic, key string, certain bool) error {
+			keys = append(keys, fmt.Sprint(topic, "/", key, " ", certain))
+			return nil
+		},
+		Report: func(Finding) error { return nil }, Abandoned: func(checkpoint.Position) string { return "" },
 	})
 	slices.Sort(missing)
 	slices.Sort(keys)
-	if err != nil || fmt.Sprint(missing, keys) != "[1 4 5 7] [t/later t/no row]" {
+	wantMissing := "[1 11 13 15 16 17 18 4 5 7 9]"
+	wantKeys := "[t/delivered without a time false t/later true t/missing without a time false t/no row true t/same time false t/the id used again true]"
+	if err != nil || fmt.Sprint(missing) != wantMissing || fmt.Sprint(keys) != wantKeys {
 		t.Fatal(err, missing, keys)
 	}
 	if err := c.Close(); err != nil {

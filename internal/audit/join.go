@@ -19,7 +19,6 @@ type group struct {
 	id      []byte
 	rows    []candidate
 	outside bool    // a row outside the range has the id
-	first   *Record // the first record, if there is no row
 	records bool    // there are records
 	stray   *Record // a record that is of no row of the group, rather one of our database than another
 	places  []place
@@ -133,10 +132,13 @@ func (c *Comparison) join(j *Judge) error {
 					}
 				}
 			}
-			g.noteRecord(&rec, j, func() *Record {
+			of := g.noteRecord(&rec, j, func() *Record {
 				own := c.decodeRecord(&reader{b: slices.Clone(before)}, g.id)
 				return &own
 			})
+			if !of {
+				return c.noteLater(laterDelivered, rec.Topic, rec.Key, rec.Time)
+			}
 		default:
 			r.bad = true
 		}
@@ -195,15 +197,12 @@ func (g *group) noteDead(r *Record, j *Judge) {
 	}
 }
 
-// noteRecord notes a record. keep returns a copy of it that stays valid.
-func (g *group) noteRecord(r *Record, j *Judge, keep func() *Record) {
+// noteRecord notes a record, and reports whether it is that of a row. keep returns a copy of it that stays valid.
+func (g *group) noteRecord(r *Record, j *Judge, keep func() *Record) (of bool) {
 	if len(g.places) < maxPlaces {
 		g.places = append(g.places, placeOf(r))
 	}
 	from := j.Origin(r)
-	if !g.records && len(g.rows) == 0 {
-		g.first = keep()
-	}
 	g.records = true
 	stray := true
 	g.of(r.Topic, j, func(x *candidate, other bool) {
@@ -221,7 +220,7 @@ func (g *group) noteRecord(r *Record, j *Judge, keep func() *Record) {
 			}
 			x.differing = x.differing || from != elsewhere && !r.Resent
 		case same:
-			x.is = same
+			x.is, of = same, true
 			g.noteEvent(r)
 			x.noteCopy(r)
 			x.early = x.early || j.Early != nil && j.Early(&x.row, r)
@@ -234,6 +233,7 @@ func (g *group) noteRecord(r *Record, j *Judge, keep func() *Record) {
 	if stray && (g.stray == nil || j.foreign(g.stray) && !j.foreign(r)) {
 		g.stray = keep()
 	}
+	return of
 }
 
 // noteCopy counts the records of a row.

@@ -45,8 +45,8 @@ type Judge struct {
 	// until the function returns.
 	Lost      func(*Row) error
 	Undecided func(row *Row, why string) error
-	// Later is called for each key that FindLater is about.
-	Later func(topic, key string) error
+	// Later is called for each key that FindLater is about. certain is whether Kafka has later events of it; otherwise it may have.
+	Later func(topic, key string, certain bool) error
 	// Report is called for each finding.
 	Report func(Finding) error
 }
@@ -65,11 +65,6 @@ func (c *Comparison) judge(g *group, j *Judge) error {
 	}
 	for i := range g.rows {
 		if err := c.judgeRow(g, &g.rows[i], j); err != nil {
-			return err
-		}
-	}
-	if len(g.rows) == 0 && g.first != nil {
-		if err := c.noteLater(laterDelivered, g.first.Topic, g.first.Key, g.first.Time); err != nil {
 			return err
 		}
 	}

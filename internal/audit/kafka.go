@@ -161,7 +161,12 @@ func (r *run) addRecord(s *kafka.Span, rec *kafka.Record, dead bool) error {
 			out.Resent = true
 		}
 	}
-	if out.ID == nil && !dead || dead && out.Dead == "" { // the dead letter of an event without an id has none
+	switch {
+	case dead && out.Dead == "": // the dead letter of an event without an id has none
+		return nil
+	case out.ID == nil && !dead && t.mayCompact(): // another producer has written the state of the key
+		return r.c.noteLater(laterDelivered, s.Topic, rec.Key, rec.Time)
+	case out.ID == nil && !dead:
 		return nil
 	}
 	if p := out.Position; p.CommitLSN == r.Count && p.SystemID == r.Lineage.SystemID {

@@ -3,10 +3,12 @@ package audit
 import (
 	"bytes"
 	"encoding/binary"
+	"math"
 	"time"
 )
 
-// later finds the keys of missing rows for which Kafka has later events, so that the order of the key cannot be restored.
+// later finds the keys of missing rows for which Kafka has later events, so that the order of the key cannot be restored, and those for which it may
+// have some: where an event has no time, or two have the same, which one is later is not known.
 type later struct{ byKey *sorter }
 
 const (
@@ -14,22 +16,50 @@ const (
 	laterDelivered = 'd'
 )
 
+// noTime stands for the time of an event that has none.
+const noTime = math.MinInt64
+
 // add notes an event of a key, with the time of its row, or of its record if it has no row.
 func (l *later) add(what byte, topic uint64, key []byte, at time.Time) error {
+	micro := int64(noTime)
+	if !at.IsZero() {
+		micro = at.UnixMicro()
+	}
 	b := append(appendBytes(binary.AppendUvarint(nil, topic), key), what)
-	return l.byKey.add(binary.AppendVarint(b, at.UnixMicro()))
+	return l.byKey.add(binary.AppendVarint(b, micro))
 }
 
-// run calls fn with the topic and the key of each.
-func (l *later) run(topics []string, fn func(topic, key string) error) error {
+// keyTimes is what is known of the events of a key.
+type keyTimes struct {
+	missing, delivered     int64 // the time of the first one missing, and of the last one delivered
+	isMissing, isDelivered bool  // there is one
+	untimed                bool  // one of them has no time
+}
+
+func (k *keyTimes) note(what byte, at int64) {
+	missing := what == laterMissing
+	k.isMissing, k.isDelivered = k.isMissing || missing, k.isDelivered || !missing
+	switch {
+	case at == noTime:
+		k.untimed = true
+	case missing:
+		k.missing = min(k.missing, at)
+	default:
+		k.delivered = max(k.delivered, at)
+	}
+}
+
+// run calls fn with the topic and the key of each. certain is whether Kafka has later events of it; otherwise it may have.
+func (l *later) run(topics []string, fn func(topic, key string, certain bool) error) error {
 	var place []byte
-	var missing, delivered int64 // the first one missing, the last one delivered
+	var of keyTimes
 	end := func() error {
-		if delivered <= missing {
+		certain := of.delivered > of.missing
+		if !of.isMissing || !of.isDelivered || !of.untimed && of.delivered < of.missing {
 			return nil
 		}
 		r := &reader{b: place}
-		return fn(topics[r.uint()], string(r.bytes()))
+		return fn(topics[r.uint()], string(r.bytes()), certain)
 	}
 	err := l.byKey.each(func(entry []byte) error {
 		r := &reader{b: entry}
@@ -43,15 +73,13 @@ func (l *later) run(topics []string, fn func(topic, key string) error) error {
 			if err := end(); err != nil {
 				return err
 			}
-			place = append(place[:0], own...)
-			missing, delivered = 1<<63-1, -1<<63
+			place, of = append(place[:0], own...), keyTimes{missing: math.MaxInt64, delivered: math.MinInt64}
 		}
 		what := r.b[0]
 		r.b = r.b[1:]
-		if at := r.int(); what == laterMissing {
-			missing = min(missing, at)
-		} else {
-			delivered = max(delivered, at)
+		of.note(what, r.int())
+		if r.bad {
+			return errDamaged
 		}
 		return nil
 	})

@@ -76,7 +76,7 @@ type Audit struct {
 	// Lost, Undecided and Later are for commands that send missing rows, see [Judge]; nil: not wanted.
 	Lost      func(*Row) error
 	Undecided func(row *Row, why string) error
-	Later     func(topic, key string) error
+	Later     func(topic, key string, certain bool) error
 	// Report is called for each finding.
 	Report func(Finding) error
 	// Note is called with a sentence about what limits the answer.

@@ -35,7 +35,7 @@ type Found struct {
 	*audit.Result
 	Missing  Rowset // neither Kafka nor the slot has them
 	Unjudged Rowset // that is not known
-	// LaterKeys is how many keys of missing rows have later events in Kafka, LaterTopics are their topics.
+	// LaterKeys is how many keys of missing rows have later events in Kafka, LaterTopics are the topics of those that have, or may have, some.
 	LaterKeys   int
 	LaterTopics map[string]bool
 
@@ -126,9 +126,11 @@ func (r *Recovery) compareOnce(ctx context.Context) (*Found, error) {
 	// A daemon, or another run, may have been killed just before: what it has sent may still arrive.
 	job.NotBefore = r.began.Add(r.FenceWait)
 	job.Report, job.OnlyMissing, job.Whole = func(audit.Finding) error { return nil }, true, r.whole
-	job.Later = func(topic, key string) error {
+	job.Later = func(topic, key string, certain bool) error {
+		if f.LaterTopics[topic] = true; !certain {
+			return nil
+		}
 		f.LaterKeys++
-		f.LaterTopics[topic] = true
 		return r.Operator.Later(f.LaterKeys, topic, key)
 	}
 	job.Lost = func(row *audit.Row) error {

@@ -12,6 +12,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/audit"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
+	kafkalog "github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/kafka/sender"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/router"
@@ -166,6 +167,17 @@ func TestSteps(t *testing.T) {
 			w.log = w.log[:len(w.log)-1]
 			w.rows[9].key = "k4"
 			w.deliver(9, 10)
+		}, err: "--compacted", created: 1},
+		{name: "events without a time in a compacted topic", given: func(w *world) {
+			compacted(w)
+			w.log = w.log[:len(w.log)-1]
+			w.rows[4].created, w.rows[9].created, w.rows[9].key = time.Time{}, time.Time{}, "k4"
+			w.deliver(9, 10)
+		}, err: "--compacted", created: 1},
+		{name: "another producer's state in a compacted topic", given: func(w *world) {
+			compacted(w)
+			w.log = w.log[:len(w.log)-1]
+			w.log = append(w.log, kafkalog.Record{Key: []byte("k4"), Value: []byte("state"), Time: time.Now(), Offset: int64(len(w.log))})
 		}, err: "--compacted", created: 1},
 		{name: "a row is deleted before it is sent", given: func(w *world) {
 			moved(w)

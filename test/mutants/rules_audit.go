@@ -151,6 +151,18 @@ var auditMutants = []mutant{
 		tests: []suite{deleted},
 	},
 	{
+		name:  "audit-takes-an-event-without-a-time-for-an-earlier-one",
+		rule:  "If an event has no time, Kafka has no later one of its key.",
+		edits: []edit{{"internal/audit/later.go", "!of.untimed && of.delivered < of.missing", "of.delivered < of.missing"}},
+		tests: []suite{compares},
+	},
+	{
+		name:  "audit-takes-an-event-of-the-same-time-for-an-earlier-one",
+		rule:  "Of two events of a key with one time, the one that is missing is the later one.",
+		edits: []edit{{"internal/audit/later.go", "of.delivered < of.missing", "of.delivered <= of.missing"}},
+		tests: []suite{compares},
+	},
+	{
 		name:  "audit-forgets-tombstones",
 		rule:  "The last record of a key is never deleted by compaction.",
 		edits: []edit{{"internal/audit/deleted.go", " || r.sent(row).Before(r.readAt.Add(-t.Tombstones)):", ":"}},
