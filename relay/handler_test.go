@@ -20,6 +20,7 @@ type nowhereStream struct{ Stream }
 func (nowhereStream) Identity() replication.Identity {
 	return replication.Identity{SystemID: 7, Timeline: 1}
 }
+func (nowhereStream) Missing() []string { return nil }
 
 // nowhereSink stores nothing. It acknowledges records as soon as it has a batch of them.
 type nowhereSink struct {
@@ -49,6 +50,7 @@ type handler struct {
 	sink               *nowhereSink
 	begin, row, commit []byte
 	at                 pglogrepl.LSN // of the last transaction
+	more               bool          // more messages have arrived
 }
 
 // newHandler creates a handler whose sink acknowledges batches of this number of events.
@@ -82,7 +84,7 @@ func newHandler(tb testing.TB, batch int) *handler {
 }
 
 func (b *handler) message(data []byte) {
-	if err := b.handle(b.tb.Context(), replication.Message{Data: data}, nil); err != nil {
+	if err := b.handle(b.tb.Context(), replication.Message{Data: data, More: b.more}, nil); err != nil {
 		b.tb.Fatal(err)
 	}
 }
@@ -107,6 +109,7 @@ func BenchmarkEvent(b *testing.B) {
 	for _, events := range []int{1, 100} {
 		b.Run(fmt.Sprintf("transaction=%d", events), func(b *testing.B) {
 			h := newHandler(b, 50)
+			h.more = true
 			b.ReportAllocs()
 			for n := 0; n < b.N; n += events {
 				h.transaction(events)

@@ -107,7 +107,7 @@ func (c *counts) read(m *Metrics, k decoder.Kind, bytes int) {
 	}
 }
 
-// publish adds the counts to the metrics. The session calls it outside of transactions, at each turn, and when it ends.
+// publish adds the counts to the metrics. The session calls it outside of transactions before it waits for messages, at each turn, and when it ends.
 func (c *counts) publish(m *Metrics) {
 	if c.bytes == 0 {
 		return

@@ -208,7 +208,8 @@ func TestCausesAreComplete(t *testing.T) {
 	}
 }
 
-// TestCountsArePublished: the counts of the session's goroutine are complete after a transaction, and within one at each turn.
+// TestCountsArePublished: the counts of the session's goroutine are complete when all that has arrived is handled, and within a transaction at
+// each turn. They are not added up at each commit of a backlog.
 func TestCountsArePublished(t *testing.T) {
 	b := newHandler(t, 7)
 	check := func(when string, want float64) {
@@ -216,8 +217,19 @@ func TestCountsArePublished(t *testing.T) {
 			t.Errorf("%s: %v events received, %v decoded, want %v", when, received, decoded, want)
 		}
 	}
-	b.transaction(3)
-	check("after a commit", 3)
+	b.more = true
+	b.transaction(2)
+	check("in a backlog", 0)
+	b.more = false
+	b.transaction(1)
+	check("after the last commit", 3)
+	b.more = true
+	b.transaction(1)
+	b.more = false
+	if err := b.handle(t.Context(), replication.Message{ServerWALEnd: b.at}, nil); err != nil {
+		t.Fatal(err)
+	}
+	check("after a keepalive", 4)
 	b.message(b.begin)
 	b.message(b.row)
 	ended, cancel := context.WithCancel(t.Context())
@@ -226,7 +238,7 @@ func TestCountsArePublished(t *testing.T) {
 	if _, err := b.turn(ended, b.r.clock()); !errors.Is(err, errShutdown) {
 		t.Error(err)
 	}
-	check("after a turn", 4)
+	check("after a turn", 5)
 }
 
 // TestCountsOfFailedSession: the counts are complete after a session that ended within a transaction.

@@ -299,8 +299,17 @@ func (s *session) run(ctx context.Context) error {
 	}
 }
 
-// handle takes one message of the stream.
+// handle takes one message of the stream. The metrics are complete when all messages that have arrived are handled: to add up at each commit of a
+// backlog would be slow.
 func (s *session) handle(ctx context.Context, msg replication.Message, err error) error {
+	err = s.take(ctx, msg, err)
+	if !s.inTx && !msg.More {
+		s.counts.publish(s.r.met)
+	}
+	return err
+}
+
+func (s *session) take(ctx context.Context, msg replication.Message, err error) error {
 	if err != nil {
 		if waiting, ok := errors.AsType[*replication.Waiting](err); ok {
 			s.awaitsStandby = true
@@ -341,9 +350,6 @@ func (s *session) handle(ctx context.Context, msg replication.Message, err error
 		s.tracker.Commit(m.Commit.EndLSN)
 		s.lastCommit = m.Commit.CommitTime
 		s.counts.transactions++
-	}
-	if !s.inTx {
-		s.counts.publish(s.r.met)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"bytes"
 	"encoding/binary"
 	"net"
 	"testing"
@@ -42,11 +43,40 @@ func streamOver(t *testing.T, conn net.Conn) *Stream {
 	return &Stream{conn: pg}
 }
 
+// testMessage returns XLogData with this number of bytes of pgoutput.
+func testMessage(n int) []byte {
+	b := append([]byte{'d'}, binary.BigEndian.AppendUint32(nil, uint32(4+1+24+n))...)
+	return append(append(b, 'w'), make([]byte, 24+n)...)
+}
+
+// TestMoreHasArrived: a message says whether bytes that follow it have arrived, and the last one that none have.
+func TestMoreHasArrived(t *testing.T) {
+	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
+		st := streamOver(t, c)
+		c.tap = &st.tap
+		for range 3 {
+			const messages = 200
+			s.arrive(bytes.Repeat(testMessage(300), messages))
+			with, last := 0, false
+			for range messages {
+				msg, err := st.Receive()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if last = msg.More; last {
+					with++
+				}
+			}
+			if last || with < messages*3/4 {
+				t.Errorf("%d of %d messages, the last one: %v", with, messages, last)
+			}
+		}
+	})
+}
+
 // TestReceiveDoesNotAllocate: reading a message from the socket does not allocate.
 func TestReceiveDoesNotAllocate(t *testing.T) {
-	const size = 1 + 24 + 300
-	b := append([]byte{'d'}, binary.BigEndian.AppendUint32(nil, 4+size)...)
-	b = append(append(b, 'w'), make([]byte, size-1)...)
+	b := testMessage(300)
 	paced := newPacedConn(&endlessConn{message: b}, 0, &readTap{})
 	paced.longest = testInterval
 	paced.tryRead = func(p []byte) (int, error, bool) { n, err := paced.Conn.Read(p); return n, err, false }

@@ -231,6 +231,7 @@ func (c *Config) dialControl(ctx context.Context) (*pgx.Conn, error) {
 type readTap struct {
 	received atomic.Bool            // bytes have arrived since the last call of Swap
 	drained  atomic.Pointer[func()] // called before a read waits or pauses, by the goroutine that reads
+	more     atomic.Bool            // the connection has bytes in its buffer
 	age      atomic.Int64           // of the last event: nanoseconds from its commit to its sending, by the server's clock
 }
 

@@ -113,6 +113,7 @@ func (c *pacedConn) Read(p []byte) (n int, err error) {
 	}
 	n = copy(p, c.buf[c.r:c.w])
 	c.r += n
+	c.tap.more.Store(c.r < c.w)
 	return n, nil
 }
 

@@ -25,6 +25,8 @@ type Message struct {
 	// all published changes before this position precede the keepalive in the stream.
 	WALStart, ServerWALEnd pglogrepl.LSN
 	ReplyRequested         bool
+	// More is set if bytes that follow the message have arrived.
+	More bool
 	// Partial is set with ErrDeadline if bytes of the next message have arrived. On a slow link a large message can take longer than
 	// any time-out, and no other message can arrive before its end.
 	Partial bool
@@ -76,7 +78,9 @@ func (st *Stream) Receive() (Message, error) {
 		switch m := raw.(type) {
 		case *pgproto3.CopyData:
 			st.noteAge(m.Data)
-			return parseCopyData(m.Data)
+			msg, err := parseCopyData(m.Data)
+			msg.More = st.tap.more.Load()
+			return msg, err
 		case *pgproto3.ErrorResponse:
 			return Message{}, classify("read the stream", streaming, pgconn.ErrorResponseToPgError(m))
 		case *pgproto3.CopyDone:
