@@ -29,6 +29,9 @@ type Relation struct {
 	Columns   []Column
 	// Source is the index of the table in the caller's configuration. Only resolve sets it.
 	Source int
+	// Unattached is true of a table that was no partition of an outbox when its rows were written: they have ordinals, but are not sent. Only
+	// resolve sets it.
+	Unattached bool
 }
 
 // Column is a column of a Relation.

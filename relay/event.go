@@ -21,8 +21,7 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 		return s.skip(ctx, known)
 	}
 	if r.router.Skips(ev) {
-		s.warnOfUpdates(ev.Relation)
-		return s.skip(ctx, r.met.updateSkipped) // it has an ordinal whatever the policy is
+		return s.skipRow(ctx, ev) // it has an ordinal whatever the policy is
 	}
 	s.counts.received++
 	routed := r.router.Route(ev, pos, &s.rec)

@@ -16,6 +16,7 @@ type Metrics struct {
 	skipped          prometheus.Counter
 	poisonSkipped    prometheus.Counter
 	updateSkipped    prometheus.Counter
+	unattached       prometheus.Counter
 	notTransactional prometheus.Counter
 	transactions     prometheus.Counter
 	receivedBytes    prometheus.Counter
@@ -62,6 +63,7 @@ func NewMetrics(reg prometheus.Registerer, slot string) *Metrics {
 	m.inKafka = skipped.WithLabelValues("in_kafka")
 	m.poisonSkipped = skipped.WithLabelValues("poison")
 	m.updateSkipped = skipped.WithLabelValues("update")
+	m.unattached = skipped.WithLabelValues("not_attached")
 	m.notTransactional = skipped.WithLabelValues("not_transactional")
 	m.phantoms = counter("phantom_events_total", "Events found in Kafka that the server lost in a failover.")
 	m.transactions = counter("transactions_total", "Transactions read from the stream.")

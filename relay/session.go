@@ -40,21 +40,21 @@ type session struct {
 	background sync.WaitGroup  // other goroutines, which end with life
 
 	// Used by the session's goroutine only.
-	begin         decoder.Begin // the open transaction
-	lastCommit    time.Time     // of the newest transaction read to its end
-	inTx          bool
-	rec           router.Record
-	single        *singleRecord                // the record that is sent with nothing else in flight; nil: none is
-	lastSent      pglogrepl.LSN                // commit LSN of the newest transaction with a record that was sent
-	resent        map[string]map[int32]*resent // by topic and partition: see noteSent
-	awaiting      string                       // what the session's goroutine waits for; "": it reads
-	waitSince     time.Time                    // since when an event waits for Kafka; zero: none does
-	lastMessage   time.Time                    // when the server last sent a message
-	lastWork      time.Time                    // when a catalog check last found our walsender at work
-	finishBy      time.Time                    // on shutdown: until when the session waits for the end of the open transaction
-	wake          chan struct{}
-	counts        counts          // not yet in the metrics
-	updatesLogged map[uint32]bool // tables, by OID, whose updates were logged
+	begin       decoder.Begin // the open transaction
+	lastCommit  time.Time     // of the newest transaction read to its end
+	inTx        bool
+	rec         router.Record
+	single      *singleRecord                // the record that is sent with nothing else in flight; nil: none is
+	lastSent    pglogrepl.LSN                // commit LSN of the newest transaction with a record that was sent
+	resent      map[string]map[int32]*resent // by topic and partition: see noteSent
+	awaiting    string                       // what the session's goroutine waits for; "": it reads
+	waitSince   time.Time                    // since when an event waits for Kafka; zero: none does
+	lastMessage time.Time                    // when the server last sent a message
+	lastWork    time.Time                    // when a catalog check last found our walsender at work
+	finishBy    time.Time                    // on shutdown: until when the session waits for the end of the open transaction
+	wake        chan struct{}
+	counts      counts          // not yet in the metrics
+	skipLogged  map[uint32]bool // tables, by OID, of which a skipped row was logged
 
 	readsEnds bool // the ends of partitions are read before anything is sent that may be there
 	isSettled bool // see settled

@@ -51,6 +51,9 @@ func NewDecoder(ctx context.Context, st Resolver, r *router.Router, prefix strin
 		if err != nil || table == replication.NotOurs {
 			return false, err
 		}
+		if rel.Unattached = table == replication.Unattached; rel.Unattached {
+			return true, nil
+		}
 		rel.Source = table
 		return true, r.Bind(rel)
 	})
@@ -105,17 +108,28 @@ func NotPublished(columns []string) error {
 	}
 }
 
-// warnOfUpdates logs, once in a session, that updates of a table are skipped.
-func (s *session) warnOfUpdates(rel *decoder.Relation) {
-	if s.updatesLogged[rel.OID] {
-		return
+// skipRow skips a row that is no event. It logs the first one of a table in a session.
+func (s *session) skipRow(ctx context.Context, ev *decoder.Event) error {
+	rel := ev.Relation
+	first := !s.skipLogged[rel.OID]
+	if first {
+		if s.skipLogged == nil {
+			s.skipLogged = map[uint32]bool{}
+		}
+		s.skipLogged[rel.OID] = true
 	}
-	if s.updatesLogged == nil {
-		s.updatesLogged = map[uint32]bool{}
+	switch {
+	case first && rel.Unattached:
+		s.r.log.Warn("skipping rows of a table that was not attached to the outbox when they were written", "table", rel.String(),
+			"because", "they are no events (docs/sources.md); logged once per session and table, counted in the metrics")
+	case first:
+		s.r.log.Warn("skipping updates", "table", rel.String(), "because", "route.on_update is skip; logged once per session and table, counted in the metrics",
+			"remedy", "ALTER PUBLICATION … SET (publish = 'insert'), or route.on_update: poison")
 	}
-	s.updatesLogged[rel.OID] = true
-	s.r.log.Warn("skipping updates", "table", rel.String(), "because", "route.on_update is skip; logged once per session and table, counted in the metrics",
-		"remedy", "ALTER PUBLICATION … SET (publish = 'insert'), or route.on_update: poison")
+	if rel.Unattached {
+		return s.skip(ctx, s.r.met.unattached)
+	}
+	return s.skip(ctx, s.r.met.updateSkipped)
 }
 
 // refusedMessage counts a message that has our prefix and is not transactional, and logs the first one of a session. Such a

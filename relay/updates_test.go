@@ -7,7 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
 // poisonUpdates makes updates poison for later processes.
@@ -102,4 +104,39 @@ func TestUpdatesHaveOrdinals(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestRowsOfAnUnattachedTable: rows of a table that was no partition of the outbox when they were written are counted, logged once per session and
+// table, and have ordinals. They are not sent, whatever their columns are.
+func TestRowsOfAnUnattachedTable(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		other := walsendertest.Table{OID: 5, Schema: "public", Name: "leaf", Columns: []string{"x"}}
+		b.pg.resolve = func(oid uint32) (int, error) {
+			if oid == other.OID {
+				return replication.Unattached, nil
+			}
+			return 0, nil
+		}
+		b.start()
+		b.pg.begin("a")
+		b.pg.raw("", walsendertest.Relation(&other))
+		b.pg.raw("", walsendertest.Insert(&other, "1"))
+		b.pg.raw("", walsendertest.Insert(&other, "2"))
+		b.pg.more("b")
+		x := b.pg.finish()
+		b.sleep(3 * time.Second)
+		b.delivered("a", "b")
+		if got := b.kafka.log[1].position; got != "1:7:1:0000000000001000:3" {
+			b.Errorf("position of b: %s", got)
+		}
+		if n := b.metric("events_skipped_total", "reason=not_attached"); n != 2 {
+			b.Errorf("%v are counted", n)
+		}
+		if text := b.log.String(); strings.Count(text, "skipping rows of a table") != 1 || !strings.Contains(text, "table=public.leaf") {
+			b.Errorf("the log says\n%s", text)
+		}
+		if b.pg.slotAt() != x.End {
+			b.Errorf("the slot is at %s", b.pg.slotAt())
+		}
+	})
 }

@@ -93,6 +93,7 @@ func newDecoder(t *testing.T, st *Stream) *decoder.Decoder {
 	var d *decoder.Decoder
 	d = decoder.New(func(rel *decoder.Relation) (use bool, err error) {
 		rel.Source, err = st.Resolve(t.Context(), &Announced{OID: rel.OID, Schema: rel.Namespace, Name: rel.Name, Columns: rel.ColumnNames(), XID: d.XID()})
+		rel.Unattached = rel.Source == Unattached
 		return rel.Source != NotOurs, err
 	})
 	return d
@@ -120,7 +121,7 @@ func (b *bench) next(st *Stream, dec *decoder.Decoder) (*decoder.Event, error) {
 		if err != nil {
 			return nil, err
 		}
-		if m.Kind == decoder.KindEvent {
+		if m.Kind == decoder.KindEvent && !m.Relation.Unattached {
 			return m.Event, nil
 		}
 	}

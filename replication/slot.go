@@ -73,6 +73,7 @@ type Slot struct {
 	SafeWALBytes     *int64 // WAL that may still be written until the slot can be lost; nil: the server sets no limit
 	RestartLSN       pglogrepl.LSN
 	ConfirmedFlush   pglogrepl.LSN // 0: the slot is still being created
+	CatalogXmin      uint64        // catalog_xmin with its epoch: the server decodes what the slot sends with snapshots that see all transactions before it
 	ServerLSN        pglogrepl.LSN // end of the server's WAL when the slot was read
 	Unfinished       string        // the slot of an unfinished recovery of this slot, at the same moment; "": there is none
 	Asked            time.Time     // when the query was sent
@@ -104,14 +105,15 @@ func (s *Slot) upToEnd(from pglogrepl.LSN) uint64 {
 // Lost reports whether the server has removed WAL that the slot needs, or has invalidated it for another reason.
 func (s *Slot) Lost() bool { return s.WALStatus == "lost" || s.Invalidation != "" }
 
-const slotSQL = `
+var slotSQL = `
 SELECT s.slot_name::text, s.slot_type, coalesce(s.plugin::text, ''), coalesce(s.database::text, ''), coalesce(s.datoid, 0), s.temporary, s.active, coalesce(s.active_pid, 0),
        coalesce(a.application_name, ''), coalesce(host(a.client_addr), ''), coalesce(a.wait_event_type NOT IN ('Activity', 'Client'), s.active), (to_jsonb(s)->>'inactive_since')::timestamptz,
        coalesce(s.wal_status, ''), coalesce(to_jsonb(s)->>'invalidation_reason', ''), s.two_phase,
        coalesce((to_jsonb(s)->>'failover')::bool, false), coalesce((to_jsonb(s)->>'synced')::bool, false), s.safe_wal_size,
-       coalesce(s.restart_lsn, '0/0')::text, coalesce(s.confirmed_flush_lsn, '0/0')::text,
+       coalesce(s.restart_lsn, '0/0')::text, coalesce(s.confirmed_flush_lsn, '0/0')::text, coalesce(` + xid64("s.catalog_xmin") + `, 0),
        (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END)::text
-  FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
+  FROM pg_replication_slots s CROSS JOIN (SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint AS next) c
+  LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
  WHERE s.slot_name ~ ANY($1)`
 
 // ReadSlot reads a logical or physical slot. It returns nil if there is none of that name.
@@ -153,7 +155,7 @@ func scanSlot(row pgx.Row) (_ *Slot, err error) {
 	var restart, confirmed, server string
 	if err := row.Scan(&s.Name, &s.Kind, &s.Plugin, &s.Database, &s.DatabaseOID, &s.Temporary, &s.Active, &s.ActivePID,
 		&s.ActiveName, &s.ActiveAddress, &s.Works, &s.InactiveSince, &s.WALStatus, &s.Invalidation,
-		&s.TwoPhase, &s.Failover, &s.Synced, &s.SafeWALBytes, &restart, &confirmed, &server); err != nil {
+		&s.TwoPhase, &s.Failover, &s.Synced, &s.SafeWALBytes, &restart, &confirmed, &s.CatalogXmin, &server); err != nil {
 		return nil, err
 	}
 	for _, f := range []struct {

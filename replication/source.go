@@ -148,6 +148,7 @@ func (st *Stream) checkServer(ctx context.Context) (*Slot, error) {
 	if err := st.cfg.checkSlot(slot, st.control.Config().Database, st.server.Major()); err != nil {
 		return nil, err
 	}
+	st.seesAll = slot.CatalogXmin
 	return slot, st.readCatalog(ctx)
 }
 
@@ -204,6 +205,7 @@ type Stream struct {
 	cat    *catalog
 
 	last     *lastLook      // the source's
+	seesAll  uint64         // catalog_xmin of the slot before the catalogs were read: the server decodes with snapshots that see all transactions before it
 	original *Slot          // the slot of which this stream reads a temporary copy; nil: the stream reads the slot
 	conn     *pgconn.PgConn // used by the goroutine of Receive
 	tap      readTap

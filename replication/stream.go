@@ -252,8 +252,13 @@ SELECT n.nspname, c.relname,
        age(c.xmin) < age($3::text::xid)
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1`
 
-// NotOurs is the result of Resolve for a table that is not an outbox.
-const NotOurs = -1
+// Results of Resolve for a table whose rows are not events.
+const (
+	NotOurs = -1 // the table is not an outbox
+	// Unattached means that the table may be, or may have been, a partition of an outbox, but was none when its rows were written. The rows
+	// have ordinals like events, because the catalogs show them as NotOurs at one time and as rows of an outbox at another.
+	Unattached = -2
+)
 
 // Announced is a relation as announced in the stream, with the definition that it had when its rows were committed.
 type Announced struct {
@@ -263,7 +268,7 @@ type Announced struct {
 	XID          uint32 // transaction in which the relation is announced
 }
 
-// Resolve returns the index in Config.Tables of a relation or of its root, or NotOurs for another table of the publication. OID and
+// Resolve returns the index in Config.Tables of a relation or of its root, NotOurs or Unattached. OID and
 // name must both be the outbox's or both be another's. An error concerns only the rows of the relation: a partition that is
 // published via its root is announced and has none.
 //
@@ -275,10 +280,13 @@ func (st *Stream) Resolve(ctx context.Context, rel *Announced) (index int, err e
 	defer st.controlMu.Unlock()
 	for _, t := range st.cat.tables {
 		sameOID, sameName := t.oid == rel.OID, t.schema == rel.Schema && t.name == rel.Name
-		if sameOID && sameName {
+		switch {
+		case !sameOID && !sameName:
+		case t.oid != st.cat.roots[t.outbox] && st.wasViaRoot(t.outbox):
+			return Unattached, nil
+		case sameOID && sameName:
 			return t.outbox, nil
-		}
-		if sameOID || sameName {
+		default:
 			return NotOurs, fail(RelationMismatch, op, "rename the table back if it was renamed; if it was replaced, copy the rows of the former table into it with their ids (INSERT … SELECT), "+advice.DropAndRecover,
 				"the stream has OID %d for %s.%s, the catalog has OID %d for %s.%s", rel.OID, rel.Schema, rel.Name, t.oid, t.schema, t.name)
 		}
@@ -299,16 +307,30 @@ func (st *Stream) Resolve(ctx context.Context, rel *Announced) (index int, err e
 	case root == 0 && possible && (younger || !st.cat.viaRoot):
 		return NotOurs, fail(RelationMismatch, op, "attach it again until its events are delivered; a partitioned outbox should be published via its root",
 			"it is not a partition of the outbox, and may have been one when its rows were committed")
+	case root == 0 && possible:
+		return Unattached, nil
 	case root == 0:
 		return NotOurs, nil
 	}
 	// The partition was attached during the session.
-	if now.schema != rel.Schema || now.name != rel.Name {
+	now.outbox = int(root) - 1
+	switch {
+	case st.wasViaRoot(now.outbox):
+		return Unattached, nil
+	case now.schema != rel.Schema || now.name != rel.Name:
 		return NotOurs, fail(RelationMismatch, op, "", "the catalog calls OID %d %s.%s", rel.OID, now.schema, now.name)
 	}
-	now.outbox = int(root) - 1
 	st.cat.tables = append(st.cat.tables, now)
 	return now.outbox, nil
+}
+
+// wasViaRoot reports whether the server has sent every row of the outbox's partitions in this stream as a row of the outbox. Then a row that it
+// sends as one of another table was written while that table was no partition, or while it was detached CONCURRENTLY, which catalog checks find.
+// The server decides with the catalogs as they were when the row was written: they had the present rows of the publication, because the transactions
+// of these have ended before all snapshots that it uses. PostgreSQL 14 keeps its decision about a table when that is attached or detached.
+func (st *Stream) wasViaRoot(outbox int) bool {
+	look := st.last.Load()
+	return st.server.Major() >= 15 && st.cat.viaRoot && max(look.Publication.Youngest, look.Outboxes[outbox].Youngest) < st.seesAll
 }
 
 // mayBePartition reports whether the relation has the columns of a partitioned outbox, so that it may have been a partition.

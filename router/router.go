@@ -99,9 +99,9 @@ func (r *Router) MessageSource() int {
 	return slices.IndexFunc(r.mappings, func(m *mapping) bool { return m.config.Messages })
 }
 
-// Skips reports whether ev is an update and updates are skipped.
+// Skips reports whether ev is never sent: a row of a table that was not attached to the outbox, or an update while updates are skipped.
 func (r *Router) Skips(ev *decoder.Event) bool {
-	return ev.Update && !r.mappings[ev.Relation.Source].config.UpdateIsPoison
+	return ev.Relation.Unattached || ev.Update && !r.mappings[ev.Relation.Source].config.UpdateIsPoison
 }
 
 // SetOrigin sets the origin of the following events, which is part of the header outboxcdc-position. The zero value means that records do not

@@ -4,11 +4,36 @@ var (
 	readsTables = suite{"./internal/outboxtable", "^TestRows$/^1[48]$/^(refusals|hidden_rows)$"}
 	ids         = suite{"./router", "^(TestRoute|TestKeyAndID|TestMessageIsPoison)$"}
 	creates     = suite{"./cmd/outboxcdc", "^TestSetupOnServers$/^18$/^misspelt$"}
+	unattached  = suite{"./replication", "^TestRowsOfATableThatIsNotAttached$"}
 	doctorRows  = suite{"./internal/doctor", "^TestEveryOutcome$/^outbox$"}
 )
 
 // tableMutants has mutants of which tables are outboxes, and of which rows a role sees.
 var tableMutants = []mutant{
+	{
+		name:  "rows-of-a-detached-table-are-events",
+		rule:  "A row under the name of a partition is an event, whether the table was a partition when the row was written or not.",
+		edits: []edit{{"replication/stream.go", "return st.server.Major() >= 15 && st.cat.viaRoot", "return false && st.cat.viaRoot"}},
+		tests: []suite{unattached},
+	},
+	{
+		name:  "publication-was-always-via-root",
+		rule:  "A publication that publishes via the root now did so when the row was written.",
+		edits: []edit{{"replication/stream.go", "look.Outboxes[outbox].Youngest) < st.seesAll", "look.Outboxes[outbox].Youngest) < st.seesAll+1<<40"}},
+		tests: []suite{unattached},
+	},
+	{
+		name:  "every-version-decides-again",
+		rule:  "PostgreSQL 14 decides again about a table that is attached.",
+		edits: []edit{{"replication/stream.go", "st.server.Major() >= 15 && st.cat.viaRoot", "st.server.Major() >= 14 && st.cat.viaRoot"}},
+		tests: []suite{unattached},
+	},
+	{
+		name:  "skipped-rows-have-no-ordinals",
+		rule:  "The ordinals of a transaction depend on what the catalogs say about its tables at the time.",
+		edits: []edit{{"replication/stream.go", "	case root == 0 && possible:\n		return Unattached, nil\n", ""}},
+		tests: []suite{unattached},
+	},
 	{
 		name:  "commands-read-only-the-parent",
 		rule:  "The commands read an outbox without its children, and nothing is missing.",
