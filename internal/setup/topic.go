@@ -36,10 +36,18 @@ func (p PositionTopic) Apply(ctx context.Context, cluster *kafka.Cluster, out io
 	case dryRun:
 		fmt.Fprintf(out, "would create position topic %s: 1 partition, %s\n", p.Name, strings.Join(kafka.PositionConfig(), ", "))
 	default:
-		if _, err := cluster.CreatePositionTopic(ctx, p.Name, p.Replicas); err != nil {
+		created, err := cluster.CreatePositionTopic(ctx, p.Name, p.Replicas)
+		if err == nil && !created { // the broker that was asked did not know it yet
+			err = cluster.CheckPositionTopic(ctx, p.Name)
+		}
+		if err != nil {
 			return noPositionTopic(err, dryRun)
 		}
-		fmt.Fprintf(out, "created position topic %s\n", p.Name)
+		if created {
+			fmt.Fprintf(out, "created position topic %s\n", p.Name)
+		} else {
+			fmt.Fprintf(out, "position topic %s already exists\n", p.Name)
+		}
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -41,9 +42,13 @@ func TestSetupPositionTopic(t *testing.T) {
 	run(69, nowhere, []string{"apply"}, "created slot "+o.name, "everything else is done", "127.0.0.1:1", "--no-topic")
 	run(0, nowhere, []string{"apply", "--no-topic"})
 	run(0, env, []string{"apply"}, "slot "+o.name+" already exists", "created position topic "+topic)
-	for _, args := range [][]string{{"apply"}, {"apply", "--dry-run"}} {
-		run(0, env, args, "position topic "+topic+" already exists")
-	}
+	run(0, env, []string{"apply"}, "position topic "+topic+" already exists")
+	await(t, patience, "the broker to know the topic", func() error {
+		if out, notes, code := o.runBinary(env, "setup", "apply", "--dry-run"); code != 0 || !strings.Contains(out+notes, "position topic "+topic+" already exists") {
+			return fmt.Errorf("exit code %d: %s%s", code, out, notes)
+		}
+		return nil
+	})
 	r := o.startStreaming(env...)
 	if got := r.logged(notDeduplicating); len(got) > 0 {
 		t.Errorf("the topic is unsuitable: %v", got)
