@@ -36,7 +36,7 @@ func TestRealKafka(t *testing.T) {
 // realConfig returns a configuration with longer look-ups than for kfake.
 func realConfig(k *kafkatest.Real) Config {
 	cfg := testConfig(k.Brokers()...)
-	cfg.RetryMin, cfg.RetryMax = 20*time.Millisecond, time.Second
+	cfg.RetryMin, cfg.RetryMax, cfg.AwayBudget = 20*time.Millisecond, time.Second, 5*time.Minute // a broker starts slowly on a busy machine
 	return cfg
 }
 

@@ -292,7 +292,9 @@ func TestSpanWhileLeadersMove(t *testing.T) {
 	for i := range int32(parts) {
 		put(t, f.ListenAddrs(), 10, numbered("t", i, n, 20_000)...)
 	}
-	c := newClient(t, spanConfig(f.ListenAddrs()...))
+	cfg := spanConfig(f.ListenAddrs()...)
+	cfg.AwayBudget = 2 * time.Minute
+	c := newClient(t, cfg)
 	spans := spansOf(t, c, time.Time{}, "t")
 	for i := range int32(parts) {
 		if err := f.MoveTopicPartition("t", i, (i+1)%3); err != nil {

@@ -215,8 +215,8 @@ func TestMissingTopic(t *testing.T) {
 	t.Run("forever", func(t *testing.T) {
 		f := newFake(t)
 		s := newSender(t, f, Options{MissingTopic: Forever})
-		s.lookUp = 50 * time.Millisecond // Kafka does answer
-		time.AfterFunc(wait, func() { f.createTopic(t, "orders", 3, nil) })
+		s.lookUp = time.Second // Kafka does answer
+		time.AfterFunc(3*s.lookUp, func() { f.createTopic(t, "orders", 3, nil) })
 		send(t, s, "orders", 1)
 		if err := s.Wait(within(t, time.Minute)); err != nil {
 			t.Error(err)
