@@ -18,7 +18,7 @@ type Origin struct {
 	Slot     string
 	// Epoch orders the histories of the slot. It is one higher after every adoption and on every new timeline, while the number of a timeline
 	// decreases after a restore. 0 is the first epoch, or one that is not known, because there is no position record: with at-least-once
-	// delivery, and while the position topic cannot be used. So consumers compare a record of epoch 0 with earlier ones by its timeline.
+	// delivery. So consumers compare a record of epoch 0 with earlier ones by its timeline.
 	Epoch uint32
 }
 

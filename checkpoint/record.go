@@ -287,6 +287,7 @@ type Unusable struct {
 	Err    error // the cause, if it says more than Why
 
 	Missing bool // the topic does not exist
+	Denied  bool // a permission is missing
 	Record  bool // only the newest record cannot be read; another one can be stored after it
 }
 

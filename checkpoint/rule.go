@@ -156,7 +156,7 @@ func (r *Rule) NotStored() { r.record.saving = false }
 // Saving reports whether a position record is being stored.
 func (r *Rule) Saving() bool { return r.record.saving }
 
-// RequireRecords notes that the first record is stored. From now on only positions that a stored record allows are confirmed.
+// RequireRecords begins deduplicated delivery: only positions that a stored record allows are confirmed.
 func (r *Rule) RequireRecords() { r.record.required = true }
 
 // RecordsRequired reports whether only positions that a stored record allows are confirmed.
@@ -188,7 +188,7 @@ func (r *Rule) Wanted() pglogrepl.LSN {
 
 // Safe returns the position that a status update may carry now. It never decreases.
 func (r *Rule) Safe() pglogrepl.LSN {
-	if r.record.required || r.record.saving { // the first record may be on its way
+	if r.record.required {
 		return max(r.confirmed, min(r.Wanted(), r.record.allowed))
 	}
 	return r.Wanted()

@@ -73,7 +73,7 @@ func (p *Producer) countUnacked() error {
 		}
 		left += t.unacked()
 	}
-	p.cluster.noteEnd(p, waiting, p.unsaved != nil)
+	p.cluster.noteEnd(p, waiting)
 	if left > 0 {
 		return &failure{op: "close the kafka session", err: fmt.Errorf("%d events %w", left, errUnacked)}
 	}

@@ -44,49 +44,47 @@ type Config struct {
 	// sent only during the lease ([Producer.Renew]). 0 means that there is no lease.
 	FenceWait time.Duration
 
-	MaxPositionBytes int // maximum bytes of the position topic to read until a record of the slot is found
-	DialTimeout      time.Duration
-	WriteTimeout     time.Duration
-	ReadTimeout      time.Duration // must exceed ProduceTimeout
-	AskTimeout       time.Duration // how long to wait for the answer to a look-up
-	HeadStart        time.Duration // how long a broker is asked alone before the next one is asked, too
-	ProduceTimeout   time.Duration // how long a broker may wait for the replicas
-	Retries          int           // maximum resends of one batch
-	RetryMin         time.Duration // doubles up to RetryMax
-	RetryMax         time.Duration
-	AwayBudget       time.Duration // how long a partition may have no reachable leader before the session ends
-	LookUpMin        time.Duration // between look-ups of missing topics; doubles up to LookUpMax
-	LookUpSoon       time.Duration // the same after a topic was created
-	LookUpMax        time.Duration
-	Refresh          time.Duration // between look-ups of the topics in use
-	BatchLimit       int           // maximum bytes of a batch before compression, per Requests; a larger record is a batch of its own
-	LargeRecord      int           // a larger record is sent with nothing else in flight
-	Requests         int           // maximum open requests per broker
-	CloseTimeout     time.Duration // how long Close waits for sarama's goroutines after the cut
+	DialTimeout    time.Duration
+	WriteTimeout   time.Duration
+	ReadTimeout    time.Duration // must exceed ProduceTimeout
+	AskTimeout     time.Duration // how long to wait for the answer to a look-up
+	HeadStart      time.Duration // how long a broker is asked alone before the next one is asked, too
+	ProduceTimeout time.Duration // how long a broker may wait for the replicas
+	Retries        int           // maximum resends of one batch
+	RetryMin       time.Duration // doubles up to RetryMax
+	RetryMax       time.Duration
+	AwayBudget     time.Duration // how long a partition may have no reachable leader before the session ends
+	LookUpMin      time.Duration // between look-ups of missing topics; doubles up to LookUpMax
+	LookUpSoon     time.Duration // the same after a topic was created
+	LookUpMax      time.Duration
+	Refresh        time.Duration // between look-ups of the topics in use
+	BatchLimit     int           // maximum bytes of a batch before compression, per Requests; a larger record is a batch of its own
+	LargeRecord    int           // a larger record is sent with nothing else in flight
+	Requests       int           // maximum open requests per broker
+	CloseTimeout   time.Duration // how long Close waits for sarama's goroutines after the cut
 }
 
 // DefaultConfig returns the daemon's configuration without the settings of users.
 func DefaultConfig() Config {
 	return Config{
-		MaxPositionBytes: 64 << 20,
-		DialTimeout:      5 * time.Second,
-		WriteTimeout:     15 * time.Second,
-		ReadTimeout:      12 * time.Second, // two of them, for a batch and the following look-up, are less than park_after
-		AskTimeout:       10 * time.Second,
-		HeadStart:        500 * time.Millisecond, // longer than a normal answer, and a fraction of every caller's time limit
-		ProduceTimeout:   10 * time.Second,
-		Retries:          30, // with the pauses below about 50 s, enough for elections and rolling restarts
-		RetryMin:         50 * time.Millisecond,
-		RetryMax:         2 * time.Second,
-		AwayBudget:       45 * time.Second,
-		LookUpMin:        250 * time.Millisecond,
-		LookUpSoon:       10 * time.Millisecond,
-		LookUpMax:        2 * time.Second,
-		Refresh:          10 * time.Second,
-		BatchLimit:       256 << 10,
-		LargeRecord:      1_000_000,
-		Requests:         1,
-		CloseTimeout:     5 * time.Second,
+		DialTimeout:    5 * time.Second,
+		WriteTimeout:   15 * time.Second,
+		ReadTimeout:    12 * time.Second, // two of them, for a batch and the following look-up, are less than park_after
+		AskTimeout:     10 * time.Second,
+		HeadStart:      500 * time.Millisecond, // longer than a normal answer, and a fraction of every caller's time limit
+		ProduceTimeout: 10 * time.Second,
+		Retries:        30, // with the pauses below about 50 s, enough for elections and rolling restarts
+		RetryMin:       50 * time.Millisecond,
+		RetryMax:       2 * time.Second,
+		AwayBudget:     45 * time.Second,
+		LookUpMin:      250 * time.Millisecond,
+		LookUpSoon:     10 * time.Millisecond,
+		LookUpMax:      2 * time.Second,
+		Refresh:        10 * time.Second,
+		BatchLimit:     256 << 10,
+		LargeRecord:    1_000_000,
+		Requests:       1,
+		CloseTimeout:   5 * time.Second,
 	}
 }
 
@@ -102,18 +100,17 @@ type Cluster struct {
 	log     *slog.Logger
 	metrics *metrics
 
-	mu              sync.Mutex
-	pins            map[string]*pin
-	waiting         map[string]struct{} // topics with unacknowledged events of the last session
-	positionUnsaved bool                // the last session had a position record that was not stored
-	noID            bool                // the last session got no producer id
-	id              *identity           // of the last session; nil: the next session requests a producer id
-	current         *Producer
-	silentBrokers   map[string]bool // addresses of brokers that did not answer the last request
-	doubts          map[string]int  // addresses of brokers whose answer was doubted, with the number of the last doubt
-	doubted         int             // number of doubts
-	leaders         map[string]knownLeaders
-	keptEnds        *keptEnds // what sessions have read of the ends of partitions
+	mu            sync.Mutex
+	pins          map[string]*pin
+	waiting       map[string]struct{} // topics with unacknowledged events of the last session
+	noID          bool                // the last session got no producer id
+	id            *identity           // of the last session; nil: the next session requests a producer id
+	current       *Producer
+	silentBrokers map[string]bool // addresses of brokers that did not answer the last request
+	doubts        map[string]int  // addresses of brokers whose answer was doubted, with the number of the last doubt
+	doubted       int             // number of doubts
+	leaders       map[string]knownLeaders
+	keptEnds      *keptEnds // what sessions have read of the ends of partitions
 
 	endsProgress atomic.Int64 // see EndsProgress
 
@@ -216,19 +213,19 @@ func doubling(from, to time.Duration, n int) time.Duration {
 }
 
 // noteEnd stores what a session waited for when it ended, for Probe.
-func (c *Cluster) noteEnd(p *Producer, topics map[string]struct{}, unsaved bool) {
+func (c *Cluster) noteEnd(p *Producer, topics map[string]struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.waiting, c.positionUnsaved, c.noID = topics, unsaved, false
+	c.waiting, c.noID = topics, false
 	if c.current == p {
 		c.current = nil
 	}
 }
 
-func (c *Cluster) lastWaits() (topics []string, position, producerID bool) {
+func (c *Cluster) lastWaits() (topics []string, producerID bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return slices.Sorted(maps.Keys(c.waiting)), c.positionUnsaved, c.noID
+	return slices.Sorted(maps.Keys(c.waiting)), c.noID
 }
 
 // identify returns the identity of a session: the producer id of the process with the next epoch, or a new id from Kafka. Brokers refuse

@@ -15,7 +15,7 @@ import (
 
 // positionConfig keeps the position topic small, so that the record of an idle slot is found soon. A slot writes about one record of some
 // hundred bytes per second, and only the newest one is needed. Kafka never compacts the active segment, so a segment ends after an hour
-// (2 MB for one slot) or 16 MiB (for many). This is the maximum to read in addition to the compacted part. Smaller segments would mean
+// (2 MB for one slot) or 16 MiB (for many): what is read in addition to the compacted part. Smaller segments would mean
 // many files, and Kafka 4 refuses less than 1 MiB. The dirty ratio is low so that ended segments are compacted soon, whatever the brokers'
 // default is.
 var positionConfig = map[string]string{
@@ -65,14 +65,14 @@ func (c *Cluster) CheckPositionTopic(ctx context.Context, topic string) error {
 	}
 	defer done()
 	for tries := 1; ; tries++ {
-		l := &positionLog{ctl: ctl, topic: topic}
+		l := &positionLog{ctl: ctl, topic: topic, tries: missingTries}
 		err := l.check(ctx)
 		if err == nil || errors.As(err, new(*checkpoint.Unusable)) {
 			return err
 		}
 		// The leader of a new topic may not know the topic yet.
 		if kindOf(err).class != resend || tries >= missingTries || ctx.Err() != nil {
-			return &failure{op: "check position topic " + topic, topic: topic, err: err}
+			return positionFailure("check position topic ", topic, err)
 		}
 		ctl.dialer.pause(200 * time.Millisecond)
 	}
@@ -109,10 +109,7 @@ func (c *Cluster) ReadPosition(ctx context.Context, topic, slot string) (*checkp
 		return nil, err
 	}
 	defer done()
-	l := &positionLog{ctl: ctl, topic: topic, slot: slot, maxBytes: c.cfg.MaxPositionBytes}
+	l := &positionLog{ctl: ctl, topic: topic, slot: slot, tries: missingTries}
 	rec, err := l.load(ctx, nil)
-	if err != nil && !errors.As(err, new(*checkpoint.Unusable)) {
-		err = &failure{op: "read the position record from topic " + topic, topic: topic, err: err}
-	}
-	return rec, err
+	return rec, positionFailure("read the position record from topic ", topic, err)
 }

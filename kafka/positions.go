@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -15,19 +14,18 @@ import (
 
 // positionLog reads and writes the single partition of the position topic, over its own connection. It is for one goroutine at a time.
 type positionLog struct {
-	ctl       *control
-	topic     string
-	slot      string
-	leader    string              // its address; "": to be looked up
-	sequence  int32               // of the session's next batch
-	pending   *sarama.RecordBatch // has been sent, and it is not known whether it is stored
-	maxBytes  int                 // bytes that are read at most until there is a record of the slot
-	bytesRead int                 // that were read
+	ctl      *control
+	topic    string
+	slot     string
+	leader   string              // its address; "": to be looked up
+	sequence int32               // of the session's next batch
+	pending  *sarama.RecordBatch // has been sent, and it is not known whether it is stored
+	tries    int                 // how many look-ups must lack the topic
 }
 
 func (p *Producer) newPositionLog() *positionLog {
 	c := p.cluster
-	l := &positionLog{ctl: c.newControl(p.dialer, p.secured), topic: c.cfg.PositionTopic, slot: c.cfg.Slot, maxBytes: c.cfg.MaxPositionBytes}
+	l := &positionLog{ctl: c.newControl(p.dialer, p.secured), topic: c.cfg.PositionTopic, slot: c.cfg.Slot, tries: daemonTries}
 	l.ctl.conf.Net.ReadTimeout = c.cfg.ReadTimeout
 	return l
 }
@@ -44,7 +42,7 @@ var errNoLeader = fmt.Errorf("the position topic has no leader: %w", sarama.ErrL
 
 // ask calls question for the leader of the topic.
 func (l *positionLog) ask(ctx context.Context, question func(*sarama.Broker) error) error {
-	if err := l.locate(ctx, missingTries); err != nil {
+	if err := l.locate(ctx, l.tries); err != nil {
 		return err
 	}
 	err := l.ctl.askBroker(ctx, l.leader, question)
@@ -84,7 +82,11 @@ func (l *positionLog) preconnect(ctx context.Context) {
 }
 
 // missingTries is how many look-ups must lack the topic, or all brokers, because a broker that has just started has incomplete metadata.
-const missingTries = 4
+// A daemon stops without the topic, and a supervisor may not start it again, so it looks for 5 s.
+const (
+	missingTries = 4
+	daemonTries  = 25
+)
 
 // find looks up the topic, at most most times if it is missing.
 func (l *positionLog) find(ctx context.Context, most int) (*sarama.TopicMetadata, error) {
@@ -141,11 +143,21 @@ func (l *positionLog) judge(err error) error {
 			Remedy: "create it with one partition and cleanup.policy=compact (outboxcdc setup apply does)",
 		}
 	case kindOf(code).class == denied:
-		return l.unusable("access is refused", "grant the daemon's user Read, Write and Describe on topic "+l.topic, err)
+		return &checkpoint.Unusable{
+			Topic: l.topic, Why: "access is refused", Denied: true, Err: err, Remedy: "grant the daemon's user Read, Write and Describe on topic " + l.topic,
+		}
 	case kindOf(code).class == refused:
 		return l.unusable("it refuses the record", "raise max.message.bytes of topic "+l.topic, err)
 	}
 	return err
+}
+
+// positionFailure adds what was attempted to an error that is not a *[checkpoint.Unusable].
+func positionFailure(op, topic string, err error) error {
+	if err == nil || errors.As(err, new(*checkpoint.Unusable)) {
+		return err
+	}
+	return &failure{op: op + topic, topic: topic, err: err}
 }
 
 func (l *positionLog) unusable(why, remedy string, err error) error {
@@ -180,10 +192,7 @@ func (p *Producer) LoadPosition(ctx context.Context) (*checkpoint.PositionRecord
 	case <-ctx.Done():
 		a.err = context.Cause(ctx)
 	}
-	if topic := p.cluster.cfg.PositionTopic; a.err != nil && !errors.As(a.err, new(*checkpoint.Unusable)) {
-		return nil, &failure{op: "read the position record from topic " + topic, topic: topic, err: a.err}
-	}
-	return a.saved, a.err
+	return a.saved, positionFailure("read the position record from topic ", p.cluster.cfg.PositionTopic, a.err)
 }
 
 // markKey is the suffix of the key of marks. It occurs in no name of a slot.
@@ -193,13 +202,7 @@ const markKey = "/reader"
 // know it, would answer a read with old records, but cannot acknowledge a record. Its records have another key than position records, so
 // that compaction keeps one for each slot.
 func (p *Producer) mark(ctx context.Context, l *positionLog) (*sarama.RecordBatch, error) {
-	mark, err := p.store(ctx, l, &sarama.Record{Key: []byte(l.slot + markKey)})
-	if errors.As(err, new(*checkpoint.Unusable)) {
-		p.mu.Lock()
-		p.unsaved = nil // the session goes on without records
-		p.mu.Unlock()
-	}
-	return mark, err
+	return p.store(ctx, l, &sarama.Record{Key: []byte(l.slot + markKey)})
 }
 
 // errNoMark is transient.
@@ -209,11 +212,9 @@ var errNoMark = fmt.Errorf("the broker does not have the record that this sessio
 // several seconds, so that a late record of an earlier session is not mistaken for the newest.
 const positionStep = 1000
 
-// load reads backwards from the end until it finds a record of the slot. A topic with larger segments than in positionConfig (Kafka's
-// default is a gigabyte) may have more records of other slots than can be read while the server waits. Then the topic is unusable, and
-// delivery continues without it. With a mark, the window at the end must have it: what is read there is believed only then.
+// load reads backwards from the end until it finds a record of the slot. With a mark, the window at the end must have it: what is read there
+// is believed only then.
 func (l *positionLog) load(ctx context.Context, mark *sarama.RecordBatch) (*checkpoint.PositionRecord, error) {
-	l.bytesRead = 0
 	end, err := l.offset(ctx, sarama.OffsetNewest)
 	if err != nil {
 		return nil, err
@@ -227,10 +228,6 @@ func (l *positionLog) load(ctx context.Context, mark *sarama.RecordBatch) (*chec
 	}
 	step := int64(positionStep)
 	for until := end; until > start; step *= windowGrowth {
-		if l.bytesRead > l.maxBytes {
-			return nil, l.unusable(fmt.Sprintf("%d MiB of it were read without a record of slot %s", l.bytesRead>>20, l.slot),
-				"set "+strings.Join(PositionConfig(), " and ")+" on topic "+l.topic+"; the daemon asks again once a minute", nil)
-		}
 		from := max(start, until-step)
 		best, err := l.window(ctx, from, until, mark)
 		if err == nil && mark != nil && until == end && !best.marked {
@@ -277,7 +274,6 @@ func (l *positionLog) window(ctx context.Context, from, until int64, mark *saram
 			for _, b := range batches {
 				best.marked = best.marked || mark != nil && b.FirstOffset < until && b.ProducerID == mark.ProducerID && b.ProducerEpoch == mark.ProducerEpoch && b.FirstSequence == mark.FirstSequence
 				for _, rec := range b.Records {
-					l.bytesRead += len(rec.Key) + len(rec.Value)
 					at := b.FirstOffset + rec.OffsetDelta
 					// A record with headers is an event: another daemon may send events to any topic.
 					if !b.Control && at >= from && at < until && string(rec.Key) == l.slot && len(rec.Headers) == 0 {

@@ -415,33 +415,3 @@ func TestPositionsAreFoundAhead(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-// TestPositionTopicTooLarge: if the topic has too many records of other slots, it is unusable, so that a start does not wait for ever.
-func TestPositionTopicTooLarge(t *testing.T) {
-	f := newFake(t)
-	c := newPositionCluster(t, f)
-	p, _ := openSession(t, c)
-	for range 3 * positionStep {
-		p.SavePosition(checkpoint.PositionRecord{Slot: "s", Generation: 3}, func(error) {})
-	}
-	if err := save(t, p, checkpoint.PositionRecord{Slot: "s", Generation: 4}); err != nil {
-		t.Fatal(err)
-	}
-	_ = p.Close(endedContext())
-	for most, slot := range map[int]string{1000: "other", 1 << 20: "other ", 1001: "s"} {
-		cfg := withPositions(testConfig(f.ListenAddrs()...), strings.TrimSpace(slot))
-		cfg.MaxPositionBytes = most
-		p, _ := openSession(t, newTestCluster(t, cfg))
-		s, err := p.LoadPosition(t.Context())
-		var u *checkpoint.Unusable
-		switch unusable := errors.As(err, &u); {
-		case most == 1000 && (!unusable || u.Missing || u.Record || !strings.Contains(err.Error(), "segment.bytes=")):
-			t.Errorf("more than may be read: %v, %v", s, err)
-		case most == 1<<20 && (s != nil || err != nil):
-			t.Errorf("no record of the slot: %v, %v", s, err)
-		case most == 1001 && (err != nil || s == nil || s.Generation != 4):
-			t.Errorf("the slot's own: %v, %v", s, err)
-		}
-		_ = p.Close(endedContext())
-	}
-}

@@ -2,17 +2,15 @@ package kafka
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/IBM/sarama"
-
-	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
 // Probe checks, without writing, whether everything that the last session waited for is available: brokers answer, its topics exist and may
-// be written, and every partition has a reachable leader and enough replicas in sync. The error names what is missing.
+// be written, and every partition has a reachable leader and enough replicas in sync. The error names what is missing. The position topic,
+// which every session needs, is always checked; if it cannot be used, the error is a *[checkpoint.Unusable].
 func (c *Cluster) Probe(ctx context.Context) (err error) {
 	ctl, done, err := c.temporaryControl(ctx)
 	if err != nil {
@@ -25,7 +23,7 @@ func (c *Cluster) Probe(ctx context.Context) (err error) {
 		}
 	}()
 
-	topics, position, producerID := c.lastWaits()
+	topics, producerID := c.lastWaits()
 	if err := ctl.ping(ctx); err != nil {
 		return &failure{op: "probe kafka", err: err}
 	}
@@ -34,9 +32,9 @@ func (c *Cluster) Probe(ctx context.Context) (err error) {
 			return &failure{op: "probe kafka: get a producer id", err: err}
 		}
 	}
-	if position {
+	if c.cfg.PositionTopic != "" {
 		if err := c.probePosition(ctx, ctl); err != nil {
-			return &failure{op: "probe position topic " + c.cfg.PositionTopic, topic: c.cfg.PositionTopic, err: err}
+			return positionFailure("probe position topic ", c.cfg.PositionTopic, err)
 		}
 	}
 	if len(topics) == 0 {
@@ -45,14 +43,10 @@ func (c *Cluster) Probe(ctx context.Context) (err error) {
 	return c.probeTopics(ctx, ctl, topics)
 }
 
-// probePosition checks whether a position record can be stored. An unusable topic is not an error, because sessions run without position
-// records then.
+// probePosition checks whether a position record can be stored.
 func (c *Cluster) probePosition(ctx context.Context, ctl *control) error {
 	l := &positionLog{ctl: ctl, topic: c.cfg.PositionTopic}
-	md, err := l.find(ctx, missingTries)
-	if errors.As(err, new(*checkpoint.Unusable)) {
-		return nil
-	}
+	md, err := l.find(ctx, 1)
 	if err != nil {
 		return err
 	}

@@ -27,9 +27,10 @@ const (
 type waitMode int
 
 const (
-	waitBackoff waitMode = iota
-	waitSlot             // until the slot is free
-	park                 // until a probe finds that Kafka works again
+	waitBackoff     waitMode = iota
+	waitSlot                 // until the slot is free
+	park                     // until a probe finds that Kafka works again
+	parkForPosition          // likewise, and that the position topic can be used
 )
 
 type verdict struct {
@@ -78,8 +79,8 @@ var kinds = map[replication.Kind]verdict{
 }
 
 // classify decides what an error means. delivered means that this process has had an acknowledgement. A permission or a column
-// that is missing before that is a mistake of the setup. A permission that goes missing later may be granted again, and a column
-// that goes missing later may affect events.
+// that is missing before that is a mistake of the setup, and so is a position topic that cannot be used. A permission that goes missing later
+// may be granted again, and a column that goes missing later may affect events.
 func classify(err error, delivered bool) verdict {
 	v := verdict{Retry, waitBackoff, "other"}
 	var stalled *errStalled
@@ -87,6 +88,7 @@ func classify(err error, delivered bool) verdict {
 	var poison *router.Poison
 	var column *router.MissingColumnError
 	var broken *decoder.Error
+	var unusable *checkpoint.Unusable
 	var pg *replication.Error
 	switch {
 	case errors.As(err, new(*errInternal)):
@@ -112,6 +114,16 @@ func classify(err error, delivered bool) verdict {
 		case pg.Kind == replication.PrivilegeMissing && delivered:
 			v.class = Retry
 		case pg.Kind == replication.ColumnMissing && !delivered:
+			v.class = Wrong
+		}
+	case errors.As(err, &unusable):
+		v = verdict{Retry, parkForPosition, "position_topic"}
+		switch {
+		case unusable.Record: // it may say that events are missing
+			v.class = Lost
+		case !delivered && unusable.Denied:
+			v.class = PermissionDenied
+		case !delivered:
 			v.class = Wrong
 		}
 	case errors.As(err, &broken):

@@ -48,6 +48,9 @@ func TestClassify(t *testing.T) {
 		{pg(replication.SynchronousStandby), same(verdict{Wrong, waitBackoff, "synchronous_standby"})},
 		{pg(replication.Protocol), same(verdict{Retry, waitBackoff, "protocol"})},
 
+		{&checkpoint.Unusable{}, [2]verdict{{Wrong, parkForPosition, "position_topic"}, {Retry, parkForPosition, "position_topic"}}},
+		{&checkpoint.Unusable{Denied: true, Err: kafkaError{right: true}}, [2]verdict{{PermissionDenied, parkForPosition, "position_topic"}, {Retry, parkForPosition, "position_topic"}}},
+		{&checkpoint.Unusable{Record: true}, same(verdict{Lost, parkForPosition, "position_topic"})},
 		{&router.MissingColumnError{Column: "payload"}, [2]verdict{{Wrong, waitBackoff, "column_missing"}, {Lost, waitBackoff, "column_missing"}}},
 		{&router.Poison{Cause: router.NullKey}, same(verdict{Poison, waitBackoff, "poison"})},
 		{&errDrain{errors.New("x")}, same(verdict{Fault, waitBackoff, "drain"})},

@@ -69,7 +69,7 @@ func (s *session) startCheck(now time.Time) {
 
 // confirm takes Kafka's answer about the position record, and runs the actions that the confirm rule requests.
 func (s *session) confirm(now time.Time) error {
-	if err := s.takeStored(now); err != nil {
+	if err := s.takeStored(); err != nil {
 		return err
 	}
 	do := s.rule.Next(now)

@@ -78,11 +78,6 @@ func (s *session) finish(ctx context.Context, cause error) error {
 // leaveRecord stores the last position record of the session, unless Kafka has failed. drained means that every event that was sent is
 // acknowledged. It reports whether a catalog check has passed since the last event was read.
 func (s *session) leaveRecord(ctx context.Context, drained bool) (checked bool) {
-	if drained && s.failure.Load() == nil {
-		if err := s.loadBeforeEnd(ctx); err != nil {
-			s.r.log.Warn("position record not stored", "error", err)
-		}
-	}
 	if !s.rule.RecordsRequired() || s.failure.Load() != nil {
 		return false
 	}

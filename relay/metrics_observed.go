@@ -45,10 +45,6 @@ func newObserved(r *Relay) *observed {
 		func(windowSize) float64 { return float64(r.lagBytes()) })
 	gauge("replication_lag_seconds", "Age of the oldest commit that Kafka has not acknowledged; it keeps growing without a session.",
 		func(windowSize) float64 { return r.lagSeconds(r.clock()) })
-	if r.cfg.Deduplication.Slot != "" {
-		gauge("deduplicating", "1 if events that Kafka already has are skipped after a crash; 0 if delivery is at least once although deduplicated is configured.",
-			func(windowSize) float64 { return oneIf(r.view.deduplicating) })
-	}
 	gauge("inflight_events", "Events from the first unacknowledged one to the newest.",
 		func(h windowSize) float64 { return float64(h.events) })
 	gauge("inflight_bytes", "Bytes of key, value and headers of the events in flight.",

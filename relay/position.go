@@ -33,19 +33,13 @@ type position struct {
 	unlisted    uint64                     // number of the first event after the acked position of the record before the last
 	unacked     uint64                     // number of the first event after the acked position of the last record
 	stored      chan error                 // Kafka's answers about records
-
-	// For a session that cannot use the position topic yet.
-	lastAsked time.Time           // when the predecessor's record was last requested
-	loaded    chan loadedPosition // the answer; nil: no request is under way
-	loadFrom  int64               // endsProgress before the request
-	verifying bool                // the request is to verify the epoch of the first record, which is stored
 }
 
 // errSlotTaken ends a session that lost its slot before it began to read.
 var errSlotTaken = errors.New("another client has taken the slot")
 
 // loadPosition reads the predecessor's record and stores the first one of this session, before any event is sent. From then on a successor
-// recognises the records of this session's producer.
+// recognises the records of this session's producer. The error is a *[checkpoint.Unusable] if the position topic cannot be used.
 func (s *session) loadPosition(ctx context.Context) error {
 	r, p := s.r, &s.position
 	if r.cfg.Deduplication.Slot == "" {
@@ -53,57 +47,72 @@ func (s *session) loadPosition(ctx context.Context) error {
 	}
 	s.startCheck(r.clock()) // the first record waits for the lease, which a check renews
 	predecessor, err := s.load(ctx)
-	if err == nil && predecessor != nil {
-		loading, cancel := context.WithTimeout(ctx, r.cfg.WalSenderTimeout/2) // no status update is sent meanwhile
-		defer cancel()
-		altered, err := s.publicationAltered(loading, predecessor)
-		if err != nil {
-			return err
-		}
-		if err := s.contradiction(predecessor, altered.Why); err != nil {
-			// Another instance may have taken the slot and written the record while this process was frozen.
-			if slot, gone := s.stream.Check(loading); gone != nil || !slot.Active {
-				return errors.Join(errSlotTaken, gone)
-			}
-			// What another server's catalogs have says nothing about the record's.
-			if altered.Published != "" && s.contradiction(predecessor, "") == nil {
-				found := *predecessor
-				found.Published = altered.Published
-				s.storeFinding(loading, &found)
-			}
-			return err
-		}
-	}
-	if err == nil {
-		s.saveFirst(predecessor, s.stream.Start())
-		err = s.awaitFirstStored(ctx)
-	}
-	if err == nil && p.beginsEpoch() {
-		err = s.verifyEpoch(ctx)
-	}
-	if unusable, ok := errors.AsType[*checkpoint.Unusable](err); ok {
-		r.setNotDeduplicating(unusable.Error())
-		p.lastAsked = r.clock()
-		return nil
-	}
 	if err != nil {
-		return fmt.Errorf("read or store the position record: %w", err)
+		return fmt.Errorf("read the position record: %w", err)
+	}
+	if predecessor != nil {
+		if err := s.compare(ctx, predecessor); err != nil {
+			return err
+		}
+	}
+	s.saveFirst(predecessor)
+	if err := s.awaitFirstStored(ctx); err != nil {
+		return fmt.Errorf("store the position record: %w", err)
+	}
+	if p.beginsEpoch() {
+		if err := s.verifyEpoch(ctx); err != nil {
+			return fmt.Errorf("read the position record again: %w", err)
+		}
 	}
 	// Before our record was stored, another instance may have taken the slot and read the predecessor's record. A check that begins now shows
 	// that none has. An instance that takes the slot later reads our record, and knows our producer.
 	if err := s.checkAgain(ctx); err != nil {
 		return err
 	}
-	s.beginDeduplication()
+	if predecessor == nil {
+		r.log.Info("the slot has no position record, as at its first start; at a later one, events that an earlier session delivered and did not confirm are repeated")
+	}
+	s.readEnds()
+	r.mem.generation, r.mem.producers = p.record.Generation, p.producers
+	r.mem.ExplainSlot() // compare has compared the slot with the predecessor's record
 	return nil
 }
 
-// saveFirst begins to store the first record of this session, which allows confirm and what earlier records have allowed: a standby that is
-// promoted later may have copied the slot from an earlier primary, before it went back. The predecessor's record may be nil.
-func (s *session) saveFirst(predecessor *checkpoint.PositionRecord, confirm pglogrepl.LSN) {
+// compare returns an error if the predecessor's record contradicts the slot, the server or the publication.
+func (s *session) compare(ctx context.Context, predecessor *checkpoint.PositionRecord) error {
+	ctx, cancel := context.WithTimeout(ctx, s.r.cfg.WalSenderTimeout/2) // no status update is sent meanwhile
+	defer cancel()
+	var altered replication.Alteration // of publication and tables after the record, which may have hidden events
+	if published := predecessor.PublishedFor(s.r.cfg.Deduplication.Sources); published != "" {
+		var err error
+		if altered, err = s.stream.Altered(ctx, published); err != nil {
+			return err
+		}
+	}
+	id := s.stream.Identity()
+	moved := s.r.mem.MovedByOthers(id)
+	err := predecessor.Contradiction(id, moved, altered.Why)
+	if err == nil {
+		return nil
+	}
+	// Another instance may have taken the slot and written the record while this process was frozen.
+	if slot, gone := s.stream.Check(ctx); gone != nil || !slot.Active {
+		return errors.Join(errSlotTaken, gone)
+	}
+	// What another server's catalogs have says nothing about the record's.
+	if altered.Published != "" && predecessor.Contradiction(id, moved, "") == nil {
+		found := *predecessor
+		found.Published = altered.Published
+		s.storeFinding(ctx, &found)
+	}
+	return err
+}
+
+// saveFirst begins to store the first record of this session, which allows the slot's position and what earlier records have allowed: a
+// standby that is promoted later may have copied the slot from an earlier primary, before it went back. The predecessor's record may be nil.
+func (s *session) saveFirst(predecessor *checkpoint.PositionRecord) {
 	p := &s.position
-	p.predecessor, p.stored, p.verifying = predecessor, make(chan error, 1), false
-	p.inherited, p.unlisted, p.unacked = nil, 0, 0
+	p.predecessor, p.stored = predecessor, make(chan error, 1)
 	if predecessor != nil {
 		p.inherited = predecessor.Topics
 	}
@@ -112,22 +121,9 @@ func (s *session) saveFirst(predecessor *checkpoint.PositionRecord, confirm pglo
 		p.record.Settled = s.lastBeforeSlot()
 	}
 	p.producers = p.record.Producers
-	confirm = max(confirm, predecessor.ConfirmedOn(s.stream.Identity()))
+	confirm := max(s.stream.Start(), predecessor.ConfirmedOn(s.stream.Identity()))
 	s.rule.Save(confirm)
 	s.savePosition(confirm, false)
-}
-
-// beginDeduplication is called when the first record is stored. From now on only positions that a stored record allows are confirmed.
-func (s *session) beginDeduplication() {
-	r, p := s.r, &s.position
-	r.setNotDeduplicating("")
-	if p.predecessor == nil {
-		r.log.Info("the slot has no position record, as at its first start; at a later one, events that an earlier session delivered and did not confirm are repeated")
-	}
-	s.rule.RequireRecords()
-	s.readEnds()
-	r.mem.generation, r.mem.producers = p.record.Generation, p.producers
-	r.mem.ExplainSlot() // contradiction has compared the slot with the predecessor's record
 }
 
 // errEpochTaken ends a session. The next one begins an epoch of its own.
@@ -146,7 +142,10 @@ func (s *session) verifyEpoch(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return s.position.compareEpoch(now)
+	if now == nil || now.Epoch != s.position.record.Epoch {
+		return errEpochTaken
+	}
+	return nil
 }
 
 // load reads the position record, and sends status updates meanwhile. It gives up when nothing was read for half of
@@ -154,15 +153,20 @@ func (s *session) verifyEpoch(ctx context.Context) error {
 func (s *session) load(ctx context.Context) (*checkpoint.PositionRecord, error) {
 	loading, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer s.noteLoadRead(s.endsProgress())
-	answer := make(chan loadedPosition, 1)
+	before := s.endsProgress()
+	defer func() { s.r.mem.loadRead += s.endsProgress() - before }() // the ends of partitions are not read meanwhile
+	type loaded struct {
+		record *checkpoint.PositionRecord
+		err    error
+	}
+	answer := make(chan loaded, 1)
 	s.background.Go(func() {
-		var a loadedPosition
+		var a loaded
 		a.record, a.err = s.sink.LoadPosition(loading)
 		answer <- a
 		s.wakeUp()
 	})
-	var a loadedPosition
+	var a loaded
 	last, limit := s.r.clock(), s.r.view.progress.patience(s.r.cfg.WalSenderTimeout/2)
 	err := s.waitFor(ctx, func() (bool, error) {
 		select {
@@ -177,17 +181,6 @@ func (s *session) load(ctx context.Context) (*checkpoint.PositionRecord, error) 
 		return false, nil
 	})
 	return a.record, err
-}
-
-// noteLoadRead notes what was read of the position topic since before. The ends of partitions are not read meanwhile.
-func (s *session) noteLoadRead(before int64) { s.r.mem.loadRead += s.endsProgress() - before }
-
-// compareEpoch compares the session's epoch with that of the records in the topic.
-func (p *position) compareEpoch(now *checkpoint.PositionRecord) error {
-	if now == nil || now.Epoch != p.record.Epoch {
-		return errEpochTaken
-	}
-	return nil
 }
 
 // awaitFirstStored waits for Kafka's answer about the session's first record, for park_after at most.
@@ -267,13 +260,9 @@ func (s *session) storeFinding(ctx context.Context, found *checkpoint.PositionRe
 	}
 }
 
-// takeStored takes Kafka's answer about the last record. A session that cannot use the position topic tries again.
-func (s *session) takeStored(now time.Time) error {
-	if !s.rule.RecordsRequired() {
-		return s.retryLoad(now)
-	}
-	_, err := s.positionStored()
-	if err != nil {
+// takeStored takes Kafka's answer about the last record.
+func (s *session) takeStored() error {
+	if _, err := s.positionStored(); err != nil {
 		return fmt.Errorf("store the position record: %w", err)
 	}
 	return nil
@@ -302,7 +291,7 @@ func (s *session) saveLast(ctx context.Context, drained bool) error {
 		return err
 	}
 	err := s.waitFor(ctx, func() (bool, error) {
-		if err := s.takeStored(s.r.clock()); err != nil || s.rule.Saving() {
+		if err := s.takeStored(); err != nil || s.rule.Saving() {
 			return false, err
 		}
 		want := max(s.rule.Wanted(), s.rule.Allowed())
@@ -327,32 +316,4 @@ func (s *session) recordCoversAll() bool {
 	}
 	single, _ := s.r.mem.Events.Len()
 	return (settled || !s.r.mem.doubt && single == 0) && s.r.mem.Newest().Compare(acked) <= 0
-}
-
-// publicationAltered returns what has happened to publication and tables after the record and may have hidden events.
-func (s *session) publicationAltered(ctx context.Context, b *checkpoint.PositionRecord) (replication.Alteration, error) {
-	published := b.PublishedFor(s.r.cfg.Deduplication.Sources)
-	if published == "" {
-		return replication.Alteration{}, nil
-	}
-	return s.stream.Altered(ctx, published)
-}
-
-// contradiction returns an error if the predecessor's record contradicts the slot, the server or the publication.
-func (s *session) contradiction(b *checkpoint.PositionRecord, altered string) error {
-	return b.Contradiction(s.stream.Identity(), s.r.mem.MovedByOthers(s.stream.Identity()), altered)
-}
-
-// setNotDeduplicating notes why delivery is only at least once; "": delivery is deduplicated. It logs each change once.
-func (r *Relay) setNotDeduplicating(why string) {
-	r.mu.Lock()
-	was := r.view.notDeduplicating
-	r.view.notDeduplicating, r.view.deduplicating = why, why == ""
-	r.mu.Unlock()
-	switch {
-	case why != "" && was != why:
-		r.log.Warn("delivering at least once: a crash repeats events in flight", "because", why)
-	case why == "" && was != "":
-		r.log.Info("deduplication resumed")
-	}
 }

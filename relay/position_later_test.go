@@ -12,34 +12,101 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// Sessions that can use the position topic only later, settings that number events, and histories with gaps.
+// A position topic that cannot be used, settings that number events, and histories with gaps.
 
-func unusablePositions() error {
-	return &checkpoint.Unusable{Topic: "positions", Why: "access is refused", Remedy: "grant it"}
+func unusablePositions() *checkpoint.Unusable {
+	return &checkpoint.Unusable{Topic: "positions", Why: "access is refused", Denied: true, Remedy: "grant it"}
 }
 
-// TestMovedSlotIsFoundLater: a slot that another client has moved contradicts the position record, also if the topic could not be used when
-// the session began: in that session, and in the next one.
-func TestMovedSlotIsFoundLater(t *testing.T) {
-	for _, next := range []bool{false, true} {
+// TestUnusableAtTheStart: before the first event a position topic that cannot be used stops the daemon with the remedy, and nothing is
+// delivered: with 77 if a permission is missing, with 79 if the newest record cannot be read, which may say that events are missing, and
+// otherwise with 78.
+func TestUnusableAtTheStart(t *testing.T) {
+	missing := &checkpoint.Unusable{Topic: "positions", Why: "it does not exist", Missing: true, Remedy: "create it"}
+	unread := &checkpoint.Unusable{Topic: "positions", Why: "the newest record cannot be read", Record: true, Remedy: "decide"}
+	for _, c := range []struct {
+		load, save error
+		class      Class
+		remedy     string
+	}{
+		{load: unusablePositions(), class: PermissionDenied, remedy: "grant it"},
+		{load: missing, class: Wrong, remedy: "create it"},
+		{load: unread, class: Lost, remedy: "decide"},
+		{save: unusablePositions(), class: PermissionDenied, remedy: "grant it"},
+		{save: missing, class: Wrong, remedy: "create it"},
+	} {
 		deduplicating(t, func(b *bench, p *fakePositions) {
 			p.saved = []checkpoint.PositionRecord{before(b, nil)}
-			p.loadErr = unusablePositions()
-			x := b.pg.commit("never delivered")
-			b.pg.edit(func() { b.pg.confirmed, b.kafka.acked["never delivered"] = x.End, true }) // pg_replication_slot_advance
-			b.start()
+			p.loadErr, p.saveErr = c.load, c.save
+			at := b.pg.slotAt()
 			b.pg.commit("a")
-			b.sleep(5 * time.Second)
-			p.locked(func() { p.loadErr = nil })
-			if next {
-				b.pg.cut()
+			b.start()
+			if s := b.ends(c.class, time.Minute); !strings.Contains(s.Error(), "remedy: "+c.remedy) {
+				t.Errorf("%v", &s)
 			}
-			b.ends(Lost, positionRetry+20*time.Second)
-			if s := p.last(); !s.Acked.IsZero() {
-				t.Errorf("next session %v: the record covers an event that was never delivered: %+v", next, s)
+			if got := b.pg.slotAt(); got != at || len(b.kafka.ids()) > 0 {
+				t.Errorf("the slot is at %s, was at %s; Kafka has %v", got, at, b.kafka.ids())
 			}
 		})
 	}
+}
+
+// TestUnusableLater: a running daemon waits, without a replication connection, until the position topic can be used again. Meanwhile it
+// delivers and confirms nothing, and afterwards repeats nothing. The topic fails when a record is stored, or when the next session reads it.
+func TestUnusableLater(t *testing.T) {
+	for _, stores := range []bool{false, true} {
+		deduplicating(t, func(b *bench, p *fakePositions) {
+			b.start()
+			b.pg.commit("a")
+			b.sleep(3 * time.Second)
+			p.locked(func() { p.loadErr, p.saveErr = unusablePositions(), unusablePositions() })
+			at := b.pg.slotAt()
+			b.pg.commit("b")
+			if !stores {
+				b.pg.cut()
+			}
+			b.sleep(5 * time.Second)
+			sent := slices.Clone(b.kafka.ids())
+			for range 3 {
+				b.pg.commit(fmt.Sprint("c", len(b.pg.wal)))
+				b.sleep(time.Minute)
+				b.want(WaitingForPosition)
+			}
+			if ready, why := b.relay.Ready(); ready || !strings.Contains(why, "positions: access is refused; remedy: grant it") {
+				t.Errorf("ready %v: %s", ready, why)
+			}
+			if got := b.pg.slotAt(); got != at || !slices.Equal(b.kafka.ids(), sent) || p.last().Confirm < got {
+				t.Errorf("the slot is at %s, was at %s; the record allows %s; Kafka has %v, had %v", got, at, p.last().Confirm, b.kafka.ids(), sent)
+			}
+			p.locked(func() { p.loadErr, p.saveErr = nil, nil })
+			b.sleep(20 * time.Second)
+			b.want(Streaming)
+			if ids := b.kafka.ids(); len(ids) != 5 || len(slices.Compact(slices.Sorted(slices.Values(ids)))) != 5 {
+				t.Errorf("stores %v: Kafka has %v", stores, ids)
+			}
+			if err := b.quit(); err != nil || !p.last().Clean || p.last().Confirm != b.pg.slotAt() {
+				t.Errorf("%v; the slot is at %s, the record: %+v", err, b.pg.slotAt(), p.last())
+			}
+		})
+	}
+}
+
+// TestMovedWhileUnusable: another client moves the slot while the position topic cannot be used. The next session finds that out.
+func TestMovedWhileUnusable(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
+		b.start()
+		b.pg.commit("a")
+		b.sleep(3 * time.Second)
+		p.locked(func() { p.loadErr = unusablePositions() })
+		b.pg.cut()
+		b.sleep(5 * time.Second)
+		b.want(WaitingForPosition)
+		x := b.pg.commit("never delivered")
+		b.pg.edit(func() { b.pg.confirmed, b.kafka.acked["never delivered"] = x.End, true }) // pg_replication_slot_advance
+		b.sleep(20 * time.Second)
+		p.locked(func() { p.loadErr = nil })
+		b.ends(Lost, time.Minute)
+	})
 }
 
 // TestMovedSlotIsAccountedFor: a standby moves the slot, a crash of Postgres takes the slot back, and the standby writes records with the
@@ -61,27 +128,6 @@ func TestMovedSlotIsAccountedFor(t *testing.T) {
 		}
 		if err := b.quit(); err != nil {
 			t.Error(err)
-		}
-	})
-}
-
-// TestPositionsReadableNotWritable: delivery continues in one session, at least once, and a planned end confirms everything.
-func TestPositionsReadableNotWritable(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePositions) {
-		p.saved = []checkpoint.PositionRecord{before(b, nil)}
-		p.saveErr = unusablePositions()
-		b.start()
-		for i := range 100 {
-			b.pg.commit(fmt.Sprint("e", i))
-			b.sleep(2 * time.Second)
-		}
-		if n, resumed := b.pg.sessions(), b.log.count("deduplication resumed"); n != 1 || resumed != 0 {
-			t.Errorf("%d sessions; deduplication resumed %d times", n, resumed)
-		}
-		x := b.pg.commit("last")
-		b.sleep(100 * time.Millisecond)
-		if err := b.quit(); err != nil || b.pg.slotAt() < x.End {
-			t.Errorf("%v; the slot is at %s, want %s", err, b.pg.slotAt(), x.End)
 		}
 	})
 }
@@ -127,65 +173,6 @@ func TestOtherSettingsHideATransaction(t *testing.T) {
 	})
 }
 
-// TestUnverifiedIsNotRecorded: events that were skipped before the history is verified are not covered by the first record of a session that
-// can use the topic later. Here the server is an older copy.
-func TestUnverifiedIsNotRecorded(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePositions) {
-		p.saved = []checkpoint.PositionRecord{before(b, nil)}
-		p.loadErr = unusablePositions()
-		at := b.pg.slotAt()
-		b.start()
-		b.pg.commit("o1")
-		b.pg.commit("o2")
-		b.sleep(200 * time.Millisecond)
-		last := b.pg.commit("o3")
-		b.sleep(3 * time.Second)
-		b.pg.edit(func() { // the server is taken back to before o1
-			b.pg.wal = b.pg.wal[:len(b.pg.wal)-3]
-			b.pg.end, b.pg.confirmed, b.pg.saved = at, at, at
-			b.pg.streams[len(b.pg.streams)-1].fail(errGone)
-			b.pg.down = true
-		})
-		first := b.pg.commit("n1")
-		b.pg.commit("n2")
-		b.pg.edit(func() {
-			b.pg.flushed, b.pg.down = last.End+0x1000, false
-			b.kafka.known, b.kafka.acked["n1"], b.kafka.acked["n2"] = nil, true, true
-		})
-		b.sleep(8 * time.Second)
-		p.locked(func() { p.loadErr = nil })
-		b.sleep(positionRetry + 5*time.Second)
-		if s := p.last(); len(p.saved) < 2 || s.Acked.CommitLSN >= first.Commit {
-			t.Errorf("%d records; the last says that everything up to %s is acknowledged; n1, which is not in Kafka, is at %s", len(p.saved), s.Acked, first.Commit)
-		}
-	})
-}
-
-// TestOwnDoubtIsKept: a session searches for events that an earlier session of this process may have left in Kafka, although the record of
-// the process before it is clean.
-func TestOwnDoubtIsKept(t *testing.T) {
-	deduplicating(t, func(b *bench, p *fakePositions) {
-		p.saved = []checkpoint.PositionRecord{before(b, nil)} // clean
-		p.loadErr = unusablePositions()
-		b.kafka.hold()
-		b.start()
-		x := b.pg.commit("a")
-		b.sleep(time.Second)
-		p.locked(func() {
-			p.lacksAnswers, p.loadErr = true, nil
-			id := b.pg.id
-			p.ends["t"] = []ended{{checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: x.Commit}, "a"}}
-			p.saved[0].Topics = []string{"t"}
-		})
-		b.kafka.edit(func() { b.kafka.auto, b.kafka.acked["a"] = 5*time.Millisecond, true })
-		b.kafka.fail(errKafka, stored) // stored, but the acknowledgement is lost
-		b.sleep(30 * time.Second)
-		if ids := b.kafka.ids(); !slices.Equal(ids, []string{"a"}) || !p.searched {
-			t.Errorf("Kafka has %v, ends were read: %v", ids, p.searched)
-		}
-	})
-}
-
 // TestCleanCoversTheProcess: a session ends before it has re-read the events that earlier sessions of the process delivered. The position
 // record does not cover them, so it is not clean, and the next start searches for them.
 func TestCleanCoversTheProcess(t *testing.T) {
@@ -212,26 +199,19 @@ func TestCleanCoversTheProcess(t *testing.T) {
 }
 
 // TestAlteredPublication: the publication was altered after the last record. Events may be missing in the stream, so the session does not
-// begin. If the record can only be read later, the session ends then.
+// begin.
 func TestAlteredPublication(t *testing.T) {
-	for _, later := range []bool{false, true} {
-		deduplicating(t, func(b *bench, p *fakePositions) {
-			p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) { s.Published = "q" })}
-			if later {
-				p.loadErr = unusablePositions()
-			}
-			at := b.pg.slotAt()
-			b.start()
-			b.sleep(5 * time.Second)
-			p.locked(func() { p.loadErr = nil })
-			if s := b.ends(Lost, positionRetry+20*time.Second); !strings.Contains(s.Error(), "slot adopt") || !strings.Contains(s.Error(), "publication was altered") {
-				t.Errorf("%v", &s)
-			}
-			if got := b.pg.slotAt(); got != at || len(p.saved) != 1 {
-				t.Errorf("later %v: the slot is at %s, was at %s; records %+v", later, got, at, p.saved)
-			}
-		})
-	}
+	deduplicating(t, func(b *bench, p *fakePositions) {
+		p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) { s.Published = "q" })}
+		at := b.pg.slotAt()
+		b.start()
+		if s := b.ends(Lost, 20*time.Second); !strings.Contains(s.Error(), "slot adopt") || !strings.Contains(s.Error(), "publication was altered") {
+			t.Errorf("%v", &s)
+		}
+		if got := b.pg.slotAt(); got != at || len(p.saved) != 1 {
+			t.Errorf("the slot is at %s, was at %s; records %+v", got, at, p.saved)
+		}
+	})
 }
 
 // replaceProcess ends the process, and prepares the next one, which has another producer id.

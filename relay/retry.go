@@ -46,14 +46,16 @@ func (r *Relay) wait(ctx context.Context, v verdict, cause error, attempt int) e
 		r.setState(WaitingForSlot, cause.Error())
 		return r.source.WaitFree(ctx, func(s *replication.Slot) { r.tick(); r.publishSlot(s) })
 	case park:
-		return r.park(ctx, cause)
+		return r.park(ctx, Parked, cause)
+	case parkForPosition:
+		return r.park(ctx, WaitingForPosition, cause)
 	default:
 		r.backoff(ctx, attempt, cause)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if v.reason == "kafka" && r.probe(ctx) != nil {
-			return r.park(ctx, cause)
+			return r.park(ctx, Parked, cause)
 		}
 		if errors.As(cause, new(*replication.Error)) {
 			return nil // the next session uses the slot
@@ -114,8 +116,8 @@ func (r *Relay) sleep(ctx context.Context, d time.Duration) {
 
 // park waits, without a replication connection, until a probe finds that Kafka works again. The slot keeps the WAL meanwhile,
 // and Postgres can be stopped and started freely.
-func (r *Relay) park(ctx context.Context, cause error) error {
-	r.setState(Parked, cause.Error())
+func (r *Relay) park(ctx context.Context, state State, cause error) error {
+	r.setState(state, cause.Error())
 	for attempt := 0; ctx.Err() == nil; attempt++ {
 		r.sleep(ctx, probeEvery/4+time.Duration(r.jitter(int64(min(probeEvery, 250*time.Millisecond<<min(attempt, 8))))))
 		err := r.probe(ctx)

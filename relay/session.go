@@ -243,6 +243,7 @@ func (s *session) open(ctx context.Context) error {
 	s.rule = checkpoint.NewRule(start, now, r.cfg.pacing(), s.tracker, &s.resume)
 	s.guard = newGuard(s.interrupt)
 	if r.cfg.Deduplication.Slot != "" {
+		s.rule.RequireRecords()
 		s.guard.renew = s.sink.Renew
 	}
 	return nil

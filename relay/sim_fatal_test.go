@@ -138,6 +138,7 @@ func (w *world) operator() {
 	w.tell("the operator fixes %v", w.excused)
 	clear(w.excused)
 	pg.openErr, pg.lookErr, pg.filter, pg.id.SystemID = nil, nil, false, 7
+	w.kafka.unusable = false
 	pg.forget()
 	if w.dead {
 		w.decide()

@@ -25,11 +25,12 @@ type simKafka struct {
 	orphans [][]*flight
 
 	// For deduplicated delivery.
-	logs  map[simPartition][]logged
-	now   placement                   // for processes that start
-	read  [len(simTopics)]int         // the newest stream whose session has read the ends, by topic
-	saved []checkpoint.PositionRecord // the newest position records
-	pids  int64
+	logs     map[simPartition][]logged
+	now      placement                   // for processes that start
+	read     [len(simTopics)]int         // the newest stream whose session has read the ends, by topic
+	saved    []checkpoint.PositionRecord // the newest position records
+	pids     int64
+	unusable bool // the position topic
 
 	keepLogs bool // with any delivery mode
 
@@ -133,6 +134,9 @@ func (b *simBrokers) Probe(ctx context.Context) error {
 		return err
 	}
 	defer b.p.w.mu.Unlock()
+	if b.p.w.kafka.unusable {
+		return unusablePositions()
+	}
 	return b.p.w.kafka.probeErr
 }
 

@@ -325,6 +325,11 @@ func (w *world) condition() {
 		if w.dead {
 			all = append(all, condition{"dead-letter topic missing", func() { k.missing[3] = true }, func() { k.missing[3] = false }})
 		}
+		if w.deduplicates() {
+			all = append(all, condition{"the position topic cannot be used", func() {
+				k.unusable, w.excused[PermissionDenied] = true, "the position topic cannot be used before the first ack"
+			}, func() { k.unusable = false }})
+		}
 		c := pick(w, all)
 		for _, s := range w.sick {
 			if s.name == c.name {

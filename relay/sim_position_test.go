@@ -295,6 +295,9 @@ func (s *simSink) LoadPosition(ctx context.Context) (*checkpoint.PositionRecord,
 	if s.failed {
 		return nil, errKafka
 	}
+	if s.k.unusable {
+		return nil, unusablePositions()
+	}
 	saved := checkpoint.Merge(s.k.saved)
 	s.known, s.since = saved != nil, time.Now()
 	if !s.known {
@@ -336,6 +339,10 @@ func (s *simSink) SavePosition(rec checkpoint.PositionRecord, done func(error)) 
 			}
 			w.mu.Unlock()
 			time.AfterFunc(again, try)
+			return
+		case !stored && s.k.unusable && p.thaw == nil:
+			w.mu.Unlock()
+			done(unusablePositions())
 			return
 		case !stored:
 			stored = true

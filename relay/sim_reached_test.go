@@ -87,6 +87,7 @@ const (
 	deletedRecords
 	lookedBack
 	resentInOrder
+	wasWaitingForPosition
 	firstAudited // from here on only in runs with audits
 	auditWaited
 	auditFailed
@@ -145,8 +146,9 @@ var markNames = [marks]string{
 	heldBack: "a request waits for the lease", lateOfKafka: "stored after a later session has read the ends of the topic",
 	lateOfFrozen: "likewise, of a process that was frozen meanwhile", hiddenEnd: "a process uses a stream that has ended without its knowledge",
 	deletedRecords: "records deleted by retention or compaction", lookedBack: "records beyond look_back",
-	resentInOrder: "a record sent again because an earlier one of its partition was",
-	firstAudited:  "an audit beside a daemon that streams, after which the slot has confirmed the snapshot", auditWaited: "an audit of rows that wait in the slot",
+	resentInOrder:         "a record sent again because an earlier one of its partition was",
+	wasWaitingForPosition: "state waiting_for_position_topic",
+	firstAudited:          "an audit beside a daemon that streams, after which the slot has confirmed the snapshot", auditWaited: "an audit of rows that wait in the slot",
 	auditFailed: "an audit that a crash of the server ends", auditUnseen: "a record whose row is not in the snapshot, and becomes visible",
 	auditEarly: "a row in the snapshot whose commit is not flushed", auditMissing: "an audit finds a record that Kafka has lost",
 	auditNeverSent: "an audit finds a row that no stream had", auditPhantom: "an audit finds a record of a lost history",
@@ -167,6 +169,8 @@ func (w *world) spoken(p *process, what string) {
 		p.begun = true
 	case string(Parked):
 		w.reached[wasParked] = true
+	case string(WaitingForPosition):
+		w.reached[wasWaitingForPosition] = true
 	case string(WaitingForSlot):
 		w.reached[wasWaitingForSlot] = true
 	case string(WaitingForTopic):

@@ -41,7 +41,7 @@ func (s *session) readEnds() {
 	}
 	cfg, id, now := &r.cfg.Deduplication, s.stream.Identity(), r.clock()
 	acked, tx := p.predecessor.AckedFor(cfg.Sources)
-	s.resume.AddRecord(id, acked, tx, max(s.stream.Start(), s.begin.CommitLSN+1)) // a transaction that was read already is not expected
+	s.resume.AddRecord(id, acked, tx, s.stream.Start())
 	if !r.mem.isOwn(p.predecessor) && !p.predecessor.Clean {
 		wait := max(cfg.FenceWait, p.predecessor.FenceWait) // the predecessor's lease depends on its own settings
 		r.log.Info("the previous session did not end cleanly: reading the ends of partitions after fence_wait, because its records may still arrive",
@@ -191,7 +191,7 @@ func (s *session) knowsEnds() bool {
 	if s.readsEnds {
 		return s.sink.EndsRead("")
 	}
-	return !s.mustReadEnds() // they are read when the first record is stored
+	return !s.mustReadEnds() // they are read once the first record is stored
 }
 
 // reportPhantoms reports events of one timeline in Kafka that the server has lost. A process reports each event once: a later search may

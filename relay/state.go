@@ -15,6 +15,7 @@ type State string
 
 // The states. waiting_for_standby is for a server that withholds rows until the standbys named in
 // synchronized_standby_slots have them, waiting_for_postgres for one that decodes a large transaction and sends nothing meanwhile.
+// waiting_for_position_topic is like parked, until the position topic can be used.
 const (
 	Starting           State = "starting"
 	WaitingForSlot     State = "waiting_for_slot"
@@ -24,6 +25,7 @@ const (
 	WaitingForStandby  State = "waiting_for_standby"
 	WaitingForPostgres State = "waiting_for_postgres"
 	WaitingForKafka    State = "waiting_for_kafka"
+	WaitingForPosition State = "waiting_for_position_topic"
 	Reconnecting       State = "reconnecting"
 	Parked             State = "parked"
 	Draining           State = "draining"
@@ -31,8 +33,8 @@ const (
 )
 
 var states = []State{
-	Starting, WaitingForSlot, Streaming, Backpressured, WaitingForTopic, WaitingForStandby, WaitingForPostgres, WaitingForKafka, Reconnecting, Parked,
-	Draining, Failed,
+	Starting, WaitingForSlot, Streaming, Backpressured, WaitingForTopic, WaitingForStandby, WaitingForPostgres, WaitingForKafka, WaitingForPosition,
+	Reconnecting, Parked, Draining, Failed,
 }
 
 // view is the part of the relay's state that other goroutines read. Relay.mu guards it.
@@ -66,9 +68,6 @@ type view struct {
 
 	progress progress
 	waits    time.Time // since when something is known to wait that is not in flight; zero: nothing is
-
-	deduplicating    bool
-	notDeduplicating string // why delivery is only at least once although deduplicated is configured
 }
 
 // setState sets the state and its reason, and logs each change once.
@@ -93,7 +92,7 @@ func (r *Relay) setStateOf(s State, label, reason string) {
 	}
 	level, after := slog.LevelInfo, remindEvery
 	switch s {
-	case Failed, Parked, WaitingForTopic, WaitingForPostgres, WaitingForKafka:
+	case Failed, Parked, WaitingForTopic, WaitingForPostgres, WaitingForKafka, WaitingForPosition:
 		level = slog.LevelWarn
 	case Reconnecting: // it is usually over soon
 		after = remindFirst
@@ -174,7 +173,7 @@ func (r *Relay) tick() {
 	v := &r.view
 	v.beat = r.clock()
 	switch v.state {
-	case Failed, Parked, WaitingForTopic, WaitingForStandby, WaitingForPostgres, WaitingForKafka, Reconnecting:
+	case Failed, Parked, WaitingForTopic, WaitingForStandby, WaitingForPostgres, WaitingForKafka, WaitingForPosition, Reconnecting:
 		if !v.beat.Before(v.remind) {
 			r.log.Warn("events are waiting", append([]any{"state", string(v.state), "reason", v.reason}, v.duration()...)...)
 			v.remind = v.beat.Add(remindEvery)
@@ -253,5 +252,5 @@ func (r *Relay) slotUnwatched() bool {
 func (r *Relay) waitsForKafka() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.view.state == Parked || r.view.state == Reconnecting && r.view.label == "kafka"
+	return r.view.state == Parked || r.view.state == WaitingForPosition || r.view.state == Reconnecting && r.view.label == "kafka"
 }

@@ -33,9 +33,7 @@ type Status struct {
 	LastErrorAt       *time.Time `json:"last_error_at,omitempty"`
 	Troubles          []Trouble  `json:"troubles"` // the newest ones, oldest first
 	DeliveredAnything bool       `json:"delivered_anything"`
-	// Delivery is deduplicated or at_least_once, NotDeduplicating why it is not deduplicated although that is configured.
-	Delivery         string `json:"delivery"`
-	NotDeduplicating string `json:"not_deduplicating,omitempty"`
+	Delivery          string     `json:"delivery"` // deduplicated or at_least_once
 	// NoProgress is why several consecutive sessions have delivered nothing new.
 	NoProgress string `json:"no_progress,omitempty"`
 }
@@ -64,10 +62,10 @@ func (r *Relay) Status() Status {
 		t := v.lastErrorAt
 		st.LastErrorAt = &t
 	}
-	if st.Delivery = "at_least_once"; r.cfg.Deduplication.Slot != "" && v.notDeduplicating == "" {
+	if st.Delivery = "at_least_once"; r.cfg.Deduplication.Slot != "" {
 		st.Delivery = "deduplicated"
 	}
-	st.NotDeduplicating, st.NoProgress = v.notDeduplicating, v.noProgress()
+	st.NoProgress = v.noProgress()
 	if v.slot != nil {
 		st.RetainedWALBytes, st.SafeWALBytes = v.slot.RetainedBytes(), v.slot.SafeWALBytes
 		st.WALStatus, st.SlotActivePID = v.slot.WALStatus, v.slot.ActivePID

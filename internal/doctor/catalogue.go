@@ -159,6 +159,6 @@ func Checks() []Check {
 		{topicTimestamp, groupTopics, "does each topic accept and keep the timestamps of records (`message.timestamp.*`)", []string{"WARN"}},
 		{topicPartitions, groupTopics, "does each topic have the number of partitions of `route.partitions`", []string{"FAIL 69"}},
 		{topicDeadLetters, groupTopics, "if the policy needs it: does the dead-letter topic exist, and does it accept every record that fits the other topics", []string{"WARN", "FAIL 69", "FAIL 77"}},
-		{topicPositions, groupTopics, "with `delivery.mode: deduplicated`: can `delivery.position_topic` be read and written", []string{"WARN"}},
+		{topicPositions, groupTopics, "with `delivery.mode: deduplicated`: can `delivery.position_topic` be read and written", []string{"FAIL 77", "FAIL 78"}},
 	}
 }

@@ -270,15 +270,15 @@ func topicOutcomes(t *testing.T, w *world) {
 	t.Run("positions", func(t *testing.T) {
 		p := with(t, 6, 3, two)
 		p.cfg.Positions = p.topic + ".positions"
-		p.wants(outcome{topicPositions, "WARN", "does not exist"})
+		p.wants(outcome{topicPositions, "FAIL 78", "does not exist"})
 		createTopic(t, w.kafka, p.cfg.Positions, 1, 3, and("cleanup.policy", "compact"))
 		p.wants()
 		p.cfg.Positions = p.topic + ".deleted"
 		createTopic(t, w.kafka, p.cfg.Positions, 1, 3, two)
-		p.wants(outcome{topicPositions, "WARN", "cleanup.policy"})
+		p.wants(outcome{topicPositions, "FAIL 78", "cleanup.policy"})
 		p.cfg.Positions = p.topic + ".many"
 		createTopic(t, w.kafka, p.cfg.Positions, 2, 3, and("cleanup.policy", "compact"))
-		p.wants(outcome{topicPositions, "WARN", "2 partitions"})
+		p.wants(outcome{topicPositions, "FAIL 78", "2 partitions"})
 	})
 	t.Run("metadata", func(t *testing.T) {
 		c := newKafka(t, 3)
@@ -304,5 +304,14 @@ func topicOutcomes(t *testing.T, w *world) {
 		change = func(res *kmsg.MetadataResponse) { res.Topics[1].ErrorCode = kerr.TopicAuthorizationFailed.Code }
 		p.cfg.Letters = "dead"
 		p.wants(outcome{topicDeadLetters, "FAIL 77", ""})
+		change = func(res *kmsg.MetadataResponse) {
+			for i := range res.Topics {
+				if *res.Topics[i].Topic == "positions" {
+					res.Topics[i].ErrorCode = kerr.TopicAuthorizationFailed.Code
+				}
+			}
+		}
+		p.cfg.Letters, p.cfg.Positions = "", "positions"
+		p.wants(outcome{topicPositions, "FAIL 77", "access is refused"})
 	})
 }

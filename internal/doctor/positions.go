@@ -8,8 +8,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/kafka"
 )
 
-// checkPositions checks the position topic, which delivery.mode deduplicated needs. Without the topic the daemon runs,
-// and a crash repeats events.
+// checkPositions checks the position topic, which delivery.mode deduplicated needs.
 func (e *examination) checkPositions(ctx context.Context, x *kafka.Examination) {
 	if e.Positions == "" {
 		e.skip(topicPositions, "delivery.mode needs none")
@@ -27,6 +26,10 @@ func (e *examination) checkPositions(ctx context.Context, x *kafka.Examination) 
 		if bad.Missing {
 			remedy = []Remedy{e.createPositions(x)}
 		}
-		e.warn(topicPositions, remedy, "%s: until that is fixed the daemon delivers at least once, and a crash repeats events", cause(err))
+		exit := Wrong
+		if bad.Denied {
+			exit = Denied
+		}
+		e.fail(topicPositions, exit, remedy, "%s", cause(err))
 	}
 }

@@ -78,20 +78,37 @@ func TestDeduplicatedCleanEnd(t *testing.T) {
 	}
 }
 
-// Without the position topic the daemon logs that, and delivers at least once.
+// F34: before the first event a missing position topic stops the daemon with the remedy. If the topic is deleted later, the daemon waits until
+// it is created again, and repeats nothing.
 func TestDeduplicatedWithoutTopic(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
-	r := o.startStreaming("OUTBOXCDC_DELIVERY_MODE=deduplicated", "OUTBOXCDC_DELIVERY_POSITION_TOPIC="+o.name+".nowhere")
+	o.proves("F34", "no position topic: at the start, and while the daemon runs")
+	topic := o.positionTopic()
+	env := []string{"OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + topic}
 	o.insert("order", "k", 1, 5)
+	o.start(env...).awaitStop(patience, 78, "position topic "+topic+": it does not exist", "remedy: ", "outboxcdc setup apply")
+	if n := o.follow.records(); n != 0 {
+		t.Errorf("%d records without a position topic", n)
+	}
+	create := func() {
+		if out, err := o.command(env, "setup", "apply"); err != nil {
+			t.Fatalf("setup apply: %v\n%s", err, out)
+		}
+	}
+	create()
+	r := o.startStreaming(env...)
 	o.awaitArrived(patience)
-	got := r.logged(notDeduplicating)
-	if len(got) != 1 {
-		t.Fatalf("logged %d times", len(got))
-	}
-	_, body, err := r.get("/status")
-	if err != nil || !strings.Contains(string(body), `"delivery": "at_least_once"`) || !strings.Contains(string(body), "outboxcdc setup apply") {
-		t.Errorf("status: %v %s", err, body)
-	}
-	r.term()
+	must(t, kafkatest.DeleteTopic(testContext(t), o.kafka.Brokers(), topic))
+	o.insert("order", "k", 6, 5)
+	await(t, patience, "the daemon to wait for the topic", func() error {
+		if _, body, err := r.get("/status"); err != nil || !strings.Contains(string(body), `"state": "waiting_for_position_topic"`) || !strings.Contains(string(body), "outboxcdc setup apply") {
+			return fmt.Errorf("status: %w %s", err, body)
+		}
+		return nil
+	})
+	create()
+	o.insert("order", "k", 11, 5)
+	o.repeatsAtMost(o.verify(patience), 0, "a process repeats nothing that it has delivered")
+	o.outcome("exit 78; later waiting_for_position_topic, and delivery resumes without a restart")
 }

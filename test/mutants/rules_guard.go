@@ -144,7 +144,7 @@ var guardMutants = []mutant{
 	{
 		name:  "finding-of-a-start-is-not-recorded",
 		rule:  "A start that ends because of the position record need not record what it found.",
-		edits: []edit{{"relay/position.go", "				s.storeFinding(loading, &found)\n", "				_ = found\n"}},
+		edits: []edit{{"relay/position.go", "		s.storeFinding(ctx, &found)\n", "		_ = found\n"}},
 		tests: []suite{{"./relay", "^TestFindingIsKept$"}},
 	},
 	{

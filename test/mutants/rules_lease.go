@@ -1,7 +1,7 @@
 package main
 
 var (
-	leases     = suite{"./relay", "^(TestLease.*|TestStreamEnds|TestWithoutPositionsForAWhile)$"}
+	leases     = suite{"./relay", "^(TestLease.*|TestStreamEnds|TestUnusableLater)$"}
 	sinkLeases = suite{"./kafka", "^(TestLease.*|TestCloseEndsTheSending)$"}
 )
 
@@ -37,7 +37,7 @@ var leaseMutants = []mutant{
 	{
 		name:  "sends-before-the-record-is-seen",
 		rule:  "A session may send as soon as Kafka has its first record, if the slot was its own before.",
-		edits: []edit{{"relay/position.go", "	if err := s.checkAgain(ctx); err != nil {\n		return err\n	}\n	s.beginDeduplication()", "	s.beginDeduplication()"}},
+		edits: []edit{{"relay/position.go", "	if err := s.checkAgain(ctx); err != nil {\n		return err\n	}\n	if predecessor == nil {", "	if predecessor == nil {"}},
 		tests: []suite{leases, simDeduplicated},
 	},
 	{

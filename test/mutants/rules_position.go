@@ -1,7 +1,7 @@
 package main
 
 var (
-	deduplicates    = suite{"./relay", "^(TestPositionRecord|TestFollows|TestSlotWasMoved|TestWithoutPositions|TestWithoutPositionsForAWhile|TestPositionUnheard|TestFence|TestSkipped|TestSearch|TestPhantoms|TestPhantomsOfThisProcess|TestPhantomsAfterTwoSessions|TestOlderCopy|TestKafkaFailsBeforeTheFirstRecord)$"}
+	deduplicates    = suite{"./relay", "^(TestPositionRecord|TestFollows|TestSlotWasMoved|TestUnusableAtTheStart|TestUnusableLater|TestPositionUnheard|TestFence|TestSkipped|TestSearch|TestPhantoms|TestPhantomsOfThisProcess|TestPhantomsAfterTwoSessions|TestOlderCopy|TestKafkaFailsBeforeTheFirstRecord)$"}
 	simDeduplicated = suite{"./relay", "^TestSimDeduplicated$"}
 	simRestored     = suite{"./relay", "^TestSimRestored$"}
 	epochs          = suite{"./checkpoint", "^(TestEpoch.*|TestAdoption)$"}
@@ -169,8 +169,20 @@ var historyMutants = []mutant{
 	{
 		name:  "producer-noted-late",
 		rule:  "The producer's id is noted with the first position that is confirmed.",
-		edits: []edit{{"relay/position.go", "		err = s.awaitFirstStored(ctx)\n", ""}},
+		edits: []edit{{"relay/position.go", "	if err := s.awaitFirstStored(ctx); err != nil {", "	if err := error(nil); err != nil {"}},
 		tests: []suite{deduplicates, simDeduplicated},
+	},
+	{
+		name:  "delivers-without-the-position-topic",
+		rule:  "A session that cannot use the position topic delivers at least once.",
+		edits: []edit{{"relay/position.go", "	predecessor, err := s.load(ctx)\n", "	predecessor, err := s.load(ctx)\n	if errors.As(err, new(*checkpoint.Unusable)) {\n		return nil\n	}\n"}},
+		tests: []suite{deduplicates, simDeduplicated},
+	},
+	{
+		name:  "unreadable-record-is-a-setting",
+		rule:  "A position record that cannot be read is a mistake of the configuration.",
+		edits: []edit{{"relay/classify.go", "			v.class = Lost\n		case !delivered && unusable.Denied:", "		case !delivered && unusable.Denied:"}},
+		tests: []suite{deduplicates},
 	},
 	{
 		name:  "own-move-is-a-contradiction",
@@ -182,12 +194,12 @@ var historyMutants = []mutant{
 		name:  "moved-slot-explained-by-our-first-word",
 		rule:  "The position at which a session found the slot was confirmed by that session.",
 		edits: []edit{{"checkpoint/history.go", "	if start > h.MovedByOthers(l) {\n", "	if start > 0 {\n"}, {"checkpoint/history.go", "	if start <= h.sentUpTo(l) {\n", "	if start <= h.sentUpTo(l) {\n		h.foreign = 0\n"}},
-		tests: []suite{history, {"./relay", "^TestMovedSlotIsFoundLater$"}},
+		tests: []suite{history, {"./relay", "^TestMovedWhileUnusable$"}},
 	},
 	{
 		name:  "newer-copy-is-a-contradiction",
 		rule:  "A session's first record forgets what earlier ones have allowed, so a standby with a newer copy of the slot contradicts it.",
-		edits: []edit{{"relay/position.go", "	confirm = max(confirm, predecessor.ConfirmedOn(s.stream.Identity()))\n", ""}},
+		edits: []edit{{"relay/position.go", "max(s.stream.Start(), predecessor.ConfirmedOn(s.stream.Identity()))\n", "s.stream.Start()\n"}},
 		tests: []suite{{"./relay", "^TestCopiesOfDifferentAge$"}},
 	},
 	{
@@ -424,7 +436,7 @@ var historyMutants = []mutant{
 	{
 		name:  "epoch-not-verified",
 		rule:  "A session uses the epoch that it has begun, also if another session has begun it.",
-		edits: []edit{{"relay/position.go", "	if now == nil || now.Epoch != p.record.Epoch {\n", "	if now == nil {\n"}},
+		edits: []edit{{"relay/position.go", "	if now == nil || now.Epoch != s.position.record.Epoch {\n", "	if now == nil {\n"}},
 		tests: []suite{{"./relay", "^TestEpochOfTwoPrimaries$"}},
 	},
 	{

@@ -9,6 +9,7 @@ const words = {
   waiting_for_standby: ['wait', 'Waiting for a standby', 'Postgres holds events back until its standbys have them.'],
   waiting_for_postgres: ['wait', 'Waiting for Postgres', 'Postgres decodes a large transaction and sends nothing meanwhile.'],
   waiting_for_kafka: ['wait', 'Waiting for Kafka', 'Kafka has not acknowledged the oldest event. Delivery goes on by itself when it does.'],
+  waiting_for_position_topic: ['wait', 'Waiting for the position topic', 'Without it a crash would repeat events. The reason says what to do; delivery goes on by itself.'],
   reconnecting: ['wait', 'Reconnecting', 'The connection was lost. It is tried again until it works; nothing is lost meanwhile.'],
   parked: ['wait', 'Parked', 'Kafka takes nothing. Postgres keeps the WAL, and delivery goes on by itself when Kafka is back.'],
   draining: ['wait', 'Stopping', 'Waiting for what is in flight, then leaving.'],
@@ -153,8 +154,8 @@ function show(s, at) {
   text('walstatus', 'status ' + status + room, mark);
   text('kafka', s.kafka === 'ok' ? 'answers' : idle && s.state !== 'parked' ? 'not connected' : 'fails', s.kafka === 'ok' || idle && s.state !== 'parked' ? '' : 'warn');
   text('kafkawhy', s.waiting_for_topics && s.waiting_for_topics.length ? 'looking for ' + s.waiting_for_topics.join(', ') : s.kafka === 'ok' || idle ? '' : s.kafka);
-  text('delivery', s.delivery === 'deduplicated' ? 'no repeats' : 'may repeat', s.not_deduplicating ? 'warn' : '');
-  text('deliverywhy', (s.delivery === 'deduplicated' ? 'deduplicated' : 'at least once') + (s.not_deduplicating ? ': ' + s.not_deduplicating : ''));
+  text('delivery', s.delivery === 'deduplicated' ? 'no repeats' : 'may repeat', '');
+  text('deliverywhy', s.delivery === 'deduplicated' ? 'deduplicated' : 'at least once');
   text('confirmed', s.confirmed_lsn);
   text('received', 'confirmed; received ' + s.received_lsn);
   showStandbys(s.standbys || []);

@@ -96,7 +96,7 @@ func overview() []panel {
 
 var stateColours = []struct{ states, colour string }{
 	{"streaming", "green"},
-	{"backpressured|waiting_for_topic|waiting_for_standby|waiting_for_postgres|waiting_for_kafka|reconnecting", "orange"},
+	{"backpressured|waiting_for_topic|waiting_for_standby|waiting_for_postgres|waiting_for_kafka|waiting_for_position_topic|reconnecting", "orange"},
 	{"parked|failed", "red"},
 }
 
@@ -140,9 +140,8 @@ func kafka() []panel {
 		graph("Connections and partitions", "short", "Open connections to brokers, and the difference between the partitions of a topic and the number that keys are hashed over.",
 			q(`sum(outboxcdc_kafka_broker_connections{$I})`, "connections"),
 			q(`max by (topic) (outboxcdc_kafka_topic_partitions_changed{$I}) != 0`, "changed: {{topic}}")).withAlerts("OutboxCDCTopicPartitionsChanged"),
-		graph("Deduplication", "short", "1 while a crash does not repeat events that Kafka has; and delivered events that the server lost at a failover (phantoms).",
-			q(`outboxcdc_deduplicating{$I}`, "{{instance}}"),
-			q(`increase(outboxcdc_phantom_events_total{$I}$R)`, "phantoms {{instance}}")).withAlerts("OutboxCDCNotDeduplicating", "OutboxCDCPhantoms"),
+		graph("Phantoms", "short", "Delivered events that the server lost at a failover.",
+			q(`increase(outboxcdc_phantom_events_total{$I}$R)`, "phantoms {{instance}}")).withAlerts("OutboxCDCPhantoms"),
 		graph("Ends of partitions read", "short", "Reads of the ends of partitions at a start, by result.",
 			q(`sum by (result) (increase(outboxcdc_kafka_tail_reads_total{$I}$R))`, "{{result}}")),
 	}
