@@ -11,10 +11,7 @@ import (
 // askForLeaders makes the watch look up all topics soon.
 func (p *Producer) askForLeaders() {
 	p.leadersStale.Store(true)
-	select {
-	case p.lookUpWanted <- struct{}{}:
-	default:
-	}
+	p.wantLookUp()
 }
 
 // setLeaders sets the leaders of a topic's partitions from metadata. Only the watch calls it.

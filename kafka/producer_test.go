@@ -418,7 +418,7 @@ func TestOwnTimeAndPartition(t *testing.T) {
 	}
 }
 
-// A row names a partition that was added under the running process: it is no poison once a look-up has seen the partition. The next session
+// A row names a partition that was added under the running process: it is no poison once a look-up has seen the partition. Recount makes one. The next session
 // sends to it, and the keys keep their partitions.
 func TestRowNamesANewPartition(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(3, "t"))
@@ -434,9 +434,13 @@ func TestRowNamesANewPartition(t *testing.T) {
 	if _, poison := p.Check(rec); poison == nil || !strings.Contains(poison.Message, "5 partitions") {
 		t.Errorf("partition 5 of 5: %v", poison)
 	}
-	rec.Partition = 4
+	if err := kafkatest.AddPartitions(t.Context(), f.ListenAddrs(), "t", 6); err != nil {
+		t.Fatal(err)
+	}
+	p.Recount("t")
+	waitReady(t, p, "t")
 	if _, poison := p.Check(rec); poison != nil {
-		t.Errorf("partition 4 of 5: %v", poison)
+		t.Errorf("partition 5 of 6: %v", poison)
 	}
 	if err := l.failure(t); !errors.Is(err, errMorePartitions) || isTransient(err) {
 		t.Errorf("the session ends with %v", err)
@@ -455,8 +459,8 @@ func TestRowNamesANewPartition(t *testing.T) {
 	}
 	l.waitAcks(t, 31)
 	rs := f.read(t, "t", 31)
-	if len(rs[4]) != 1 || len(rs[3]) != 0 {
-		t.Errorf("partitions 3 and 4 have %d and %d records", len(rs[3]), len(rs[4]))
+	if len(rs[5]) != 1 || len(rs[3])+len(rs[4]) != 0 {
+		t.Errorf("partitions 3, 4 and 5 have %d, %d and %d records", len(rs[3]), len(rs[4]), len(rs[5]))
 	}
 }
 

@@ -28,6 +28,7 @@ type topic struct {
 	// Guarded by Producer.mu.
 	id        sarama.Uuid
 	sentUntil uint64 // number of the last event, and one
+	recounts  int    // calls of Recount
 }
 
 // verdict is the result of a look-up.
@@ -60,10 +61,7 @@ func (p *Producer) topic(name string) *topic {
 		p.mu.Lock()
 		p.topics = append(p.topics, t)
 		p.mu.Unlock()
-		select {
-		case p.lookUpWanted <- struct{}{}:
-		default:
-		}
+		p.wantLookUp()
 	}
 	p.last = t
 	return t
@@ -99,6 +97,25 @@ func (p *Producer) Why(name string) string {
 		}
 	}
 	return ""
+}
+
+// Recount looks up the topic again, which is not ready until then. The row of a record may name a partition that the topic has got since.
+func (p *Producer) Recount(name string) {
+	t := p.topic(name)
+	p.mu.Lock()
+	t.recounts++
+	t.verdict.Store(&verdict{reason: recounting})
+	p.mu.Unlock()
+	p.wantLookUp()
+}
+
+const recounting = "counting its partitions again"
+
+func (p *Producer) wantLookUp() {
+	select {
+	case p.lookUpWanted <- struct{}{}:
+	default:
+	}
 }
 
 // watch looks up requested topics until they are ready. It looks up all topics periodically, and when leaders are requested. So it finds
@@ -192,10 +209,12 @@ func (p *Producer) lookUp(due []*topic) (changed bool, err error) {
 	if len(due) == 0 {
 		return false, p.control.ping(ctx)
 	}
-	names := make([]string, len(due))
+	names, recounts := make([]string, len(due)), make([]int, len(due))
+	p.mu.Lock()
 	for i, t := range due {
-		names[i] = t.name
+		names[i], recounts[i] = t.name, t.recounts
 	}
+	p.mu.Unlock()
 	found, err := p.control.topics(ctx, names)
 	if err != nil {
 		return false, err
@@ -231,8 +250,8 @@ func (p *Producer) lookUp(due []*topic) (changed bool, err error) {
 			}
 		}
 	}
-	for _, t := range due {
-		changed = p.setVerdict(t, judged[t]) || changed
+	for i, t := range due {
+		changed = p.setVerdict(t, judged[t], recounts[i]) || changed
 	}
 	return changed, nil
 }
@@ -344,8 +363,14 @@ func (p *Producer) setLimits(t *topic, maxBytes int) {
 	t.aloneAbove = batchLimit(t.limit, p.cluster.cfg.LargeRecord)
 }
 
-// setVerdict stores and logs a changed verdict. It reports whether the result of Ready has changed.
-func (p *Producer) setVerdict(t *topic, v verdict) (changed bool) {
+// setVerdict stores and logs a changed verdict. It reports whether the result of Ready has changed. If there were more calls of Recount than
+// recounts, the look-up began too early for the last one.
+func (p *Producer) setVerdict(t *topic, v verdict, recounts int) (changed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if t.recounts != recounts {
+		return false
+	}
 	old := t.verdict.Load()
 	first := old == nil
 	if first {
@@ -360,6 +385,7 @@ func (p *Producer) setVerdict(t *topic, v verdict) (changed bool) {
 	case v.err != nil:
 		p.cluster.log.Error("topic cannot be used", "topic", t.name, "error", v.err)
 	case v.reason == justCreated || old.reason == justCreated && v.ready: // the creation was logged
+	case old.reason == recounting && v.ready:
 	case !v.ready:
 		p.cluster.log.Warn("waiting for topic", "topic", t.name, "because", v.reason)
 	case !first:

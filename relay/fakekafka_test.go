@@ -32,6 +32,8 @@ type cluster struct {
 	healthErr     error                     // of Healthy
 	alone         map[string]bool           // ids that must be sent alone
 	tooLarge      map[string]bool           // ids that Check reports as poison
+	newPartition  map[string]bool           // ids of records for a partition that Check does not know before Recount
+	noPartition   map[string]bool           // ids of records for a partition that the topic does not have
 	deduplication deduplication             // of every sink
 	refused       map[string]bool           // ids that the broker refuses, with their whole batch
 	lenientTopic  string                    // a topic that takes refused ids
@@ -327,11 +329,27 @@ func (s *sink) Why(topic string) string {
 	return ""
 }
 
+// Recount makes the topic ready again after a second. Ids that name a new partition are no longer poison then.
+func (s *sink) Recount(topic string) {
+	s.k.b.mu.Lock()
+	defer s.k.b.mu.Unlock()
+	s.k.topics[topic] = false
+	time.AfterFunc(time.Second, func() {
+		s.k.b.mu.Lock()
+		s.k.topics[topic], s.k.newPartition = true, nil
+		s.k.b.mu.Unlock()
+		s.cb.Wake()
+	})
+}
+
 func (s *sink) Check(rec *router.Record) (alone bool, poison *router.Poison) {
 	s.k.b.mu.Lock()
 	defer s.k.b.mu.Unlock()
 	if most, ok := s.k.limit[string(rec.ID)]; ok && len(rec.Value) >= most {
 		return false, &router.Poison{Cause: router.TooLarge, Message: "too large", Topic: rec.Topic}
+	}
+	if id := string(rec.ID); (s.k.newPartition[id] || s.k.noPartition[id]) && rec.Topic != "u" {
+		return false, &router.Poison{Cause: router.BadPartition, Message: "no such partition", Topic: rec.Topic}
 	}
 	if s.k.tooLarge[string(rec.ID)] {
 		return false, &router.Poison{Cause: router.TooLarge, Message: "too large", Topic: rec.Topic}

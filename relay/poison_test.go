@@ -372,3 +372,14 @@ func TestDeadLetterIsCountedWhenAcknowledged(t *testing.T) {
 		counted(2)
 	})
 }
+
+// A row that names a partition which the sink does not know is judged after another look-up of the topic.
+func TestNewPartitionIsLookedUp(t *testing.T) {
+	bubble(t, dead(nil), func(b *bench) {
+		b.kafka.newPartition, b.kafka.noPartition = map[string]bool{"b": true}, map[string]bool{"d": true}
+		b.start()
+		b.pg.commit("a", "b", "c", "d", "e")
+		b.sleep(10 * time.Second)
+		b.wantStored("a@t", "b@t", "c@t", "d@u", "e@t")
+	})
+}

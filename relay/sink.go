@@ -28,6 +28,8 @@ type Producer interface {
 	// Check recognises, before it is sent, a record that Kafka would refuse. alone means that the record must be sent with
 	// nothing else in flight.
 	Check(rec *router.Record) (alone bool, poison *router.Poison)
+	// Recount has the topic looked up again, which is not ready until then, because it may have a partition that Check did not know.
+	Recount(topic string)
 	// Send sends a record with its event number. It copies the record. In each partition, acknowledgements arrive in the
 	// order of Send and without gaps, or the session has failed.
 	Send(rec *router.Record, n uint64) error

@@ -217,6 +217,13 @@ func (s *Sender) check(ctx context.Context, rec *router.Record) (large bool, err
 		return false, err
 	}
 	large, poison := s.session.Check(rec)
+	if poison != nil && poison.Cause == router.BadPartition {
+		s.session.Recount(rec.Topic)
+		if err := s.awaitTopic(ctx, rec.Topic); err != nil {
+			return false, err
+		}
+		large, poison = s.session.Check(rec)
+	}
 	if poison != nil {
 		return false, &DeliveryError{Cause: poison.Cause, Err: errors.New(poison.Message)}
 	}

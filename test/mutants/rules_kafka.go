@@ -19,6 +19,18 @@ var kafkaMutants = []mutant{
 		tests: []suite{{"./kafka", "^TestRowNamesANewPartition$"}},
 	},
 	{
+		name:  "partitions-are-counted-now-and-then",
+		rule:  "A row that names a partition which the last look-up did not find is poison.",
+		edits: []edit{{"relay/event.go", "poison != nil && poison.Cause == router.BadPartition {", "false {"}},
+		tests: []suite{{"./relay", "^TestNewPartitionIsLookedUp$"}},
+	},
+	{
+		name:  "counted-again-before-it-was-asked",
+		rule:  "A topic that is to be counted again is ready meanwhile.",
+		edits: []edit{{"kafka/topic.go", "	t.verdict.Store(&verdict{reason: recounting})\n", ""}},
+		tests: []suite{{"./kafka", "^TestRowNamesANewPartition$"}},
+	},
+	{
 		name:  "keys-move-to-new-partitions",
 		rule:  "Keys are hashed over all partitions that a session knows.",
 		edits: []edit{{"kafka/producer.go", "p.partitioner.partition(rec.PartitionBy, t.hashed)", "p.partitioner.partition(rec.PartitionBy, int32(len(t.parts)))"}},
