@@ -11,9 +11,6 @@ package decoder
 import (
 	"errors"
 	"fmt"
-	"hash/fnv"
-	"math"
-	"slices"
 )
 
 // Kind is the kind of a message.
@@ -54,7 +51,7 @@ type Message struct {
 	Begin    *Begin    // of KindBegin
 	Event    *Event    // of KindEvent and KindUpdate
 	Commit   *Commit   // of KindCommit
-	Relation *Relation // of KindRelation, KindEvent, KindIgnored (without columns), KindUpdate and KindDelete
+	Relation *Relation // of KindRelation, KindEvent, KindUpdate and KindDelete
 	Refused  bool      // of KindMessage: the message has the prefix of events, but is not transactional
 }
 
@@ -63,7 +60,8 @@ type Message struct {
 type Decoder struct {
 	resolve         func(*Relation) (use bool, err error)
 	relations       map[uint32]knownRelation
-	messageRelation *Relation // of events that are logical messages; nil: there are none
+	ignored         map[uint32]uint64 // other tables: hash of the definition
+	messageRelation *Relation         // of events that are logical messages; nil: there are none
 
 	inTx      bool
 	begin     Begin
@@ -75,18 +73,11 @@ type Decoder struct {
 	err error // the first error; every later call of Decode returns it
 }
 
-type knownRelation struct {
-	*Relation
-	use     bool
-	err     error  // of resolve
-	columns uint64 // hash of the columns
-}
-
 // New returns a decoder that calls resolve once for each version of a relation. resolve may set Source. If it returns false, the
 // relation's rows are KindIgnored and have no ordinal. If it returns an error, the first row ends the stream. The announcement alone
 // does not, because the server also announces partitions whose rows it sends as rows of their root.
 func New(resolve func(*Relation) (use bool, err error)) *Decoder {
-	return &Decoder{resolve: resolve, relations: map[uint32]knownRelation{}}
+	return &Decoder{resolve: resolve, relations: map[uint32]knownRelation{}, ignored: map[uint32]uint64{}}
 }
 
 // Messages makes events of the transactional logical messages with exactly this prefix. Their Relation has the given source and one
@@ -183,107 +174,6 @@ func (d *Decoder) decodeCommit(r *reader, m *Message) error {
 	return nil
 }
 
-func (d *Decoder) decodeRelation(r *reader, m *Message) error {
-	r.what = "relation"
-	rel := &Relation{OID: r.uint32(), Namespace: r.string(), Name: r.string()}
-	r.uint8() // replica identity
-	at := r.off
-	n := int(r.uint16())
-	const least = 1 + 1 + 4 + 4 // flags, an empty name, type, modifier
-	if n*least > len(r.b)-r.off {
-		r.fail(at, fmt.Errorf("%d columns do not fit into the %d bytes left", n, len(r.b)-r.off))
-		n = 0
-	}
-	rel.Columns = make([]Column, n)
-	for i := range rel.Columns {
-		r.uint8() // flags: whether the column is part of the key
-		rel.Columns[i] = Column{Name: r.string(), TypeOID: r.uint32()}
-		r.uint32() // type modifier
-	}
-	if err := r.end(); err != nil {
-		return err
-	}
-	// The server announces a table again whenever its definition may have changed (and after ANALYZE). The pointer identifies the
-	// version, so it changes only with the definition.
-	columns := hashColumns(rel.Columns)
-	if old, ok := d.relations[rel.OID]; ok && old.Namespace == rel.Namespace && old.Name == rel.Name && old.columns == columns &&
-		(!old.use || slices.Equal(old.Columns, rel.Columns)) {
-		*m = Message{Kind: KindRelation, Relation: rel}
-		if old.use {
-			m.Relation = old.Relation
-		}
-		return nil
-	}
-	use, err := d.resolve(rel)
-	known := rel
-	if !use { // a publication FOR ALL TABLES announces every table: without their columns they cost little
-		known = &Relation{OID: rel.OID, Namespace: rel.Namespace, Name: rel.Name}
-	}
-	d.relations[rel.OID] = knownRelation{Relation: known, use: use, err: err, columns: columns}
-	*m = Message{Kind: KindRelation, Relation: rel}
-	return nil
-}
-
-func hashColumns(columns []Column) uint64 {
-	h := fnv.New64a()
-	for _, c := range columns {
-		_, _ = fmt.Fprintf(h, "%s\x00%d\x00", c.Name, c.TypeOID)
-	}
-	return h.Sum64()
-}
-
-func (d *Decoder) decodeInsert(r *reader, m *Message) error {
-	r.what = "insert"
-	d.requireTx(r)
-	rel, err := d.rowRelation(r)
-	if err != nil {
-		return err
-	}
-	if !rel.use {
-		*m = Message{Kind: KindIgnored, Relation: rel.Relation}
-		return nil
-	}
-	if c := r.uint8(); c != 'N' {
-		r.fail(5, fmt.Errorf("tuple marker %q instead of 'N'", c))
-	}
-	d.event.Values = r.tuple(d.event.Values, rel.Relation, false)
-	return d.endEvent(r, m, rel.Relation, KindEvent)
-}
-
-// decodeUpdate decodes the new row. It takes unchanged TOAST values from the old row, if the whole old row was sent.
-func (d *Decoder) decodeUpdate(r *reader, m *Message) error {
-	r.what = "update"
-	d.requireTx(r)
-	rel, err := d.rowRelation(r)
-	if err != nil {
-		return err
-	}
-	if !rel.use {
-		*m = Message{Kind: KindIgnored, Relation: rel.Relation}
-		return nil
-	}
-	d.oldValues = d.oldValues[:0]
-	at := r.off
-	marker := r.uint8()
-	if marker == 'O' || marker == 'K' { // the whole old row, or its key with NULL for all other columns
-		if d.oldValues = r.tuple(d.oldValues, rel.Relation, true); marker == 'K' {
-			d.oldValues = d.oldValues[:0]
-		}
-		at = r.off
-		marker = r.uint8()
-	}
-	if marker != 'N' {
-		r.fail(at, fmt.Errorf("tuple marker %q instead of 'N'", marker))
-	}
-	d.event.Values = r.tuple(d.event.Values, rel.Relation, true)
-	for i := range d.event.Values {
-		if v := &d.event.Values[i]; v.Unchanged && i < len(d.oldValues) && d.oldValues[i].Data != nil {
-			*v = d.oldValues[i]
-		}
-	}
-	return d.endEvent(r, m, rel.Relation, KindUpdate)
-}
-
 // decodeMessage decodes a logical message. One that is not transactional may be within or between transactions.
 func (d *Decoder) decodeMessage(r *reader, m *Message) error {
 	r.what = "message"
@@ -333,103 +223,8 @@ func (d *Decoder) decodeAbort(r *reader, m *Message) error {
 	return nil
 }
 
-// endEvent ends the decoding of an event and gives it its ordinal.
-func (d *Decoder) endEvent(r *reader, m *Message, rel *Relation, kind Kind) error {
-	if d.ordinal > math.MaxUint32 {
-		r.fail(0, errors.New("more than 2^32 events in one transaction"))
-	}
-	if err := r.end(); err != nil {
-		return err
-	}
-	d.event.Relation, d.event.Begin, d.event.Ordinal, d.event.Update = rel, d.begin, uint32(d.ordinal), kind == KindUpdate
-	d.ordinal++
-	*m = Message{Kind: kind, Event: &d.event, Relation: rel}
-	return nil
-}
-
-// tuple reads a row into values, reusing its memory.
-func (r *reader) tuple(values []Value, rel *Relation, update bool) []Value {
-	values = values[:0]
-	at := r.off
-	if n := int(r.uint16()); r.err == nil && n != len(rel.Columns) {
-		r.fail(at, fmt.Errorf("a row of %d columns, but %s has %d", n, rel, len(rel.Columns)))
-	}
-	if r.err != nil {
-		return values
-	}
-	for i := range rel.Columns {
-		values = append(values, r.value(&rel.Columns[i], update))
-	}
-	return values
-}
-
-// value reads one column of a tuple.
-func (r *reader) value(c *Column, update bool) Value {
-	at := r.off
-	switch kind := r.uint8(); kind {
-	case 'n':
-		return Value{Null: true}
-	case 't':
-		size := r.uint32()
-		if int64(size) > int64(len(r.b)-r.off) {
-			r.fail(at, fmt.Errorf("column %q claims %d bytes, the message has %d left", c.Name, size, len(r.b)-r.off))
-		}
-		return Value{Data: r.next(int(size))}
-	case 'u':
-		if update {
-			return Value{Null: true, Unchanged: true}
-		}
-		// Only an update may omit a TOAST value. Decoding it as NULL would lose the payload.
-		r.fail(at, fmt.Errorf("column %q is an unchanged TOAST value, which an insert cannot have", c.Name))
-	case 'b':
-		r.fail(at, fmt.Errorf("column %q is in binary format, which was not requested", c.Name))
-	default:
-		r.fail(at, fmt.Errorf("column %q is of unknown kind %q", c.Name, kind))
-	}
-	return Value{}
-}
-
-// decodeDelete finds the table of a delete. It does not read the tuple.
-func (d *Decoder) decodeDelete(r *reader, m *Message) error {
-	r.what = "delete"
-	d.requireTx(r)
-	rel := d.relation(r)
-	if r.err != nil {
-		return &Error{What: r.what, Offset: r.errOffset, Err: r.err}
-	}
-	kind := KindDelete
-	if !rel.use {
-		kind = KindIgnored
-	}
-	*m = Message{Kind: kind, Relation: rel.Relation}
-	return nil
-}
-
 func (d *Decoder) requireTx(r *reader) {
 	if !d.inTx {
 		r.fail(0, errors.New("no transaction is open"))
 	}
-}
-
-// rowRelation reads the OID of a row's table and returns its relation. It fails if resolve failed for the relation.
-func (d *Decoder) rowRelation(r *reader) (knownRelation, error) {
-	rel := d.relation(r)
-	switch {
-	case r.err != nil:
-		return knownRelation{}, &Error{What: r.what, Offset: r.errOffset, Err: r.err}
-	case rel.err != nil:
-		return knownRelation{}, &Error{What: "row of relation " + rel.String(), Err: rel.err}
-	}
-	return rel, nil
-}
-
-// relation reads an OID and returns the relation that was announced with it.
-func (d *Decoder) relation(r *reader) knownRelation {
-	at := r.off
-	oid := r.uint32()
-	rel, ok := d.relations[oid]
-	if !ok {
-		r.fail(at, fmt.Errorf("relation %d was never announced", oid))
-	}
-	return rel
 }

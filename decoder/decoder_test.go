@@ -48,7 +48,6 @@ func TestTransaction(t *testing.T) {
 			t.Errorf("\n got %+v %+v\nwant %+v %+v", got, got.Event, want, want.Event)
 		}
 	}
-	ignored := &Relation{OID: otherRel.OID, Namespace: otherRel.Namespace, Name: otherRel.Name} // its columns are not kept
 	abort := []byte("A\x00\x00\x02\xef\x00\x00\x02\xf0")
 	for _, at := range []uint32{0, 1} { // twice: the second transaction counts from 0 again
 		b := begin(0x1A2B)
@@ -59,7 +58,7 @@ func TestTransaction(t *testing.T) {
 		row := []Value{text("1"), text("")}
 		step(encInsert(16385, row...), Message{Kind: KindEvent, Relation: outboxRel, Event: &Event{Relation: outboxRel, Values: row, Begin: b}})
 		step(encRelation(otherRel), Message{Kind: KindRelation, Relation: otherRel})
-		step(encInsert(16390, text("x")), Message{Kind: KindIgnored, Relation: ignored})
+		step(encInsert(16390, text("x")), Message{Kind: KindIgnored})
 		row = []Value{null, text("2")}
 		step(encInsert(16385, row...), Message{Kind: KindEvent, Relation: outboxRel, Event: &Event{Relation: outboxRel, Values: row, Begin: b, Ordinal: 1}})
 		step([]byte("O12345678origin\x00"), Message{Kind: KindOrigin})
@@ -73,8 +72,8 @@ func TestTransaction(t *testing.T) {
 		row = []Value{text("1"), {Null: true, Unchanged: true}}
 		step(encUpdate(16385, nil, row...), Message{Kind: KindUpdate, Relation: outboxRel, Event: &Event{Relation: outboxRel, Values: row, Begin: b, Ordinal: 3, Update: true}})
 		step([]byte("D\x00\x00\x40\x01K..."), Message{Kind: KindDelete, Relation: outboxRel})
-		step([]byte("U\x00\x00\x40\x06N..."), Message{Kind: KindIgnored, Relation: ignored})
-		step([]byte("D\x00\x00\x40\x06K..."), Message{Kind: KindIgnored, Relation: ignored})
+		step([]byte("U\x00\x00\x40\x06N..."), Message{Kind: KindIgnored})
+		step([]byte("D\x00\x00\x40\x06K..."), Message{Kind: KindIgnored})
 		step(encInsert(16385, null, null), Message{Kind: KindEvent, Relation: outboxRel, Event: &Event{Relation: outboxRel, Values: []Value{null, null}, Begin: b, Ordinal: 4}})
 		step(encCommit(c), Message{Kind: KindCommit, Commit: &c})
 		step(encMessage(false, "ours", "x"), Message{Kind: KindMessage, Refused: true})

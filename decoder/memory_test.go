@@ -34,7 +34,7 @@ func TestOtherTablesCostLittle(t *testing.T) {
 	for i := range tables {
 		announce(i, 25)
 	}
-	if each := (int64(heap()) - int64(before)) / tables; each > 500 {
+	if each := (int64(heap()) - int64(before)) / tables; each > 100 {
 		t.Errorf("a table of %d columns costs %d bytes", columns, each)
 	}
 	announce(0, 25)

@@ -252,7 +252,7 @@ var guardMutants = []mutant{
 	{
 		name:  "relation-without-rows-ends-the-stream",
 		rule:  "An unusable relation ends the stream when it is announced, before its first row.",
-		edits: []edit{{"decoder/decoder.go", "	d.relations[rel.OID] = knownRelation{", "	if err != nil {\n		return err\n	}\n	d.relations[rel.OID] = knownRelation{"}},
+		edits: []edit{{"decoder/relation.go", "	d.relations[rel.OID] = knownRelation{", "	if err != nil {\n		return err\n	}\n	d.relations[rel.OID] = knownRelation{"}},
 		tests: []suite{partitions},
 	},
 	{

@@ -152,8 +152,8 @@ var readMutants = []mutant{
 		name: "ordinal-counts-foreign-rows",
 		rule: "Rows of other tables have an ordinal, too.",
 		edits: []edit{{
-			"decoder/decoder.go", "		*m = Message{Kind: KindIgnored, Relation: rel.Relation}\n		return nil\n	}\n	if c := r.uint8()",
-			"		d.ordinal++\n		*m = Message{Kind: KindIgnored, Relation: rel.Relation}\n		return nil\n	}\n	if c := r.uint8()",
+			"decoder/row.go", "		*m = Message{Kind: KindIgnored}\n		return nil\n	}\n	if c := r.uint8()",
+			"		d.ordinal++\n		*m = Message{Kind: KindIgnored}\n		return nil\n	}\n	if c := r.uint8()",
 		}},
 		tests: []suite{{"./decoder", "^(TestTransaction|TestRecorded|TestResolve)$"}},
 	},
@@ -178,13 +178,13 @@ var readMutants = []mutant{
 	{
 		name:  "update-has-no-ordinal",
 		rule:  "Updates are no events, so they are not counted among them.",
-		edits: []edit{{"decoder/decoder.go", "uint32(d.ordinal), kind == KindUpdate\n	d.ordinal++\n", "uint32(d.ordinal), kind == KindUpdate\n	if kind != KindUpdate {\n		d.ordinal++\n	}\n"}},
+		edits: []edit{{"decoder/row.go", "uint32(d.ordinal), kind == KindUpdate\n	d.ordinal++\n", "uint32(d.ordinal), kind == KindUpdate\n	if kind != KindUpdate {\n		d.ordinal++\n	}\n"}},
 		tests: []suite{{"./decoder", "^(TestTransaction|TestUnchangedValues|TestRecorded)$"}},
 	},
 	{
 		name:  "skipped-update-is-not-entered",
 		rule:  "Skipped events need not be entered into the tracker.",
-		edits: []edit{{"relay/event.go", "		return s.skip(ctx, r.met.updateSkipped) // it has an ordinal whatever the policy is\n", "		r.met.updateSkipped.Inc()\n		return nil\n"}},
+		edits: []edit{{"relay/sources.go", "	return s.skip(ctx, s.r.met.updateSkipped)\n", "	s.r.met.updateSkipped.Inc()\n	return nil\n"}},
 		tests: []suite{{"./relay", "^TestUpdatesHaveOrdinals$"}},
 	},
 	{
