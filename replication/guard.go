@@ -15,7 +15,7 @@ import (
 
 // guardSQL is the query of a catalog check. $2 are all our tables with their partitions and $6 the number of the outbox of each, $3 the outboxes
 // in their order, $5 the members of the last catalog check and $7 its horizon, $8 whether no detach leaves a trace. %[1]s is
-// schemaMembersSQL on PostgreSQL 15 and later.
+// schemaMembersSQL, and %[5]s placedSQL, on PostgreSQL 15 and later.
 //
 // ours has the catalog rows that decide what the walsender sends. A publication FOR ALL TABLES has no row for a table that became
 // unlogged or a partition of another table, so the fingerprint has relpersistence and relispartition, too.
@@ -30,7 +30,7 @@ import (
 // The server refuses to make a table unlogged that has a row in pg_publication_rel, so the file of such a table is 0 if the row is older
 // than the last check. Only ALTER TABLE and REPACK (CONCURRENTLY) write the row in pg_depend of a TOAST table.
 const guardSQL = `
-WITH RECURSIVE pub AS (SELECT p.oid, p.xmin, p.xmax FROM pg_publication p WHERE p.pubname = $1),
+WITH RECURSIVE pub AS (SELECT p.oid, p.pubviaroot, p.xmin, p.xmax FROM pg_publication p WHERE p.pubname = $1),
 tables AS (SELECT * FROM unnest($2::oid[], $6::int4[]) t(oid, i)),
 ours AS (
   SELECT 0 AS i, 'p' AS kind, p.oid, p.xmin, p.xmax FROM pub p
@@ -44,7 +44,7 @@ members AS (
   SELECT c.oid::bigint, CASE WHEN c.oid = ANY($3) THEN 32767 WHEN $8 OR k.partstrat = 'h' THEN -1 ELSE c.relchecks END::int2 AS checks,
          CASE WHEN c.relkind <> 'r' OR EXISTS (SELECT FROM pg_publication_rel r JOIN pub p ON p.oid = r.prpubid WHERE r.prrelid = c.oid AND %[2]s < $7) THEN 0
               WHEN c.reltoastrelid <> 0 THEN c.reltoastrelid ELSE c.relfilenode END::bigint AS file,
-         coalesce(i.xmin::text, '0')::bigint AS attached,
+         coalesce(i.xmin::text, '0')::bigint AS attached, %[5]s AS placed,
          $7 > 0 AND c.relkind = 'r' AND c.relfilenode <> c.oid AND c.oid <> ALL($5) AND (c.reltoastrelid = 0 OR EXISTS (
            SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.reltoastrelid AND d.refobjid = c.oid AND %[3]s >= $7)) AS rewritten
     FROM clock CROSS JOIN tree t JOIN pg_class c ON c.oid = t.oid
@@ -100,6 +100,11 @@ const schemaMembersSQL = `UNION ALL
   SELECT t.i, 'n', d.objid, d.xmin, d.xmax FROM tables t JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = t.oid
    WHERE t.oid = ANY($3) AND d.refclassid = 'pg_namespace'::regclass AND EXISTS (SELECT FROM pg_publication_namespace m JOIN pub p ON p.oid = m.pnpubid)`
 
+// placedSQL is xmin of the row that names the schema of partition c, if the publication publishes partitions by their schemas; otherwise 0.
+const placedSQL = `CASE WHEN c.relispartition AND EXISTS (SELECT FROM pg_publication_namespace m JOIN pub p ON p.oid = m.pnpubid WHERE NOT p.pubviaroot) THEN coalesce((
+           SELECT d.xmin::text FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.refclassid = 'pg_namespace'::regclass), '0')
+         ELSE '0' END::bigint`
+
 // xid64 is an expression for a transaction id with its epoch: the largest one that is not in the future.
 func xid64(xid string) string {
 	return "(next - ((next - " + xid + "::text::bigint) & 4294967295))"
@@ -148,11 +153,11 @@ func (c *Config) readGuard(ctx context.Context, conn *pgx.Conn, cat *catalog, be
 
 // queryGuard compares the catalogs with the look before, nil if there is none.
 func (c *Config) queryGuard(ctx context.Context, conn *pgx.Conn, cat *catalog, before *Look, major int, walsender uint32) (*guardRow, error) {
-	schemas := ""
+	schemas, placed := "", "0"
 	if major >= 15 {
-		schemas = schemaMembersSQL
+		schemas, placed = schemaMembersSQL, placedSQL
 	}
-	sql := fmt.Sprintf(guardSQL, schemas, xid64("r.xmin"), xid64("d.xmin"), xid64("o.xmin"))
+	sql := fmt.Sprintf(guardSQL, schemas, xid64("r.xmin"), xid64("d.xmin"), xid64("o.xmin"), placed)
 	known, horizon := []uint32{}, uint64(0) // never nil, which would be NULL
 	if before != nil {
 		horizon = before.Horizon

@@ -29,6 +29,7 @@ const (
 	untraced   = "untraced"   // the partition was detached, and nothing shows how
 	reattached = "reattached" // the partition was or may have been detached CONCURRENTLY, and is attached again
 	rewritten  = "rewritten"  // the table was rewritten, and may have been unlogged
+	moved      = "moved"      // the partition is, or was, in another schema
 )
 
 // wasDetached reports whether the reason is that a partition was detached.
@@ -89,6 +90,9 @@ func (u *UnpublishedTable) String() string {
 	case rewritten:
 		return u.Name + " was rewritten by ALTER TABLE: if it was UNLOGGED for a moment, the rows of that time are not in the WAL. Nothing shows whether it was " +
 			"(docs/sources.md)"
+	case moved:
+		return u.Name + " was moved to another schema, perhaps for a moment: the publication publishes the partition by its schema, and did not publish the rows that were " +
+			"written in a schema that it does not publish"
 	}
 	return u.Name + " is unlogged: its rows are not in the WAL"
 }
@@ -119,7 +123,7 @@ func (u *UnpublishedTable) Advice() string {
 	case untraced:
 		return "if it was detached without CONCURRENTLY, outboxcdc slot adopt; otherwise attach the partition again, because recover reads only attached partitions, and " +
 			advice.Recover
-	case reattached:
+	case reattached, moved:
 		return advice.Recover
 	case rewritten:
 		return advice.Recover + "; if it was not made UNLOGGED, or no row was inserted meanwhile, outboxcdc slot adopt"

@@ -100,6 +100,12 @@ var guardMutants = []mutant{
 		tests: []suite{looked},
 	},
 	{
+		name:  "partition-is-where-it-always-was",
+		rule:  "A partition that is in a published schema was in it all the time.",
+		edits: []edit{{"replication/look.go", "now.Placed != 0 && m.Placed != now.Placed:", "false:"}},
+		tests: []suite{looked},
+	},
+	{
 		name:  "new-partition-was-never-unlogged",
 		rule:  "A partition that the last catalog check did not have was logged all the time.",
 		edits: []edit{{"replication/look.go", "case m == nil && now.Rewritten, ", "case "}},
