@@ -41,6 +41,7 @@ func loads(scale float64) []*load {
 		{Name: "s1M", Rows: 1_000_000, PerTx: 1_000_000, Payload: small, About: "one transaction of all rows"},
 		{Name: "k1", Rows: 200_000, PerTx: 1, Payload: large, About: "1 KB, 1 row"},
 		{Name: "k100", Rows: 300_000, PerTx: 100, Payload: large, About: "1 KB, 100 rows"},
+		{Name: "e10", Rows: 60_000, PerTx: 10, Payload: 8000, About: "8 KB, 10 rows"},
 		{Name: "s100-12t", Rows: 500_000, PerTx: 100, Payload: small, Topics: 12, Partitions: 3, About: "100 rows, 12 topics of 3 partitions"},
 		{Name: "s100-100t", Rows: 500_000, PerTx: 100, Payload: small, Topics: 100, Partitions: 3, About: "100 rows, 100 topics of 3 partitions"},
 		{Name: "s100-bytea", Rows: 500_000, PerTx: 100, Payload: small, Column: "bytea", About: "100 rows, payload bytea"},

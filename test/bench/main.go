@@ -34,6 +34,7 @@ type bench struct {
 	major       string
 	rounds      int // -rounds; 0: the part's usual number
 	scale       float64
+	tls         bool
 	warmed      bool
 	only        *regexp.Regexp // subjects
 	settings    []string       // further environment of the daemon
@@ -85,6 +86,7 @@ func measured(ctx context.Context, args []string) error {
 	flags.Float64Var(&o.scale, "scale", 1, "factor for the loads' rows")
 	flags.DurationVar(&o.seconds, "seconds", 20*time.Second, "length of each steady load")
 	flags.DurationVar(&o.memory, "memory", 10*time.Minute, "length of the part memory")
+	flags.BoolVar(&b.tls, "tls", false, "all programs except Debezium connect to Postgres with TLS")
 	flags.StringVar(&which, "loads", "", "regular expression: run only these loads")
 	flags.StringVar(&subjects, "subjects", "", "regular expression: run only these subjects")
 	if err := flags.Parse(args); err != nil {
@@ -173,6 +175,11 @@ func (b *bench) start(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	if b.tls {
+		if _, err := b.pg.UseTLS(); err != nil {
+			return err
+		}
+	}
 	if b.kafka, given = kafkatest.FromEnv(); given {
 		return nil
 	}
@@ -185,6 +192,15 @@ func (b *bench) start(ctx context.Context) (err error) {
 	}
 	b.kafka = real
 	return nil
+}
+
+// url returns how a subject connects to a database.
+func (b *bench) url(database string) string {
+	url := b.pg.SuperURL(database)
+	if b.tls {
+		url = strings.Replace(url, "sslmode=disable", "sslmode=require", 1)
+	}
+	return url
 }
 
 func (b *bench) stop() {
@@ -232,6 +248,7 @@ type machineRow struct {
 	Postgres  string    `json:"postgres"`
 	Kafka     string    `json:"kafka"`
 	BrokerDir string    `json:"broker_dir,omitempty"` // in /dev/shm: its data is in memory
+	TLS       bool      `json:"tls,omitempty"`        // of all connections to Postgres
 	Settings  []string  `json:"settings,omitempty"`
 }
 
@@ -245,7 +262,7 @@ func (b *bench) machine() machineRow {
 	model, _, _ = strings.Cut(strings.TrimLeft(model, "\t :"), "\n")
 	return machineRow{
 		Kind: "machine", Began: time.Now(), Commit: said("git", "describe", "--always", "--dirty"), Go: runtime.Version(), CPU: model,
-		Cores: runtime.NumCPU(), Kernel: said("uname", "-r"), Postgres: b.major, Kafka: kafkatest.RealVersion, BrokerDir: b.kafkaDir, Settings: b.settings,
+		Cores: runtime.NumCPU(), Kernel: said("uname", "-r"), Postgres: b.major, Kafka: kafkatest.RealVersion, BrokerDir: b.kafkaDir, TLS: b.tls, Settings: b.settings,
 	}
 }
 

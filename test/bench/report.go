@@ -134,8 +134,10 @@ var (
 	client    = func(d *drainRow) float64 { return d.perMillion(d.Client) }
 	walsender = func(d *drainRow) float64 { return d.perMillion(d.Walsender) }
 	broker    = func(d *drainRow) float64 { return d.perMillion(d.Broker) }
-	memory    = func(d *drainRow) float64 { return float64(d.PeakRSS) / (1 << 20) }
-	allocs    = func(d *drainRow) float64 { return d.Allocs }
+	// busy is how busy the core of the walsender was, in percent. No reader makes it faster than one core.
+	busy   = func(d *drainRow) float64 { return d.Walsender / d.Seconds * 100 }
+	memory = func(d *drainRow) float64 { return float64(d.PeakRSS) / (1 << 20) }
+	allocs = func(d *drainRow) float64 { return d.Allocs }
 )
 
 // report prints the tables of a file of results, as Markdown.
@@ -145,8 +147,12 @@ func report(path string, w io.Writer) error {
 		return err
 	}
 	m := r.machine
-	fmt.Fprintf(w, "%s: outboxcdc %s, PostgreSQL %s, Kafka %s, %s, %d cores of %s, Linux %s%s\n", m.Began.UTC().Format("2006-01-02 15:04"), m.Commit,
-		m.Postgres, m.Kafka, m.Go, m.Cores, m.CPU, m.Kernel, strings.Join(append([]string{""}, m.Settings...), ", "))
+	link := "plain text"
+	if m.TLS {
+		link = "TLS"
+	}
+	fmt.Fprintf(w, "%s: outboxcdc %s, PostgreSQL %s over %s, Kafka %s, %s, %d cores of %s, Linux %s%s\n", m.Began.UTC().Format("2006-01-02 15:04"), m.Commit,
+		m.Postgres, link, m.Kafka, m.Go, m.Cores, m.CPU, m.Kernel, strings.Join(append([]string{""}, m.Settings...), ", "))
 	r.drainTable(w)
 	r.steadyTable(w)
 	r.memoryLine(w)
@@ -159,8 +165,8 @@ func (r *rows) drainTable(w io.Writer) {
 		return
 	}
 	fmt.Fprint(w, "\n### Drain\n\nMedian and range of the runs that count. CPU in seconds per million events.\n\n"+
-		"| load | who | events/s | of pg_recvlogical's | CPU | walsender | broker | peak RSS, MiB | allocations per event | lost / repeated / out of order | void runs |\n"+
-		"| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
+		"| load | who | events/s | of pg_recvlogical's | CPU | walsender | walsender's core, % | broker | peak RSS, MiB | allocations per event | lost / repeated / out of order | void runs |\n"+
+		"| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |\n")
 	for _, l := range r.loads {
 		base := r.drainFigures(l.Name, "pg_recvlogical", rate).median()
 		for _, s := range allSubjects() {
@@ -177,8 +183,9 @@ func (r *rows) drainTable(w io.Writer) {
 			if s.Name == "pg_recvlogical" {
 				alloc = nil
 			}
-			fmt.Fprintf(w, "| %s: %s | %s | %s | %.2f × | %s | %s | %s | %s | %s | %s | %d |\n", l.Name, l.About, s.Name, speed.text("%.0f"), speed.median()/base,
-				r.drainFigures(l.Name, s.Name, client).text("%.2f"), r.drainFigures(l.Name, s.Name, walsender).text("%.2f"), sent, r.drainFigures(l.Name, s.Name, memory).text("%.0f"),
+			fmt.Fprintf(w, "| %s: %s | %s | %s | %.2f × | %s | %s | %s | %s | %s | %s | %s | %d |\n", l.Name, l.About, s.Name, speed.text("%.0f"), speed.median()/base,
+				r.drainFigures(l.Name, s.Name, client).text("%.2f"), r.drainFigures(l.Name, s.Name, walsender).text("%.2f"),
+				r.drainFigures(l.Name, s.Name, busy).text("%.0f"), sent, r.drainFigures(l.Name, s.Name, memory).text("%.0f"),
 				alloc.text("%.2f"), counted, void)
 		}
 	}

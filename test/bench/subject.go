@@ -72,7 +72,7 @@ func positions(run string) string { return run + ".positions" }
 // daemonEnv returns the settings that have no usable default.
 func (b *bench) daemonEnv(database, slot, topic, listen string) []string {
 	return append([]string{
-		"OUTBOXCDC_POSTGRES_URL=" + b.pg.SuperURL(database),
+		"OUTBOXCDC_POSTGRES_URL=" + b.url(database),
 		"OUTBOXCDC_POSTGRES_SLOT=" + slot,
 		"OUTBOXCDC_ROUTE_TOPIC=" + topic,
 		"OUTBOXCDC_KAFKA_BROKERS=" + strings.Join(b.kafka.Brokers(), ","),
@@ -95,7 +95,7 @@ func (r *run) gauge(ctx context.Context, name string) (float64, error) {
 }
 
 func startRecvlogical(b *bench, r *run) (err error) {
-	s := r.spec(b.recvlogical, "-d", b.pg.SuperURL(r.load.database()), "--slot", r.name, "--start", "--no-loop", "-f", "/dev/null",
+	s := r.spec(b.recvlogical, "-d", b.url(r.load.database()), "--slot", r.name, "--start", "--no-loop", "-f", "/dev/null",
 		"-o", "proto_version=1", "-o", "publication_names=outboxcdc", "--endpos", r.load.end.String())
 	r.proc, err = child.Start(s)
 	return err
@@ -121,7 +121,7 @@ func startChild(what string) func(*bench, *run) error {
 			return err
 		}
 		job := job{
-			What: what, URL: b.pg.SuperURL(r.load.database()), Slot: r.name, Rows: r.load.Rows,
+			What: what, URL: b.url(r.load.database()), Slot: r.name, Rows: r.load.Rows,
 			Topic: r.name + ".", Brokers: b.kafka.Brokers(), Result: filepath.Join(r.dir, "result.json"),
 		}
 		text, err := json.Marshal(job)
