@@ -79,7 +79,7 @@ var queries = []query{
 	{
 		"FROM pg_replication_slots s",
 		[]uint32{texts},
-		[]uint32{text, text, text, text, oid, boolT, boolT, int4, text, text, boolT, timestamptz, text, text, boolT, boolT, boolT, int8T, text, text, text},
+		[]uint32{text, text, text, text, oid, boolT, boolT, int4, text, text, boolT, timestamptz, text, text, boolT, boolT, boolT, int8T, text, text, int8T, text},
 		(*view).slot,
 	},
 	{"SELECT pg_get_userbyid(pubowner)", []uint32{text}, []uint32{text, boolT, boolT, boolT, boolT, boolT, boolT, boolT}, func(v *view) [][]any {
@@ -181,7 +181,7 @@ func (v *view) slot() [][]any {
 	if s.Unfinished {
 		rows = append(rows, []any{
 			s.Name + "_recovery", "logical", s.Plugin, v.cat.Database, DatabaseOID, false, false, int32(0), "", "", false, nil, "reserved", "", false, false, false, nil,
-			s.Restart.String(), s.Confirmed.String(), v.end.String(),
+			s.Restart.String(), s.Confirmed.String(), int64(1), v.end.String(),
 		})
 	}
 	if s.Missing {
@@ -193,6 +193,6 @@ func (v *view) slot() [][]any {
 	}
 	return append(rows, []any{
 		s.Name, "logical", s.Plugin, v.cat.Database, DatabaseOID, false, pid != 0, int32(pid), name, "", s.Works, nil, s.WALStatus, s.Invalidation, s.TwoPhase, s.Failover, false, s.Safe,
-		s.Restart.String(), s.Confirmed.String(), v.end.String(),
+		s.Restart.String(), s.Confirmed.String(), int64(1), v.end.String(),
 	})
 }
