@@ -300,7 +300,7 @@ var guardMutants = []mutant{
 	{
 		name:  "relation-by-oid-or-name",
 		rule:  "A relation whose OID or name is the outbox's is the outbox.",
-		edits: []edit{{"replication/stream.go", "if sameOID && sameName {", "if sameOID || sameName {"}},
+		edits: []edit{{"replication/stream.go", "case sameOID && sameName:", "case sameOID || sameName:"}},
 		tests: []suite{protocol},
 	},
 }
