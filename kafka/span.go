@@ -21,6 +21,7 @@ type Span struct {
 	From      int64     // the next offset to read; ReadSpan advances it
 	End       int64     // the offset after the last one to read
 	Oldest    time.Time // of the first record in the log; zero: there is none, or it has no timestamp
+	Gap       bool      // after ReadSpan: the log has no records at the last offsets before End, see [Record]
 	Deleted   int64     // how many offsets ReadSpan did not read because Kafka had deleted their records
 	leader    string    // address of the broker that leads the partition; "": to be looked up
 }

@@ -1,9 +1,12 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"slices"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -19,6 +22,11 @@ type Record struct {
 	Key     []byte    // nil: null
 	Value   []byte    // nil: null
 	Headers []router.Header
+	// Uncommitted is whether the record is of a transaction that was aborted, or is open: consumers with isolation.level=read_committed do not
+	// get it, and others do.
+	Uncommitted bool
+	// Gap is whether the log has no records at offsets just before this one: compaction leaves such gaps. Control records are none.
+	Gap bool
 }
 
 const (
@@ -42,14 +50,14 @@ var errQuiet = errors.New("the broker sends no records, although the log goes on
 //
 // ReadSpan tries again if the leader moves or does not answer, for as long as Config.AwayBudget without a record. If Kafka has deleted
 // records before they were read, it goes on with the first one left: s.First is its offset, and s.Deleted counts the missing offsets.
-// Control records are skipped. Records of open and aborted transactions are read like others.
+// Control records are skipped.
 //
 // Several spans can be read at the same time, also of one leader: each call has a connection of its own, and calls its fn in the
 // goroutine of its caller. A call holds one answer of the broker in memory: 1 MiB as it is stored in Kafka, or one larger batch.
 func (c *Client) ReadSpan(ctx context.Context, s *Span, fn func(*Record) error) error {
 	ctl := c.takeControl(s.leader)
 	defer c.returnControl(ctl)
-	r := &spanReader{client: c, ctl: ctl, span: s, fn: fn, most: fetchBytes, names: map[string]string{}}
+	r := &spanReader{client: c, ctl: ctl, span: s, fn: fn, most: fetchBytes, names: map[string]string{}, next: s.From, stable: math.MaxInt64}
 	for p := (patience{client: c}); s.From < s.End; {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -73,6 +81,7 @@ func (c *Client) ReadSpan(ctx context.Context, s *Span, fn func(*Record) error) 
 			}
 		}
 	}
+	s.Gap = r.gap || r.next < s.End
 	return nil
 }
 
@@ -87,6 +96,9 @@ type spanReader struct {
 	most    int32             // bytes of a fetch
 	quiet   int               // answers in a row without records
 	stopped error             // what fn has returned, or the cause of the end of ctx
+	next    int64             // the offset after the last one that had a record
+	gap     bool              // the log has no records at offsets just before next
+	stable  int64             // from this offset on, the outcome of transactions is not known
 
 	// notBefore is the end of a pause that a quota demands. Sarama would make the same pause before the next request, whatever
 	// happens to ctx.
@@ -107,6 +119,10 @@ func (r *spanReader) step(ctx context.Context) error {
 		}
 	}
 	req := &sarama.FetchRequest{Version: 11, MaxWaitTime: int32(spanWait / time.Millisecond), MinBytes: 1, MaxBytes: r.most, SessionEpoch: -1}
+	decided := s.From < r.stable
+	if decided {
+		req.Isolation = sarama.ReadCommitted // up to the last stable offset, and tells which transactions were aborted
+	}
 	req.AddBlock(s.Topic, s.Partition, s.From, r.most, -1)
 	var res *sarama.FetchResponse
 	err := r.ctl.askBroker(ctx, s.leader, func(b *sarama.Broker) (err error) {
@@ -130,13 +146,17 @@ func (r *spanReader) step(ctx context.Context) error {
 	case block.Err != sarama.ErrNoError:
 		return block.Err
 	}
-	before := s.From
+	if decided {
+		r.stable = block.LastStableOffset
+	}
+	before, aborted := s.From, newAborted(block)
 	for _, set := range block.RecordsSet {
 		switch {
 		case set.RecordBatch == nil:
 			return errors.New("the records have a format older than Kafka 0.11")
 		case !set.RecordBatch.PartialTrailingRecord:
-			if r.stopped = r.deliver(ctx, set.RecordBatch); r.stopped != nil {
+			uncommitted := aborted.has(set.RecordBatch) || !decided && set.RecordBatch.IsTransactional
+			if r.stopped = r.deliver(ctx, set.RecordBatch, uncommitted); r.stopped != nil {
 				return nil
 			}
 		case s.From == before:
@@ -147,12 +167,41 @@ func (r *spanReader) step(ctx context.Context) error {
 		r.quiet, r.most = 0, fetchBytes
 		return nil
 	}
+	if decided && s.From >= r.stable { // the rest is read without waiting for open transactions
+		return nil
+	}
 	return r.noRecords(ctx, block.HighWaterMarkOffset)
 }
 
+// aborted is the aborted transactions that an answer is about.
+type aborted struct {
+	begin []*sarama.AbortedTransaction // later in the answer
+	open  map[int64]bool               // producers with one of which the end was not seen
+}
+
+func newAborted(block *sarama.FetchResponseBlock) *aborted {
+	slices.SortFunc(block.AbortedTransactions, func(a, b *sarama.AbortedTransaction) int { return cmp.Compare(a.FirstOffset, b.FirstOffset) })
+	return &aborted{block.AbortedTransactions, map[int64]bool{}}
+}
+
+// has reports whether a batch is of an aborted transaction. It is called with each batch of the answer.
+func (a *aborted) has(b *sarama.RecordBatch) bool {
+	for len(a.begin) > 0 && a.begin[0].FirstOffset <= b.LastOffset() {
+		a.open[a.begin[0].ProducerID], a.begin = true, a.begin[1:]
+	}
+	if b.Control { // the end of its producer's transaction
+		delete(a.open, b.ProducerID)
+	}
+	return b.IsTransactional && a.open[b.ProducerID]
+}
+
 // deliver calls fn with the records of a batch, and advances the span. It returns what ends the reading.
-func (r *spanReader) deliver(ctx context.Context, b *sarama.RecordBatch) error {
+func (r *spanReader) deliver(ctx context.Context, b *sarama.RecordBatch, uncommitted bool) error {
 	s, rec := r.span, &r.record
+	rec.Uncommitted = uncommitted
+	if b.Control {
+		r.reach(b.FirstOffset, b.LastOffset()+1)
+	}
 	for _, from := range b.Records {
 		rec.Offset = b.FirstOffset + from.OffsetDelta
 		if b.Control || rec.Offset < s.From || rec.Offset >= s.End {
@@ -169,13 +218,21 @@ func (r *spanReader) deliver(ctx context.Context, b *sarama.RecordBatch) error {
 		for _, h := range from.Headers {
 			rec.Headers = append(rec.Headers, router.Header{Name: r.name(h.Key), Value: h.Value})
 		}
+		r.reach(rec.Offset, rec.Offset)
+		rec.Gap = r.gap
 		if err := r.fn(rec); err != nil {
 			return err
 		}
-		s.From = rec.Offset + 1
+		s.From, r.next, r.gap = rec.Offset+1, rec.Offset+1, false
 	}
 	s.From = min(max(s.From, b.LastOffset()+1), s.End)
+	r.reach(s.From, s.From)
 	return nil
+}
+
+// reach notes that the log has something from an offset up to before next, and nothing between the last noted one and that.
+func (r *spanReader) reach(offset, next int64) {
+	r.gap, r.next = r.gap || offset > r.next, max(r.next, next)
 }
 
 // name returns the name of a header as a string.
@@ -205,7 +262,7 @@ func (r *spanReader) outOfRange(ctx context.Context) error {
 		return fmt.Errorf("the log ends before this offset, because the topic was recreated or its leader has lost records: %w", sarama.ErrOffsetOutOfRange)
 	}
 	next := min(first, s.End)
-	s.First, s.From, s.Deleted = first, next, s.Deleted+next-s.From
+	s.First, s.From, s.Deleted, r.next, r.gap = first, next, s.Deleted+next-s.From, next, false
 	return nil
 }
 

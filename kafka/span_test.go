@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/IBM/sarama"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -495,7 +496,7 @@ func TestSpanBrokerSendsNothing(t *testing.T) {
 	}
 }
 
-// Records of open and aborted transactions are read, control records are not.
+// Records of open and aborted transactions are read and known as such, control records are not read (F121).
 func TestSpanTransactions(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 1, nil)
@@ -506,6 +507,75 @@ func TestSpanTransactions(t *testing.T) {
 	aborted, n := Span{Topic: "t", From: 3, End: 6}, 0 // the last offset is the control record
 	if err := c.ReadSpan(t.Context(), &aborted, func(*Record) error { n++; return nil }); err != nil || n != 2 || aborted.From != 6 {
 		t.Errorf("%d records, %v, %+v", n, err, aborted)
+	}
+}
+
+// Gaps in the offsets are those that compaction leaves: inside batches, between them, and at the end. Control records are none (F122).
+func TestSpanGaps(t *testing.T) {
+	batch := func(first int64, size int32, control bool, left ...int64) *sarama.RecordBatch {
+		b := &sarama.RecordBatch{FirstOffset: first, LastOffsetDelta: size - 1, Control: control}
+		for _, delta := range left {
+			b.Records = append(b.Records, &sarama.Record{OffsetDelta: delta})
+		}
+		return b
+	}
+	for _, c := range []struct {
+		name    string
+		from    int64
+		batches []*sarama.RecordBatch
+		want    string // offsets after a gap
+		end     bool   // there is one at the end
+	}{
+		{name: "whole batches", batches: []*sarama.RecordBatch{batch(0, 3, false, 0, 1, 2), batch(3, 1, false, 0)}},
+		{name: "the middle of a batch", from: 1, batches: []*sarama.RecordBatch{batch(0, 3, false, 0, 1, 2)}},
+		{name: "control records", batches: []*sarama.RecordBatch{batch(0, 1, false, 0), batch(1, 1, true, 0), batch(2, 1, true, 0), batch(3, 1, false, 0), batch(4, 1, true, 0)}},
+		{name: "in a batch", batches: []*sarama.RecordBatch{batch(0, 4, false, 0, 2, 3)}, want: " 2"},
+		{name: "at the end of a batch", batches: []*sarama.RecordBatch{batch(0, 2, false, 0), batch(2, 2, false, 0, 1)}, want: " 2"},
+		{name: "between batches", batches: []*sarama.RecordBatch{batch(0, 1, false, 0), batch(5, 2, false, 0, 1)}, want: " 5"},
+		{name: "before a control record", batches: []*sarama.RecordBatch{batch(0, 1, false, 0), batch(5, 1, true, 0), batch(6, 2, false, 0, 1)}, want: " 6"},
+		{name: "before the first record", from: 2, batches: []*sarama.RecordBatch{batch(3, 1, false, 0)}, want: " 3"},
+		{name: "at the end", batches: []*sarama.RecordBatch{batch(0, 2, false, 0)}, end: true},
+		{name: "before a control record at the end", batches: []*sarama.RecordBatch{batch(0, 1, false, 0), batch(3, 1, true, 0)}, end: true},
+		{name: "an empty batch at the end", batches: []*sarama.RecordBatch{batch(0, 1, false, 0), batch(1, 2, false)}, end: true},
+	} {
+		got := ""
+		r := &spanReader{span: &Span{From: c.from, End: 100}, next: c.from, fn: func(rec *Record) error {
+			if rec.Gap {
+				got += fmt.Sprint(" ", rec.Offset)
+			}
+			return nil
+		}}
+		for _, b := range c.batches {
+			if err := r.deliver(t.Context(), b, false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got != c.want || r.gap != c.end {
+			t.Errorf("%s: gaps before%s, at the end %v; want%s, %v", c.name, got, r.gap, c.want, c.end)
+		}
+	}
+}
+
+// TestAborted checks which batches of an answer are of aborted transactions: those of a producer from its beginning until its next control record.
+func TestAborted(t *testing.T) {
+	block := &sarama.FetchResponseBlock{AbortedTransactions: []*sarama.AbortedTransaction{{ProducerID: 7, FirstOffset: 16}, {ProducerID: 8, FirstOffset: 2}, {ProducerID: 7, FirstOffset: 10}}}
+	a, got := newAborted(block), ""
+	for i, b := range []sarama.RecordBatch{
+		{ProducerID: 7, IsTransactional: true}, // 10, aborted
+		{ProducerID: 8, IsTransactional: true}, // aborted, and began before the answer
+		{ProducerID: 9, IsTransactional: true},
+		{ProducerID: 7, IsTransactional: true, Control: true},
+		{ProducerID: 7, IsTransactional: true}, // 14, committed
+		{ProducerID: 8},                        // of no transaction
+		{ProducerID: 7, IsTransactional: true}, // 16, aborted
+	} {
+		b.FirstOffset = int64(10 + i)
+		if a.has(&b) {
+			got += fmt.Sprint(" ", i)
+		}
+	}
+	if got != " 0 1 6" {
+		t.Errorf("aborted:%s", got)
 	}
 }
 
@@ -539,8 +609,11 @@ func transactions(t testing.TB, brokers []string, topic string) {
 func wantTransactions(t testing.TB, c *Client, s *Span) {
 	t.Helper()
 	got := ""
-	err := c.ReadSpan(t.Context(), s, func(r *Record) error { got += fmt.Sprint(" ", r.Offset, "=", string(r.Value)); return nil })
-	if want := " 0=0 1=0 3=1 4=1 6=2 7=2"; err != nil || got != want || s.From != 8 {
+	err := c.ReadSpan(t.Context(), s, func(r *Record) error {
+		got += fmt.Sprint(" ", r.Offset, "=", string(r.Value), map[bool]string{true: "?"}[r.Uncommitted], map[bool]string{true: " gap"}[r.Gap])
+		return nil
+	})
+	if want := " 0=0 1=0 3=1? 4=1? 6=2? 7=2?"; s.Gap || err != nil || got != want || s.From != 8 {
 		t.Errorf("read%s up to %d, %v; want%s", got, s.From, err, want)
 	}
 }

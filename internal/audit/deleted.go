@@ -26,6 +26,8 @@ type topicLog struct {
 	stamped, untimed bool
 	// kept is how many rows are judged although Kafka has deleted records, because it keeps theirs by the retention of the topic.
 	kept int64
+	// expired is how many rows, of those that a command may send, a column gives a time that is older than the retention of the topic.
+	expired int64
 }
 
 // partLog is what is known of a partition.
@@ -34,6 +36,8 @@ type partLog struct {
 	moving bool      // Kafka has deleted records before they were read
 	next   int64     // the offset after the last record that was read
 	gap    time.Time // of the first record after the last offset without one; zero: there is none, endOfTime: it is at the end
+	// hole is like gap, and not of a transaction's end: compaction has deleted records, also if the topic is not compacted now.
+	hole time.Time
 }
 
 // endOfTime is later than any row.
@@ -167,6 +171,8 @@ func (r *run) deleted(row *Row) string {
 		return !keeps
 	}):
 		return "Kafka may have deleted its record (retention)"
+	case !t.mayCompact() && r.anyPart(row, func(p *partLog) bool { return r.isBefore(t, row, p.hole) }):
+		return "Kafka may have deleted its record while the topic was compacted, as gaps in the offsets show that it was"
 	case row.ByID && r.hides(row):
 		return "Kafka may have deleted its record, which has no key (compaction)"
 	case counted:
@@ -233,15 +239,13 @@ func (r *run) isBefore(t *topicLog, row *Row, at time.Time) bool {
 	return !at.IsZero() && (at.Equal(endOfTime) || !r.isTimed(t, row) || r.sent(row).Before(at))
 }
 
-// keeps reports whether Kafka keeps the record of a row by the retention of its topic: it deletes records that are older than retention.ms, and
-// the record is not older than the row. A column that sets the times of records makes them as old as it says. What was deleted otherwise, by
-// DeleteRecords or while the retention was shorter, cannot be seen.
+// keeps reports whether Kafka keeps the record of a row by the retention of its topic, which has deleted records: it deletes those that are older
+// than retention.ms, and the record is not older than the row. A column that sets the times of records makes them as old as it says. What was deleted
+// otherwise, by DeleteRecords or while the retention was shorter, cannot be seen, unless the settings keep everything now.
 func (r *run) keeps(t *topicLog, row *Row) bool {
 	switch {
-	case !t.isKnown || t.Delete && t.Bytes >= 0:
+	case !t.isKnown || t.Bytes >= 0, !t.Delete || t.Time < 0:
 		return false
-	case !t.Delete || t.Time < 0:
-		return true
 	case t.untimed || row.Created.IsZero() || r.isAhead(row):
 		return false
 	}
@@ -290,12 +294,23 @@ func (r *run) checkPartitions(j *Judge) error {
 	})
 }
 
+// noteExpired counts a row that a command may send: Kafka deletes its record soon, perhaps before consumers have read it.
+func (r *run) noteExpired(row *Row) {
+	if t := r.topicLog(row.Topic); t.stamped && t.Delete && t.Time >= 0 && !row.Sent.IsZero() && row.Sent.Before(r.readAt.Add(-t.Time)) {
+		t.expired++
+	}
+}
+
 // noteKept says on what the judgement of rows rests that have no record, although Kafka has deleted records of their topic.
 func (r *run) noteKept() {
 	for _, name := range slices.Sorted(maps.Keys(r.logs)) {
 		if t := r.logs[name]; t.kept > 0 {
 			r.Note(fmt.Sprintf("Kafka has deleted records of topic %s, and keeps those of %d rows by its retention, so these rows count as missing. If an operator has deleted "+
 				"records there (DeleteRecords), or its retention was shorter for a time, they may have been delivered", name, t.kept))
+		}
+		if t := r.logs[name]; t.expired > 0 {
+			r.Note(fmt.Sprintf("route.timestamp gives the records of %d rows times that are older than the retention of topic %s: Kafka deletes them soon after they are sent. "+
+				"Raise retention.ms of the topic until consumers have read them, or set route.timestamp to produce", t.expired, name))
 		}
 	}
 }

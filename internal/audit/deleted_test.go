@@ -142,7 +142,8 @@ func TestDeletedOfMovedRows(t *testing.T) {
 	}
 }
 
-// TestRetention checks by what a row without a record is judged: the settings of its topic, what Kafka has deleted, and its age. It is day 100.
+// TestRetention checks by what a row without a record is judged: the settings of its topic, now and before (F122), what Kafka has deleted, and its age.
+// It is day 100.
 func TestRetention(t *testing.T) {
 	const day = 24 * time.Hour
 	now := time.Unix(0, 0).Add(100 * day)
@@ -175,7 +176,10 @@ func TestRetention(t *testing.T) {
 		{name: "before the first record, nine days ago", settings: week, part: partLog{oldest: ago(day)}, created: ago(9 * day), want: deleted},
 		{name: "after the first record", settings: week, part: partLog{oldest: ago(20 * day)}, created: ago(9 * day), want: missing},
 		{name: "by size", settings: with(func(r *kafka.Retention) { r.Bytes = 1 << 30 }), part: emptied, created: ago(time.Second), want: deleted, young: true},
-		{name: "without a limit", settings: with(func(r *kafka.Retention) { r.Time = -1 }), part: emptied, created: ago(90 * day), want: kept, young: true},
+		{name: "without a limit, and nothing was deleted", settings: with(func(r *kafka.Retention) { r.Time = -1 }), created: ago(90 * day), want: missing, young: true},
+		{name: "without a limit, which was set later", settings: with(func(r *kafka.Retention) { r.Time = -1 }), part: emptied, created: ago(90 * day), want: deleted, young: true},
+		{name: "without a limit, before the first record", settings: with(func(r *kafka.Retention) { r.Time = -1 }), part: partLog{oldest: ago(day)}, created: ago(2 * day), want: deleted, young: true},
+		{name: "compacted only, which was set later", settings: compact, part: partLog{oldest: ago(day)}, created: ago(2 * day), want: deleted, young: true},
 		{name: "while it was read", settings: week, part: partLog{oldest: endOfTime, moving: true}, created: ago(time.Second), want: deleted, young: true},
 		{name: "a row without a time", settings: week, part: emptied, want: deleted, young: true},
 		{name: "a row of the future", settings: week, part: emptied, created: ago(-time.Hour), want: deleted, young: true},
@@ -200,6 +204,8 @@ func TestRetention(t *testing.T) {
 		{name: "compacted, and by age", settings: both, part: partLog{oldest: endOfTime}, created: ago(9 * day), want: deleted},
 		{name: "compacted, and not by age", settings: both, part: partLog{oldest: endOfTime, gap: ago(0)}, created: ago(time.Hour), newest: ago(0), want: hidden, young: true},
 		{name: "gaps, and unknown settings", unknown: true, part: partLog{gap: ago(0)}, created: ago(time.Hour), newest: ago(0), want: hidden, young: true},
+		{name: "compacted in former times", settings: week, part: partLog{hole: ago(0)}, created: ago(time.Hour), newest: ago(0), want: "while the topic was compacted", young: true},
+		{name: "compacted before the row was written, in former times", settings: week, part: partLog{hole: ago(day)}, created: ago(time.Hour), newest: ago(0), want: missing, young: true},
 		{name: "gaps of transactions", settings: week, part: partLog{gap: ago(0)}, created: ago(time.Hour), newest: ago(0), want: missing, young: true},
 	} {
 		r := &run{Audit: &Audit{Poison: &relay.PoisonPolicies{}, Router: stamping(t, c.stamped)}, logs: map[string]*topicLog{}, partitioner: kafka.NewPartitioner(), readAt: now, snapshot: &order{}}

@@ -46,6 +46,8 @@ type Record struct {
 	// Resent is a record that a person has sent: recovered, replayed, or retried. It is outside the order of the stream.
 	Resent bool
 	Time   time.Time
+	// Uncommitted is a record of a Kafka transaction that was aborted, or is open.
+	Uncommitted bool
 }
 
 // The kinds of entries that are joined by id, in the order in which a group is read: first the rows.
@@ -103,7 +105,7 @@ func (c *Comparison) encodeRecord(b []byte, kind byte, r *Record) []byte {
 	b = binary.BigEndian.AppendUint64(b, r.Content)
 	b = binary.BigEndian.AppendUint64(b, r.Value)
 	b = appendBytes(b, []byte(r.Dead))
-	b = appendBool(appendBool(b, r.Cut), r.Resent)
+	b = appendBool(appendBool(appendBool(b, r.Cut), r.Resent), r.Uncommitted)
 	return binary.AppendVarint(b, r.Time.UnixMilli())
 }
 
@@ -232,6 +234,6 @@ func (c *Comparison) decodeRecord(r *reader, id []byte) Record {
 	rec.Offset = int64(r.fixed())
 	r.position(&rec)
 	rec.Content, rec.Value, rec.Dead = r.fixed(), r.fixed(), string(r.bytes())
-	rec.Cut, rec.Resent, rec.Time = r.bool(), r.bool(), time.UnixMilli(r.int()).UTC()
+	rec.Cut, rec.Resent, rec.Uncommitted, rec.Time = r.bool(), r.bool(), r.bool(), time.UnixMilli(r.int()).UTC()
 	return rec
 }

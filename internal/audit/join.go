@@ -178,7 +178,7 @@ func (g *group) noteWaiting(r *Record, j *Judge) {
 // that was shortened may have neither: then it has to be of our database, and its row poison.
 func (g *group) noteDead(r *Record, j *Judge) {
 	from := j.Origin(r)
-	if from == lost || from == elsewhere {
+	if from == lost || from.isForeign() {
 		return
 	}
 	for i := range g.rows {
@@ -218,14 +218,14 @@ func (g *group) noteRecord(r *Record, j *Judge, keep func() *Record) (of bool) {
 			if x.is == apart {
 				x.is, x.why = unsure, doubt("a record", from, key)
 			}
-			x.differing = x.differing || from != elsewhere && !r.Resent
+			x.differing = x.differing || !from.isForeign() && !r.Resent
 		case same:
 			x.is, of = same, true
 			g.noteEvent(r)
 			x.noteCopy(r)
 			x.early = x.early || j.Early != nil && j.Early(&x.row, r)
 		}
-		if x.differs == nil && from != elsewhere && r.Content != x.row.Content && !r.Resent {
+		if x.differs == nil && !from.isForeign() && r.Content != x.row.Content && !r.Resent {
 			x.differs = keep()
 		}
 		stray = false

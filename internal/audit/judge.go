@@ -51,10 +51,10 @@ type Judge struct {
 	Report func(Finding) error
 }
 
-// foreign reports whether a record is of another server or database, also of one that ours has replaced.
+// foreign reports whether a record is of another server or database, also of one that ours has replaced, or of a transaction of another producer.
 func (j *Judge) foreign(r *Record) bool {
 	from := j.Origin(r)
-	return from == elsewhere || from == former
+	return from.isForeign() || from == former
 }
 
 // judge says what became of the events with one id.

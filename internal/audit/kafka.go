@@ -84,6 +84,9 @@ func (r *run) readKafka(ctx context.Context) error {
 		if p.moving = s.Deleted > 0; p.next < s.End {
 			p.gap = endOfTime
 		}
+		if s.Gap {
+			p.hole = endOfTime
+		}
 	}
 	return r.limits(ctx, names, dead)
 }
@@ -130,13 +133,15 @@ func (r *run) topicExists(topic string) bool {
 // addRecord adds a record. Records without the header id are not of an outbox, except for dead letters.
 func (r *run) addRecord(s *kafka.Span, rec *kafka.Record, dead bool) error {
 	t := r.topicLog(s.Topic)
-	t.noteOffset(s.Partition, rec.Offset, rec.Time)
+	if t.noteOffset(s.Partition, rec.Offset, rec.Time); rec.Gap {
+		t.part(s.Partition).hole = rec.Time
+	}
 	if t.mayCompact() && rec.Key != nil && !dead {
 		if err := r.c.NoteKey(s.Topic, rec.Key, rec.Time); err != nil {
 			return err
 		}
 	}
-	out := &Record{Topic: s.Topic, Partition: s.Partition, Offset: rec.Offset, Key: rec.Key, Time: rec.Time}
+	out := &Record{Topic: s.Topic, Partition: s.Partition, Offset: rec.Offset, Key: rec.Key, Time: rec.Time, Uncommitted: rec.Uncommitted}
 	for _, h := range rec.Headers {
 		switch h.Name {
 		case router.HeaderID:

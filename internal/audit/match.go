@@ -9,7 +9,11 @@ const (
 	lost                    // our server, which does not have its transaction any more
 	former                  // a server that ours has replaced
 	elsewhere               // another server or database
+	undone                  // a Kafka transaction that was aborted or is open: which consumers get the record is not known
 )
+
+// isForeign reports whether a record is not of our stream.
+func (o origin) isForeign() bool { return o == elsewhere || o == undone }
 
 // match is what a record says about a row with its id.
 type match int
@@ -27,7 +31,7 @@ func compareEvents(from origin, key, value bool) match {
 	switch from {
 	case lost: // no row of now has that transaction
 		return apart
-	case elsewhere: // a copy of this row, or another event with the same content
+	case elsewhere, undone: // a copy of this row, or another event with the same content
 		if key && value {
 			return unsure
 		}
@@ -49,6 +53,8 @@ func compareEvents(from origin, key, value bool) match {
 func doubt(what string, from origin, key bool) string {
 	const because = ": the id was used again, or the row or the settings have changed since"
 	switch {
+	case from == undone:
+		return what + " of a Kafka transaction that was aborted or is open has this id, key and value: consumers with isolation.level=read_committed do not get it, and others do"
 	case from == elsewhere:
 		return what + " of another server or database has this id, key and value"
 	case key:

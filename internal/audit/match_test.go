@@ -26,6 +26,7 @@ func TestCompareEvents(t *testing.T) {
 		{"of a predecessor", former, same, unsure, apart, apart},
 		{"of a lost transaction", lost, apart, apart, apart, apart},
 		{"of another server or database", elsewhere, unsure, apart, apart, apart},
+		{"of a Kafka transaction that was aborted", undone, unsure, apart, apart, apart},
 	} {
 		for _, x := range []struct {
 			key, value bool
@@ -54,6 +55,7 @@ func TestOrigin(t *testing.T) {
 		want origin
 	}{
 		{"no position", Record{}, unknown},
+		{"of a Kafka transaction that was aborted", Record{Uncommitted: true}, undone},
 		{"our database", Record{Position: at(system, 2, 0x600), Origin: db(16)}, here},
 		{"our database, beyond the fork", Record{Position: at(system, 1, 0x500), Origin: db(16)}, lost},
 		{"our database, after the end of the WAL", Record{Position: at(system, 2, 0x900), Origin: db(16)}, lost},

@@ -25,6 +25,8 @@ func (r *run) abandoned(p checkpoint.Position, end pglogrepl.LSN) string {
 func (r *run) origin(rec *Record, abandoned func(checkpoint.Position) string) origin {
 	p := rec.Position
 	switch {
+	case rec.Uncommitted:
+		return undone
 	case p.IsZero():
 		return unknown
 	case slices.Contains(r.Predecessors, p.SystemID):

@@ -350,7 +350,7 @@ func (r *run) compare(ctx context.Context) error {
 	}
 	j := &Judge{
 		Tables: names, Deep: r.Deep, Since: r.Range.Since, OnlyMissing: r.OnlyMissing,
-		Lost: r.Lost, Undecided: r.Undecided, Later: r.Later, Report: r.Report,
+		Later: r.Later, Report: r.Report,
 		Newer:     func(p checkpoint.Position) bool { return p.CommitLSN >= r.res.SnapshotAt },
 		Abandoned: func(p checkpoint.Position) string { return r.abandoned(p, end) },
 		Early: func(row *Row, rec *Record) bool {
@@ -361,6 +361,12 @@ func (r *run) compare(ctx context.Context) error {
 		Young:    r.young,
 		Exist:    func(ids []string) (map[string]bool, error) { return r.exist(ctx, ids) },
 		ExistNow: func(ids []string) (map[string]bool, error) { return r.existNow(ctx, ids) },
+	}
+	if r.Lost != nil {
+		j.Lost = func(row *Row) error { r.noteExpired(row); return r.Lost(row) }
+	}
+	if r.Undecided != nil {
+		j.Undecided = func(row *Row, why string) error { r.noteExpired(row); return r.Undecided(row, why) }
 	}
 	j.Origin = func(rec *Record) origin { return r.origin(rec, j.Abandoned) }
 	if err := r.checkPartitions(j); err != nil {

@@ -217,6 +217,37 @@ func TestRefusedByKafka(t *testing.T) {
 	}
 }
 
+// TestExpired checks that a command that sends rows says which records Kafka deletes soon: those to which columns or the commit give an old time (F124).
+func TestExpired(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		stamps   bool
+		age      time.Duration
+		settings kafka.Retention
+		want     bool
+	}{
+		{"older than the retention", true, 2 * time.Hour, kafka.Retention{Delete: true, Time: time.Hour, Bytes: -1}, true},
+		{"younger", true, time.Minute, kafka.Retention{Delete: true, Time: time.Hour, Bytes: -1}, false},
+		{"the time of sending", false, 2 * time.Hour, kafka.Retention{Delete: true, Time: time.Hour, Bytes: -1}, false},
+		{"the time of the broker", true, 2 * time.Hour, kafka.Retention{Delete: true, Time: time.Hour, Bytes: -1, Appended: true}, false},
+		{"without a limit", true, 2 * time.Hour, kafka.Retention{Delete: true, Time: -1, Bytes: -1}, false},
+		{"compacted only", true, 2 * time.Hour, kafka.Retention{Compact: true, Time: time.Hour, Bytes: -1}, false},
+	} {
+		row := outboxRow("1", "k", "{}", time.Now().Add(-c.age))
+		row.Event.Begin.CommitTime = row.CreatedAt
+		a, o := newOrder(t, row)
+		o.settings, a.Router, a.Lost = c.settings, stamping(t, c.stamps), func(*Row) error { return nil }
+		said := ""
+		a.Note = func(s string) { said += s }
+		if _, err := a.Run(t.Context(), o, o, o, t.TempDir()); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(said, "route.timestamp gives the records of 1 rows"); got != c.want {
+			t.Errorf("%s: %q", c.name, said)
+		}
+	}
+}
+
 // TestCommitTimeIsNotCompared checks that a record with the time of the commit in its value is that of its row, which has only created_at.
 func TestCommitTimeIsNotCompared(t *testing.T) {
 	row := outboxRow("1", "k", `{"n": 1}`, time.Now())

@@ -122,6 +122,7 @@ func TestSteps(t *testing.T) {
 			w.deliver(6, 10)
 		}, options: func(r *Recovery) { r.Beside = true }, sent: "4 5"},
 		{name: "beside, and there is no slot", given: gone, options: func(r *Recovery) { r.Beside = true }, sent: "4 5 6 7 8 9", starts: true, saved: 1, created: 1},
+		// F123
 		{name: "Kafka has lost what the position record says that it has", given: func(w *world) {
 			w.saved[0].Acked = checkpoint.Position{SystemID: system, Timeline: 1, CommitLSN: w.rows[5].commit}
 		}, sent: "4 5", starts: true, created: 1},

@@ -1,12 +1,14 @@
 package integration
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
@@ -78,6 +80,42 @@ func TestRecoverCompactedTopic(t *testing.T) {
 	o.startStreaming(env...)
 	o.insert("order", "a", 6, 1)
 	o.verify(patience)
+}
+
+// A poller that used Kafka transactions was killed. What an aborted or an open transaction has sent, not all consumers get: it is asked about (F121).
+func TestBackfillAfterTransactions(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{partitions: 1})
+	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+	o.insert("order", "k", 1, 6)
+	env := append(o.deduplicating(fence), "OUTBOXCDC_OUTBOX_ORDER=n")
+	rows := o.truth()
+	slices.SortFunc(rows, func(a, b row) int { return cmp.Compare(a.N, b.N) })
+	transaction := func(some []row) *kgo.Client {
+		c, err := kgo.NewClient(kgo.SeedBrokers(o.kafka.Brokers()...), kgo.TransactionalID(fmt.Sprint(o.name, some[0].N)))
+		must(t, err)
+		t.Cleanup(c.Close)
+		must(t, c.BeginTransaction())
+		for _, r := range some {
+			must(t, c.ProduceSync(testContext(t), &kgo.Record{Topic: r.Topic, Key: r.Key, Value: r.Value, Headers: []kgo.RecordHeader{{Key: "id", Value: []byte(r.ID)}}}).FirstErr())
+		}
+		return c
+	}
+	must(t, transaction(rows[:2]).EndTransaction(testContext(t), kgo.TryCommit))
+	must(t, transaction(rows[2:4]).EndTransaction(testContext(t), kgo.TryAbort))
+	open := transaction(rows[4:])
+	out, notes, code := o.runBinary(env, "backfill", "--yes")
+	if code != 1 || !strings.Contains(out, ": 0 rows are missing") || !strings.Contains(out, "4 rows are not judged") || !strings.Contains(out, "a Kafka transaction that was aborted or is open") {
+		t.Errorf("backfill: exit code %d:\n%s%s", code, out, notes)
+	}
+	if _, sum := o.audit(env, 1); sum.Summary.Clean || sum.Summary.Unjudged != 4 || sum.Summary.Delivered != 2 {
+		t.Errorf("audit: %+v", sum.Summary)
+	}
+	must(t, open.EndTransaction(testContext(t), kgo.TryCommit))
+	out, notes, code = o.runBinary(env, "backfill", "--yes", "--unjudged=send")
+	if code != 0 || !strings.Contains(out, "\n2 records sent") {
+		t.Errorf("backfill --unjudged=send: exit code %d:\n%s%s", code, out, notes)
+	}
 }
 
 // Compaction has deleted older records of a key, and what is left of the key is newer. A row whose record may be among them is not judged: to send it would

@@ -9,7 +9,7 @@ var (
 	sameIDs    = suite{"./internal/audit", "^TestSameID"}
 	deleted    = suite{"./internal/audit", "^(TestDeletedByPartition|TestDeletedOfMovedRows|TestRetention|TestOldDeadLetter|TestGaps|TestUntimed)$"}
 	histories  = suite{"./internal/audit", "^TestRandomHistories$"}
-	reads      = suite{"./internal/audit", "^(TestKafkaIsReadFromTheOldestRow|TestRefusedByKafka|TestCommitTimeIsNotCompared)$"}
+	reads      = suite{"./internal/audit", "^(TestKafkaIsReadFromTheOldestRow|TestRefusedByKafka|TestExpired|TestCommitTimeIsNotCompared)$"}
 	recovers   = suite{"./internal/recovery", "^(TestRun|TestPoison|TestFailure|TestSet|TestSetKnowsEvents|TestWithoutPosition)$"}
 )
 
@@ -115,9 +115,33 @@ var auditMutants = []mutant{
 		tests: []suite{deleted},
 	},
 	{
+		name:  "audit-trusts-settings-that-keep-everything",
+		rule:  "A topic that keeps everything now has always done so.",
+		edits: []edit{{"internal/audit/deleted.go", "case !t.isKnown || t.Bytes >= 0, !t.Delete || t.Time < 0:\n		return false\n", "case !t.isKnown || t.Delete && t.Bytes >= 0:\n		return false\n	case !t.Delete || t.Time < 0:\n		return true\n"}},
+		tests: []suite{deleted},
+	},
+	{
+		name:  "recover-is-silent-about-records-that-expire",
+		rule:  "Kafka keeps what was sent just now.",
+		edits: []edit{{"internal/audit/deleted.go", "row.Sent.Before(r.readAt.Add(-t.Time)) {", "false {"}},
+		tests: []suite{reads},
+	},
+	{
+		name:  "audit-forgets-that-a-topic-was-compacted",
+		rule:  "A topic that is not compacted now never was.",
+		edits: []edit{{"internal/audit/deleted.go", "return r.isBefore(t, row, p.hole)", "return false"}},
+		tests: []suite{deleted},
+	},
+	{
+		name:  "audit-believes-aborted-transactions",
+		rule:  "Every consumer gets the records of aborted and open Kafka transactions.",
+		edits: []edit{{"internal/audit/origin.go", "case rec.Uncommitted:", "case false:"}},
+		tests: []suite{events},
+	},
+	{
 		name:  "audit-forgets-retention-by-size",
 		rule:  "Kafka deletes records by their age only.",
-		edits: []edit{{"internal/audit/deleted.go", "case !t.isKnown || t.Delete && t.Bytes >= 0:", "case !t.isKnown:"}},
+		edits: []edit{{"internal/audit/deleted.go", "case !t.isKnown || t.Bytes >= 0, !t.Delete", "case !t.isKnown || !t.Delete"}},
 		tests: []suite{deleted},
 	},
 	{

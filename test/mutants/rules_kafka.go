@@ -8,6 +8,7 @@ var (
 	unread        = suite{"./replication", "^(TestBufferIsSmallWhileRead|TestUnreadSocketStillSends)$"}
 	createdAgain  = suite{"./kafka", "^(TestTopicCreatedAgain|TestNothingIsSentToMissingTopic)$"}
 	inOrder       = suite{"./kafka", "^TestOrderUnderFaults$"}
+	spans         = suite{"./kafka", "^(TestSpanTransactions|TestSpanGaps|TestAborted)$"}
 )
 
 // kafkaMutants has mutants of requests to Kafka, and of what its answers mean.
@@ -186,5 +187,23 @@ var kafkaMutants = []mutant{
 		rule:  "An event may go to every topic that Kafka allows.",
 		edits: []edit{{"router/route.go", "		if why := r.config.targetProblem(string(name)); why != \"\" {\n", "		if why := \"\"; why != \"\" {\n"}},
 		tests: []suite{{"./router", "^TestTopics$"}},
+	},
+	{
+		name:  "span-reads-open-transactions-as-committed",
+		rule:  "What is after the last stable offset will be committed.",
+		edits: []edit{{"kafka/span_read.go", " || !decided && set.RecordBatch.IsTransactional", ""}},
+		tests: []suite{spans},
+	},
+	{
+		name:  "span-aborts-all-of-a-producer",
+		rule:  "A producer that has aborted a transaction commits none after it.",
+		edits: []edit{{"kafka/span_read.go", "		delete(a.open, b.ProducerID)\n", ""}},
+		tests: []suite{spans},
+	},
+	{
+		name:  "span-takes-control-records-for-gaps",
+		rule:  "Every offset without a record is that of a record that compaction has deleted.",
+		edits: []edit{{"kafka/span_read.go", "r.reach(b.FirstOffset, b.LastOffset()+1)", "r.reach(b.FirstOffset, b.FirstOffset)"}},
+		tests: []suite{spans},
 	},
 }
