@@ -158,7 +158,7 @@ func TestCheckSlotName(t *testing.T) {
 }
 
 func TestTimelineOf(t *testing.T) {
-	forks, err := parseHistory([]byte("1\t0/3000000\tno recovery target specified\n\n# comment\n2\t0/5000028\tbefore 2000-01-01\n"))
+	forks, err := parseHistory([]byte("1\t0/3000000\tno recovery target specified\n\n# comment\n2\t0/05000028\tbefore 2000-01-01\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
