@@ -348,7 +348,7 @@ func (s *sink) Check(rec *router.Record) (alone bool, poison *router.Poison) {
 	if most, ok := s.k.limit[string(rec.ID)]; ok && len(rec.Value) >= most {
 		return false, &router.Poison{Cause: router.TooLarge, Message: "too large", Topic: rec.Topic}
 	}
-	if id := string(rec.ID); (s.k.newPartition[id] || s.k.noPartition[id]) && rec.Topic != "u" {
+	if (s.k.newPartition[string(rec.ID)] || s.k.noPartition[string(rec.ID)]) && rec.Topic != "u" {
 		return false, &router.Poison{Cause: router.BadPartition, Message: "no such partition", Topic: rec.Topic}
 	}
 	if s.k.tooLarge[string(rec.ID)] {

@@ -37,7 +37,9 @@ func TestRowsOfATableThatIsNotAttached(t *testing.T) {
 		major, publication string
 		cases              []rows
 	}{
-		{"15", `TABLES IN SCHEMA public`, slices.Concat(created, detached)}, {"18", `ALL TABLES`, slices.Concat(created, detached)}, {"17", `TABLE part, leaf`, append(detached, rows{byLeaves, "0:1"})},
+		{"15", `TABLES IN SCHEMA public`, slices.Concat(created, detached)},
+		{"18", `ALL TABLES`, slices.Concat(created, detached)},
+		{"17", `TABLE part, leaf`, append(detached, rows{byLeaves, "0:1"})},
 		// This version sends rows of the outbox under the name of a partition that was attached a moment ago.
 		{"14", `ALL TABLES`, []rows{{created[0].do, "0:101 0:102 0:103"}}},
 	} {
