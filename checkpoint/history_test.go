@@ -187,7 +187,7 @@ func TestLearn(t *testing.T) {
 				}
 				tr.Commit(lsn + 5)
 			}
-			h.Learn(l, s.start, tr, 9, &Resume{})
+			h.Learn(l, s.start, tr, 9, &Resume{}, Position{})
 		}
 		if !slices.Equal(h.spans, c.want) || h.done != c.done {
 			t.Errorf("%s: %+v, done %s; want %+v, done %s", c.name, h.spans, h.done, c.want, c.done)
@@ -239,7 +239,7 @@ func TestSpanEndsAtTheFork(t *testing.T) {
 		tr.Commit(commit + 0x30)
 		tr.Ack([]uint64{n}, nil)
 		tr.Keepalive(end)
-		h.Learn(l, start, tr, start, &Resume{})
+		h.Learn(l, start, tr, start, &Resume{}, Position{})
 	}
 	session(server{system: 7, timeline: 1, end: 0x1000}, 0x100, 0x200, 0x900)
 	l := server{system: 7, timeline: 2, end: 0x1000, forks: []fork{{1, 0x400}}}
@@ -253,5 +253,71 @@ func TestSpanEndsAtTheFork(t *testing.T) {
 		if got, want := s.Delivered(p), lsn <= 0x200 || 0x800 <= lsn && lsn <= 0x850; got != want {
 			t.Errorf("%s: delivered %v, want %v", lsn, got, want)
 		}
+	}
+}
+
+// TestHistoryOvertaken: a session has sent an event of before the process's first session. What the process has delivered after it is before it in
+// Kafka, until it was delivered again.
+func TestHistoryOvertaken(t *testing.T) {
+	l := server{system: 7, timeline: 1, end: 0x1000}
+	h := NewHistory()
+	session := func(start pglogrepl.LSN, resent Position, acked ...int) { // of transactions 10 and 20, with three events each
+		tr := NewTracker(start)
+		for i, lsn := range []pglogrepl.LSN{0x10, 0x20} {
+			if lsn >= start {
+				tr.Begin(txAt(lsn), false)
+				first := tr.Add(1, h.Events.Hash(nil))
+				tr.Add(1, h.Events.Hash(nil))
+				tr.Add(1, h.Events.Hash(nil))
+				tr.Commit(lsn + 5)
+				for _, n := range acked {
+					if n/3 == i {
+						tr.Ack([]uint64{first + uint64(n%3)}, nil)
+					}
+				}
+			}
+		}
+		h.Learn(l, start, tr, start, &Resume{}, resent)
+	}
+	want := func(when, states string) {
+		t.Helper()
+		r, _, err := h.Resume(l, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for n := range uint32(6) {
+			p := Position{7, 1, pglogrepl.LSN(0x10 + n/3*0x10), n % 3}
+			switch {
+			case h.Events.Has(p, nil):
+				got += "e"
+			case !r.Delivered(p):
+				got += "-"
+			case r.Overtaken(p):
+				got += "o"
+			default:
+				got += "d"
+			}
+		}
+		if got != states {
+			t.Errorf("%s: %s, want %s", when, got, states)
+		}
+	}
+	first, second := Position{7, 1, 0x10, 0}, Position{7, 1, 0x20, 1}
+	session(0x15, Position{}, 3)
+	want("the first session", "---d--")
+	session(0x15, second, 3, 4)
+	want("an event after what was delivered is sent", "---dd-")
+	session(0x5, first, 0, 1, 4)
+	want("an event of before is sent", "dd-oe-")
+	if n := h.Newest(); n != second || !h.Overtaken() {
+		t.Errorf("the newest position is %s", n)
+	}
+	session(0x5, Position{7, 1, 0x10, 2}, 0, 1, 2, 3)
+	want("the rest is sent in part", "dddde-")
+	session(0x5, Position{7, 1, 0x20, 2}, 0, 1, 2, 3, 4)
+	want("all of it", "ddddd-")
+	if h.Overtaken() || len(h.spans) != 1 {
+		t.Errorf("%+v", h.spans)
 	}
 }

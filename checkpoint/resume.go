@@ -37,6 +37,11 @@ func (r *Resume) Delivered(p Position) bool {
 	return false
 }
 
+// Overtaken reports whether the event at p, which this process has delivered, may be before an older one in its partition: see [History.Learn].
+func (r *Resume) Overtaken(p Position) bool {
+	return !slices.ContainsFunc(r.spans, func(s span) bool { return !s.overtaken && s.has(p) })
+}
+
 // Recorded reports whether the position record says that the event at p was delivered.
 func (r *Resume) Recorded(p Position) bool { return p.Compare(r.recordedUpTo) <= 0 }
 
@@ -65,7 +70,7 @@ func (r *Resume) Begin(tx TxID) (known bool, err error) {
 	}
 	r.expected = slices.DeleteFunc(r.expected, func(x TxID) bool { return x.CommitLSN == tx.CommitLSN })
 	last := Position{CommitLSN: tx.CommitLSN, Ordinal: LastOrdinal}
-	return r.Delivered(last) || r.Recorded(last), nil
+	return r.Delivered(last) && !r.Overtaken(last) || r.Recorded(last), nil
 }
 
 // Advance notes that the server has sent everything before lsn. The error is a [HistoryError].

@@ -17,7 +17,7 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	r := s.r
 	pos := PositionOf(s.stream.Identity(), ev)
 	known := s.knownCounter(pos)
-	if known != nil && len(s.resent) == 0 {
+	if known != nil && len(s.resent) == 0 && len(r.mem.overtaking) == 0 {
 		return s.skip(ctx, known)
 	}
 	if r.router.Skips(ev) {
@@ -26,7 +26,11 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	s.counts.received++
 	routed := r.router.Route(ev, pos, &s.rec)
 	if known != nil && (routed != nil || !s.followsResent(pos)) {
-		return s.skip(ctx, known)
+		if overtaken, err := s.wasOvertaken(ctx, pos); err != nil {
+			return err
+		} else if !overtaken || routed != nil {
+			return s.skip(ctx, known)
+		}
 	}
 	if routed != nil && asPoison(routed) == nil {
 		return routed

@@ -269,7 +269,8 @@ func (s *session) close() {
 	if r.cfg.Deduplication.Slot != "" {
 		s.noteDoubt()
 	}
-	r.mem.Learn(s.stream.Identity(), s.stream.Start(), s.tracker, s.rule.Confirmed(), &s.resume)
+	r.mem.Learn(s.stream.Identity(), s.stream.Start(), s.tracker, s.rule.Confirmed(), &s.resume, s.firstResent())
+	s.noteOvertaking()
 	r.mem.slotUsed, r.mem.idleTimeout = r.clock(), s.stream.IdleTimeout()
 	r.detach(s)
 }

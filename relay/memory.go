@@ -10,8 +10,9 @@ import (
 // memory is what the relay keeps from one session to the next.
 type memory struct {
 	*checkpoint.History
-	idleTimeout time.Duration // the server's idle_replication_slot_timeout
-	slotUsed    time.Time     // when the slot was last in use by this process
+	idleTimeout time.Duration                            // the server's idle_replication_slot_timeout
+	slotUsed    time.Time                                // when the slot was last in use by this process
+	overtaking  map[string]map[int32]checkpoint.Position // the first event in doubt that was sent to each partition, while a part of the history is overtaken
 
 	// For deduplicated delivery.
 	generation uint64    // of this process's last position record

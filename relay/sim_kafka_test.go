@@ -376,6 +376,7 @@ func (s *simSink) take(lane int) *flight {
 		s.k.w.pg.progress()
 	}
 	e.ackedIn, e.ackedAt = s, time.Now()
+	delete(s.p.overtaken, e)
 	p.acked = true
 	s.k.w.see(p, "acked", uint64(e.id), 0)
 	s.poke()

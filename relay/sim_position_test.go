@@ -214,7 +214,8 @@ func (s *simSink) Partition(rec *router.Record) int32 {
 	return int32(s.p.placement.of(e.lane).n)
 }
 
-// noteDoubtful notes that an event is sent that earlier sessions may have sent. It reports whether another one was before it in its partition.
+// noteDoubtful notes that an event is sent that earlier sessions may have sent. It reports whether another one was before it in its partition, in this session
+// or, since the event was acknowledged, in an earlier one of the process.
 func (s *simSink) noteDoubtful(f *flight) (follows bool) {
 	if f.dead || f.e.tx.commit >= s.st.id.WALEnd {
 		return false
@@ -223,8 +224,13 @@ func (s *simSink) noteDoubtful(f *flight) (follows bool) {
 		s.resent = map[simPartition]bool{}
 	}
 	at := f.partitionOf()
-	follows = s.resent[at]
+	follows = s.resent[at] || s.p.overtaken[f.e]
 	s.resent[at] = true
+	for _, later := range s.k.w.pg.order[f.e.order+1:] {
+		if later.ackedIn != s && s.p.delivered(later) && s.p.placement.of(later.lane) == at {
+			s.p.overtaken[later] = true
+		}
+	}
 	return follows
 }
 

@@ -138,6 +138,55 @@ func (s *session) followsResent(pos checkpoint.Position) bool {
 	return first != nil
 }
 
+// firstResent returns the first event in doubt that the session has sent.
+func (s *session) firstResent() (first checkpoint.Position) {
+	for _, parts := range s.resent {
+		for _, p := range parts {
+			if first.IsZero() || p.pos.Compare(first) < 0 {
+				first = p.pos
+			}
+		}
+	}
+	return first
+}
+
+// noteOvertaking notes, at the end of a session, the first event in doubt that it has sent to each partition. What earlier sessions have delivered to the
+// partition after that event is before it there, and the session may have ended before it could send all of it again.
+func (s *session) noteOvertaking() {
+	m := &s.r.mem
+	if !m.Overtaken() {
+		clear(m.overtaking)
+		return
+	}
+	for topic, parts := range s.resent {
+		if m.overtaking[topic] == nil {
+			m.overtaking[topic] = map[int32]checkpoint.Position{}
+		}
+		for id, p := range parts {
+			if first, noted := m.overtaking[topic][id]; !noted || p.pos.Compare(first) < 0 {
+				m.overtaking[topic][id] = p.pos
+			}
+		}
+	}
+}
+
+// wasOvertaken reports whether the event of the current record, which an earlier session has delivered, is before an older one in its partition.
+func (s *session) wasOvertaken(ctx context.Context, pos checkpoint.Position) (bool, error) {
+	m := &s.r.mem
+	parts := m.overtaking[s.rec.Topic]
+	if parts == nil || !s.resume.Delivered(pos) || !s.resume.Overtaken(pos) || m.Events.Has(pos, s.rec.ID) {
+		return false, nil
+	}
+	if err := s.awaitTopic(ctx, s.rec.Topic, s.r.cfg.MissingAfter); err != nil {
+		if asPoison(err) != nil { // the partition is gone, too
+			return false, nil
+		}
+		return false, err
+	}
+	first, ok := parts[s.sink.Partition(&s.rec)]
+	return ok && pos.Compare(first) > 0, nil
+}
+
 // skipFound skips the event if its record was found in Kafka. It waits until the ends of partitions have been read, of the topics in the
 // position record and of topic, which the previous session may have used just before it ended. The order of dead letters does not matter.
 func (s *session) skipFound(ctx context.Context, pos checkpoint.Position, topic string, dead bool) (bool, error) {

@@ -58,6 +58,49 @@ func TestSuffix(t *testing.T) {
 	}
 }
 
+// TestSuffixOfTheProcess: a crash of Postgres takes the slot back before the process's first session. A session sends an event of before again, and
+// ends before it can send the later one again, which the process has delivered. The next session does.
+func TestSuffixOfTheProcess(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.kafka.onePartition = true
+		first := b.pg.commit("a")
+		b.pg.edit(func() { // an earlier process has delivered and confirmed it, but the server has not saved the position
+			b.pg.confirmed = first.End
+			b.kafka.acked["a"] = true
+		})
+		b.start()
+		b.pg.commit("b", "c")
+		b.sleep(3 * time.Second)
+		b.delivered("b", "c")
+		b.kafka.hold()
+		b.pg.crash()
+		b.sleep(5 * time.Second)
+		if got := strings.Join(b.kafka.flying(), ""); got != "abc" {
+			b.Fatalf("in flight %s", got)
+		}
+		b.kafka.ack("a", "b")
+		b.pg.cut()
+		for range 2 { // c is in Kafka, before a and b
+			b.sleep(5 * time.Second)
+			if got := strings.Join(b.kafka.flying(), ""); got != "c" {
+				b.Fatalf("in flight %s", got)
+			}
+			b.pg.cut()
+		}
+		b.sleep(5 * time.Second)
+		b.kafka.ack()
+		b.sleep(3 * time.Second)
+		b.delivered("b", "c", "a", "b", "c")
+		b.pg.crash()
+		b.sleep(5 * time.Second)
+		b.pg.commit("d")
+		b.sleep(3 * time.Second)
+		b.kafka.ack()
+		b.sleep(3 * time.Second)
+		b.delivered("b", "c", "a", "b", "c", "d")
+	})
+}
+
 // TestTopicsLeaveTheRecord: a topic leaves the position record when the acked position has passed its last event.
 func TestTopicsLeaveTheRecord(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {

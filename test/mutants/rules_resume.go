@@ -3,9 +3,21 @@ package main
 // resumeMutants has mutants of what a new session skips, and of the check that the server's history is still the same.
 var resumeMutants = []mutant{
 	{
+		name:  "overtaken-is-forgotten",
+		rule:  "What an earlier session has delivered is skipped, although an older event was sent after it.",
+		edits: []edit{{"checkpoint/history.go", "!resent.IsZero() && s.from > resent.CommitLSN", "false"}},
+		tests: []suite{{"./relay", "^TestSuffixOfTheProcess$"}},
+	},
+	{
+		name:  "overtaken-includes-what-was-sent-again",
+		rule:  "What was overtaken is sent again by each session, although one has delivered it after the older event.",
+		edits: []edit{{"checkpoint/history.go", "return !s.overtaken && s.has(p) })\n	})", "return s.has(p) })\n	})"}},
+		tests: []suite{{"./checkpoint", "^TestHistoryOvertaken$"}},
+	},
+	{
 		name:  "memory-forgotten",
 		rule:  "A new session does not know the events of the previous one.",
-		edits: []edit{{"relay/leave.go", "	r.mem.Learn(s.stream.Identity(), s.stream.Start(), s.tracker, s.rule.Confirmed(), &s.resume)\n", ""}},
+		edits: []edit{{"relay/leave.go", "	r.mem.Learn(s.stream.Identity(), s.stream.Start(), s.tracker, s.rule.Confirmed(), &s.resume, s.firstResent())\n", ""}},
 		tests: []suite{resumes},
 	},
 	{
