@@ -30,8 +30,6 @@ type History struct {
 	sent      pglogrepl.LSN // the highest position in a status update to the server sentTo on its timeline sentOn, received or not
 	sentTo    uint64        // system identifier; 0: nothing was sent
 	sentOn    int32
-	foreign   pglogrepl.LSN // the highest position of the slot, on the timeline foreignOn, that this process has not sent
-	foreignOn int32
 }
 
 // NewHistory returns the history of a process before its first session.
@@ -70,23 +68,10 @@ func reach(l Lineage, pos pglogrepl.LSN, timeline int32) pglogrepl.LSN {
 	return pos
 }
 
-// NoteSlot notes the slot's position at the start of a session. It reports whether another client has moved the slot since this process
-// sent a status update to the server.
-func (h *History) NoteSlot(l Lineage, start pglogrepl.LSN) (ahead bool) {
-	if start <= h.sentUpTo(l) {
-		return false
-	}
-	if start > h.MovedByOthers(l) {
-		h.foreign, h.foreignOn = start, l.Current()
-	}
-	return h.sentTo == l.System()
+// MovedByOthers reports whether another client has moved the slot to start, since this process sent a status update to the server.
+func (h *History) MovedByOthers(l Lineage, start pglogrepl.LSN) bool {
+	return h.sentTo == l.System() && start > h.sentUpTo(l)
 }
-
-// MovedByOthers returns the highest position of the slot, at the start of a session, that this process has not sent.
-func (h *History) MovedByOthers(l Lineage) pglogrepl.LSN { return reach(l, h.foreign, h.foreignOn) }
-
-// ExplainSlot notes that a position record explains the slot's position.
-func (h *History) ExplainSlot() { h.foreign = 0 }
 
 // Check compares the server's history with the history that was delivered. The error is a [HistoryError].
 func (h *History) Check(l Lineage) error {

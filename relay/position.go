@@ -74,7 +74,6 @@ func (s *session) loadPosition(ctx context.Context) error {
 	}
 	s.readEnds()
 	r.mem.generation, r.mem.producers = p.record.Generation, p.producers
-	r.mem.ExplainSlot() // compare has compared the slot with the predecessor's record
 	return nil
 }
 
@@ -89,9 +88,8 @@ func (s *session) compare(ctx context.Context, predecessor *checkpoint.PositionR
 			return err
 		}
 	}
-	id := s.stream.Identity()
-	moved := s.r.mem.MovedByOthers(id)
-	err := predecessor.Contradiction(id, moved, altered.Why)
+	id, start := s.stream.Identity(), s.stream.Start()
+	err := predecessor.Contradiction(id, start, altered.Why)
 	if err == nil {
 		return nil
 	}
@@ -100,7 +98,7 @@ func (s *session) compare(ctx context.Context, predecessor *checkpoint.PositionR
 		return errors.Join(errSlotTaken, gone)
 	}
 	// What another server's catalogs have says nothing about the record's.
-	if altered.Published != "" && predecessor.Contradiction(id, moved, "") == nil {
+	if altered.Published != "" && predecessor.Contradiction(id, start, "") == nil {
 		found := *predecessor
 		found.Published = altered.Published
 		s.storeFinding(ctx, &found)

@@ -226,7 +226,7 @@ func (s *session) open(ctx context.Context) error {
 			"delivered_up_to", s.lost.String(), "timeline", id.Timeline)
 	}
 	s.earlierEnd = id.WALEnd
-	ahead := r.mem.NoteSlot(id, start)
+	ahead := r.mem.MovedByOthers(id, start)
 	if err := r.checkColumns(s.stream.Tables()); err != nil {
 		_ = s.stream.Close(0, r.clock())
 		return err
