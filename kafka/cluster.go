@@ -30,7 +30,6 @@ import (
 type Config struct {
 	Brokers     []string
 	ClientID    string
-	Version     string           // of the brokers; "": negotiated per connection
 	Compression string           // none, gzip, snappy, lz4 or zstd
 	Partitions  map[string]int32 // topic → partition count for the hash; default: the first count that the process finds
 	// Security is called for each session and each probe, because secrets rotate; nil: plain text without authentication.
@@ -95,7 +94,6 @@ func (c *Config) maxBatch() int { return c.Requests * c.BatchLimit }
 // the last session waited for), and no connection between sessions.
 type Cluster struct {
 	cfg     Config
-	version sarama.KafkaVersion
 	codec   sarama.CompressionCodec
 	log     *slog.Logger
 	metrics *metrics
@@ -119,10 +117,6 @@ type Cluster struct {
 
 // NewCluster checks the configuration. It opens no connection.
 func NewCluster(cfg Config, reg prometheus.Registerer) (*Cluster, error) {
-	version, err := parseVersion(cfg.Version)
-	if err != nil {
-		return nil, err
-	}
 	var codec sarama.CompressionCodec
 	if err := codec.UnmarshalText([]byte(cmp.Or(cfg.Compression, "none"))); err != nil {
 		return nil, fmt.Errorf("kafka compression %q: must be one of none, gzip, snappy, lz4, zstd", cfg.Compression)
@@ -145,7 +139,7 @@ func NewCluster(cfg Config, reg prometheus.Registerer) (*Cluster, error) {
 	if err != nil {
 		return nil, fmt.Errorf("register metrics of package kafka: %w", err)
 	}
-	c := &Cluster{cfg: cfg, version: version, codec: codec, metrics: m, pins: map[string]*pin{}, attempts: map[string]attempt{}, silentBrokers: map[string]bool{}, doubts: map[string]int{}, leaders: map[string]knownLeaders{}, log: cfg.Logger}
+	c := &Cluster{cfg: cfg, codec: codec, metrics: m, pins: map[string]*pin{}, attempts: map[string]attempt{}, silentBrokers: map[string]bool{}, doubts: map[string]int{}, leaders: map[string]knownLeaders{}, log: cfg.Logger}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
@@ -154,21 +148,9 @@ func NewCluster(cfg Config, reg prometheus.Registerer) (*Cluster, error) {
 	return c, c.saramaConfig(d, brokerauth.Config{}).Validate()
 }
 
-// parseVersion returns the newest protocol version to use. Each request uses at most the version that the broker supports, so the
-// default "" is the newest one that we need (Produce 10, ApiVersions 3).
-func parseVersion(s string) (sarama.KafkaVersion, error) {
-	if s == "" {
-		return sarama.V3_7_0_0, nil
-	}
-	v, err := sarama.ParseKafkaVersion(s)
-	if err != nil {
-		return v, fmt.Errorf("kafka version %q: %w", s, err)
-	}
-	if !v.IsAtLeast(sarama.V2_8_0_0) {
-		return v, fmt.Errorf("kafka version %q: must be 2.8.0 or newer", s)
-	}
-	return v, nil
-}
+// protocolVersion is the newest version that we need (Produce 10, ApiVersions 3). Each request uses at most the version that the broker
+// supports.
+var protocolVersion = sarama.V3_7_0_0
 
 // secure returns the current certificates and secrets.
 func (c *Cluster) secure() (brokerauth.Config, error) {
@@ -191,7 +173,7 @@ func (e *secretError) Unwrap() error { return e.error }
 func (c *Cluster) saramaConfig(d *dialer, s brokerauth.Config) *sarama.Config {
 	conf := sarama.NewConfig()
 	conf.ClientID = c.cfg.ClientID
-	conf.Version = c.version
+	conf.Version = protocolVersion
 	conf.MetricRegistry = saramaMetrics{c.metrics}
 
 	conf.Net.MaxOpenRequests = max(1, c.cfg.Requests) // never exceeded, because then sarama waits with its lock held

@@ -7,8 +7,10 @@ import (
 
 // AutoReceiveBuffer as Config.ReceiveBuffer means room for four segments, at least nearBuffer, on a link with a round trip below
 // nearLink, and the kernel's own size on any other link, where a small buffer would limit the throughput. The loopback has segments of
-// largestSegment, so there it means 64 KiB.
+// largestSegment, so there it means 64 KiB. DefaultReadInterval is the daemon's Config.ReadInterval.
 const (
+	DefaultReadInterval = 10 * time.Millisecond
+
 	AutoReceiveBuffer = -1
 	nearBuffer        = 32 << 10
 	largestSegment    = 16 << 10

@@ -35,8 +35,6 @@ type Config struct {
 	// WalSenderTimeout is the wal_sender_timeout of our walsender: how long until the server frees the slot of a dead client, and how
 	// long we wait for a silent server.
 	WalSenderTimeout time.Duration
-	// DecodingWorkMem is the logical_decoding_work_mem of our walsender; "" means the server's setting.
-	DecodingWorkMem string
 	// ReadInterval is the longest pause between two reads of the stream's socket; 0 means no pauses. ReceiveBuffer is the
 	// SO_RCVBUF of that socket in bytes if there are pauses; 0 means the kernel's choice. See AutoReceiveBuffer.
 	ReadInterval  time.Duration
@@ -135,9 +133,6 @@ func (c *Config) streamParams(major int) map[string]string {
 	}
 	if major >= 19 { // otherwise a frozen daemon holds up a stop of the server for wal_sender_timeout
 		p["wal_sender_shutdown_timeout"] = "5s"
-	}
-	if c.DecodingWorkMem != "" {
-		p["logical_decoding_work_mem"] = c.DecodingWorkMem
 	}
 	return p
 }

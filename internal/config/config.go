@@ -199,8 +199,6 @@ type Kafka struct {
 	Brokers []string `yaml:"brokers" default:"localhost:9092"`
 	// ClientID is the client id in the brokers' logs and quotas; "" means outboxcdc-<slot>.
 	ClientID string `yaml:"client_id" default:""` // see [Config.ClientID]
-	// Version is the version of the protocol, e.g. "3.9.0"; "" negotiates it with the brokers.
-	Version string `yaml:"version" default:""`
 	// Compression is the compression of record batches.
 	Compression  string       `yaml:"compression" default:"lz4" oneof:"none gzip snappy lz4 zstd"`
 	CreateTopics CreateTopics `yaml:"create_topics"`
@@ -305,20 +303,6 @@ type Tuning struct {
 	// connections over a slow network. At least 1s.
 	WALSenderTimeout time.Duration `yaml:"wal_sender_timeout" default:"15s"`
 	MaxInFlight      MaxInFlight   `yaml:"max_in_flight"`
-	// ReadInterval is the longest pause between two reads of the stream. During a backlog the daemon pauses for a tenth of
-	// the age of the events, up to this time, which saves CPU here and at the server. Without a backlog it pauses for
-	// 1.3ms while events are dense, and does not pause otherwise. 0 reads every message when it arrives, which makes a
-	// backlog slower. Otherwise 1ms to 100ms.
-	ReadInterval time.Duration `yaml:"read_interval" default:"10ms"`
-	// ReceiveBuffer is the receive buffer (SO_RCVBUF) of the replication connection on Linux, e.g. 256KiB, while
-	// read_interval is above 0; 0 leaves the size to the kernel. A small buffer makes the server send more at a time,
-	// which saves up to a fifth of its CPU, and limits throughput where the round trip is long. auto: 64KiB on loopback,
-	// 32KiB on most other links with a round trip below 0.3ms, else the kernel's. A size below two TCP segments, 32KiB on
-	// loopback, leaves the size to the kernel. See docs/adr/0014.
-	ReceiveBuffer string `yaml:"receive_buffer" default:"auto" value:"auto, or a size: 256KiB, 1MiB"`
-	// DecodingWorkMem is logical_decoding_work_mem of the daemon's walsender, e.g. "256MB". A larger value keeps
-	// large transactions off the server's disk. "" means the server's setting.
-	DecodingWorkMem string `yaml:"decoding_work_mem" default:""`
 	// RequestsPerBroker is the maximum number of produce requests in flight to each broker, 1 to 5. 1 costs least CPU
 	// on a near network; more keep a link with a long round trip busy. A partition has one batch in flight at a time,
 	// of at most 256 KiB for each request, up to max.message.bytes of the topic.
@@ -358,15 +342,6 @@ func (c *Config) ClientID() string {
 		return c.Kafka.ClientID
 	}
 	return "outboxcdc-" + c.Postgres.Slot
-}
-
-// ReceiveBuffer is tuning.receive_buffer in bytes, 0 for the kernel's size and -1 for auto.
-func (c *Config) ReceiveBuffer() int {
-	n, err := ParseByteSize(c.Tuning.ReceiveBuffer)
-	if err != nil {
-		return -1
-	}
-	return int(n)
 }
 
 // Origin is where the value at path was set, e.g. "outboxcdc.yaml:3:9", "OUTBOXCDC_POSTGRES_SLOT" or "default".

@@ -81,7 +81,6 @@ func TestLayersAndMerge(t *testing.T) {
 	base := source{"base.yaml", []byte("kafka:\n  brokers: [a:1, b:2]\n  compression: zstd\ntuning:\n  max_in_flight: {records: 10}\nlog: {level: debug}\n")}
 	over := source{"over.yaml", []byte("kafka:\n  brokers: [c:3]\ntuning:\n  max_in_flight: {bytes: 1MiB}\n")}
 	c, err := load([]source{base, over}, []string{
-		"OUTBOXCDC_TUNING_READ_INTERVAL=0", "OUTBOXCDC_TUNING_RECEIVE_BUFFER=1MiB",
 		"OUTBOXCDC_LOG_LEVEL=warn", "OUTBOXCDC_TUNING_STATUS_INTERVAL=250ms", "OUTBOXCDC_HTTP_LISTEN=", "OUTBOXCDC_HTTP_PPROF=true",
 	})
 	if err != nil {
@@ -93,12 +92,6 @@ func TestLayersAndMerge(t *testing.T) {
 	}
 	if c.Log.Level != "warn" || c.Tuning.StatusInterval != 250*time.Millisecond || c.HTTP.Listen != "" || !c.HTTP.PProf {
 		t.Errorf("environment: %+v %+v %+v", c.Log, c.Postgres, c.HTTP)
-	}
-	if n := c.ReceiveBuffer(); n != 1<<20 || c.Tuning.ReadInterval != 0 {
-		t.Errorf("receive path: %d %s", n, c.Tuning.ReadInterval)
-	}
-	if n := Default().ReceiveBuffer(); n != -1 || Default().Tuning.ReadInterval != 10*time.Millisecond {
-		t.Errorf("receive path by default: %d", n)
 	}
 	for path, want := range map[string]string{
 		"kafka.brokers": "over.yaml:2:12", "kafka.compression": "base.yaml:3:16",

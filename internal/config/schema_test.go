@@ -56,8 +56,8 @@ func TestSchema(t *testing.T) {
 	}
 	for _, text := range []string{
 		string(surface), uncommented(Sample()), Default().String(),
-		"kafka:\nlog:\n  # level: debug\n", "kafka: {client_id: 4.0, version: 3.9.0, brokers: 'a:1,b:2'}\nhttp: {pprof: true, listen: ''}\n",
-		"tuning: {max_in_flight: {records: '10', bytes: 65536}, read_interval: 0, status_interval: 1h1.5s}\n", "tuning: {max_in_flight: {records: 5}}\nroute: {missing_topic: 9s}\n",
+		"kafka:\nlog:\n  # level: debug\n", "kafka: {client_id: 4.0, brokers: 'a:1,b:2'}\nhttp: {pprof: true, listen: ''}\n",
+		"tuning: {max_in_flight: {records: '10', bytes: 65536}, status_interval: 1h1.5s}\n", "tuning: {max_in_flight: {records: 5}}\nroute: {missing_topic: 9s}\n",
 		"tuning: {max_in_flight: {bytes: 16 MiB}}\nroute: {topics: {a: b, c: 5}, partitions: {t: 3}, position_header: False}\ndelivery: {mode: at_least_once}\n",
 		"outboxes:\n  - {table: public.a, route: {topic: a, headers: [x]}, columns: {id: i}}\n",
 		"log: {level: '${env:PATH}'}\ntuning: {max_in_flight: {records: '1${env:NONE}'}}\n",

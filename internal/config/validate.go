@@ -22,18 +22,10 @@ const (
 	minStatusInterval   = 10 * time.Millisecond
 	minParkAfter        = time.Second
 	minWALSenderTimeout = time.Second
-	minReadInterval     = time.Millisecond
-	minReceiveBuffer    = 4 << 10
 	minInFlightBytes    = 64 << 10
 )
 
-// Upper bounds. A request of the server for a status update may wait for one read interval, which must be much shorter
-// than minWALSenderTimeout. No kernel gives a socket more than maxReceiveBuffer.
-const (
-	maxReadInterval  = 100 * time.Millisecond
-	maxReceiveBuffer = 1 << 30
-	maxRequests      = 5
-)
+const maxRequests = 5
 
 // maxServerTimeout is the largest value of a PostgreSQL setting in milliseconds.
 const maxServerTimeout = math.MaxInt32 * time.Millisecond
@@ -102,9 +94,6 @@ func (v *validation) tuning(p *Tuning) {
 	if p.WALSenderTimeout > maxServerTimeout {
 		v.report("tuning.wal_sender_timeout", fmt.Sprintf("%s is more than PostgreSQL allows; write at most 24 days (576h)", formatDuration(p.WALSenderTimeout)))
 	}
-	v.report("tuning.read_interval", checkReadInterval(p.ReadInterval))
-	v.report("tuning.receive_buffer", checkReceiveBuffer(p.ReceiveBuffer))
-	v.report("tuning.decoding_work_mem", checkServerMemory(p.DecodingWorkMem))
 	if p.MaxInFlight.Records < 1 {
 		v.report("tuning.max_in_flight.records", fmt.Sprintf("%d is too small; write at least 1", p.MaxInFlight.Records))
 	}
@@ -118,27 +107,6 @@ func (v *validation) tuning(p *Tuning) {
 		v.report("tuning.look_back", fmt.Sprintf("%d is out of range; write 1 to %d", p.LookBack, maxLookBack))
 	}
 	v.atLeast("tuning.fence_wait", p.FenceWait, minFenceWait)
-}
-
-func checkReadInterval(d time.Duration) string {
-	if d == 0 || d >= minReadInterval && d <= maxReadInterval {
-		return ""
-	}
-	return fmt.Sprintf("%s is out of range; write 0 (off), or %s to %s", formatDuration(d), formatDuration(minReadInterval), formatDuration(maxReadInterval))
-}
-
-func checkReceiveBuffer(text string) string {
-	if text == "auto" {
-		return ""
-	}
-	n, err := ParseByteSize(text)
-	if err != nil {
-		return quote(text) + " is neither auto nor a size, e.g. 256KiB"
-	}
-	if n != 0 && (n < minReceiveBuffer || n > maxReceiveBuffer) {
-		return fmt.Sprintf("%s is out of range; write auto, 0 (the kernel's own) or %s to %s", n, ByteSize(minReceiveBuffer), ByteSize(maxReceiveBuffer))
-	}
-	return ""
 }
 
 func (v *validation) messages(m *Messages) {
@@ -227,9 +195,6 @@ func (v *validation) kafka(k *Kafka) {
 	if k.ClientID != "" && !clientID.MatchString(k.ClientID) {
 		v.report("kafka.client_id", quote(k.ClientID)+" has characters that Kafka does not allow there; use 1–249 of A–Z, a–z, 0–9, . _ -")
 	}
-	if k.Version != "" && !kafkaVersion.MatchString(k.Version) {
-		v.report("kafka.version", quote(k.Version)+` is not a Kafka version of at least 2.8.0; write all parts, e.g. 3.9.0, or "" to negotiate it with the brokers`)
-	}
 	for path, n := range map[string]struct{ value, most int }{
 		"partitions": {k.CreateTopics.Partitions, math.MaxInt32}, "replication_factor": {k.CreateTopics.ReplicationFactor, math.MaxInt16},
 	} {
@@ -245,8 +210,6 @@ var (
 	slotName     = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
 	backfillSlot = regexp.MustCompile(`_backfill_[0-9a-f]{8}$`)
 	clientID     = regexp.MustCompile(`^[A-Za-z0-9._-]{1,249}$`)
-	kafkaVersion = regexp.MustCompile(`^(2\.(8|9|\d{2,3})|([3-9]|[1-9]\d{1,2})\.\d{1,3})\.\d{1,3}$`)
-	serverMemory = regexp.MustCompile(`^(\d{1,10})(kB|MB|GB|TB)$`)
 )
 
 func checkSlot(s string) string {
@@ -313,24 +276,6 @@ func checkStandbys(all []string) string {
 		case dsnParameter(dsn, "host") == "":
 			return at + `names no host; write "host=…", or postgres://host`
 		}
-	}
-	return ""
-}
-
-// checkServerMemory accepts the values of logical_decoding_work_mem with a unit: 64kB to 2147483647kB.
-func checkServerMemory(s string) string {
-	if s == "" {
-		return ""
-	}
-	const remedy = ` is not a PostgreSQL memory size from 64kB to 2047GB; write e.g. 256MB, or "" for the server's setting`
-	m := serverMemory.FindStringSubmatch(s)
-	if m == nil {
-		return quote(s) + remedy
-	}
-	n, err := strconv.ParseInt(m[1], 10, 64)
-	kB := n * map[string]int64{"kB": 1, "MB": 1 << 10, "GB": 1 << 20, "TB": 1 << 30}[m[2]]
-	if err != nil || kB < 64 || kB > math.MaxInt32 {
-		return quote(s) + remedy
 	}
 	return ""
 }

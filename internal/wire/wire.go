@@ -68,8 +68,7 @@ func Source(now func() *config.Config, log *slog.Logger) (*replication.Source, e
 	return replication.NewSource(replication.Config{
 		URL: func() (string, error) { return now().PostgresURL() }, Slot: cfg.Postgres.Slot, Publication: cfg.Postgres.Publication,
 		Tables: Tables(cfg), Messages: cfg.Messages.Prefix != "",
-		WalSenderTimeout: cfg.Tuning.WALSenderTimeout, DecodingWorkMem: cfg.Tuning.DecodingWorkMem,
-		ReadInterval: cfg.Tuning.ReadInterval, ReceiveBuffer: cfg.ReceiveBuffer(),
+		WalSenderTimeout: cfg.Tuning.WALSenderTimeout, ReadInterval: replication.DefaultReadInterval, ReceiveBuffer: replication.AutoReceiveBuffer,
 		Logger: log.With("component", "replication"),
 	})
 }
@@ -81,7 +80,7 @@ func Cluster(now func() *config.Config, reg prometheus.Registerer, log *slog.Log
 // ClusterWith is Cluster with a change of the configuration, such as other timeouts.
 func ClusterWith(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger, change func(*kafka.Config)) (*kafka.Cluster, error) {
 	cfg, kcfg := now(), kafka.DefaultConfig()
-	kcfg.Brokers, kcfg.ClientID, kcfg.Version = cfg.Kafka.Brokers, cfg.ClientID(), cfg.Kafka.Version
+	kcfg.Brokers, kcfg.ClientID = cfg.Kafka.Brokers, cfg.ClientID()
 	kcfg.Requests, kcfg.Partitions = cfg.Tuning.RequestsPerBroker, map[string]int32{}
 	for topic, n := range cfg.Route.Partitions {
 		kcfg.Partitions[topic] = int32(n)
