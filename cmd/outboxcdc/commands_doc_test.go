@@ -178,7 +178,7 @@ func commandReference() string {
 			b.WriteString("\n| flag | meaning |\n| --- | --- |\n" + strings.Join(own, ""))
 		}
 		if len(also) > 0 {
-			fmt.Fprintf(&b, "\nAlso ([below](#flags-of-several-commands)): %s.\n", strings.Join(also, ", "))
+			fmt.Fprintf(&b, "\nAlso ([below](#flags-of-several-commands)):\n%s.\n", strings.Join(also, ", "))
 		}
 	}
 	b.WriteString("\n## Flags of several commands\n\n| flag | meaning |\n| --- | --- |\n" + shared.String())
