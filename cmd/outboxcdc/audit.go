@@ -25,10 +25,11 @@ func newAuditCommand(load func() (*config.Config, error)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "Compare the outbox tables with Kafka: find missing, unknown and reordered events",
-		Long: "Compare the rows of the outbox tables with the records in Kafka. The comparison is exact while applications write and the\n" +
-			"daemon runs: it takes a snapshot of the tables, waits until the slot has confirmed all of it, and then reads Kafka to its end. It\n" +
-			"only reads. It needs SELECT on the tables and Read on the topics. Rows that were deleted cannot be compared: choose a time in which\n" +
-			"rows are kept (--since). Exit code: 0 nothing was found; 1 findings, or rows that Kafka should have could not be judged; 69 Postgres or Kafka is unavailable (docs/audit.md).",
+		Long: "Compare the rows of the outbox tables with the records in Kafka. The comparison is exact while applications write and\n" +
+			"the daemon runs: it takes a snapshot of the tables, waits until the slot has confirmed all of it, and then reads Kafka\n" +
+			"to its end. It only reads. It needs SELECT on the tables and Read on the topics. Rows that were deleted cannot be\n" +
+			"compared: choose a time in which rows are kept (--since). Exit code: 0 nothing was found; 1 findings, or rows that\n" +
+			"Kafka should have could not be judged; 69 Postgres or Kafka is unavailable (docs/audit.md).",
 		Args: noArgs,
 		RunE: withConfig(load, func(cmd *cobra.Command, cfg *config.Config) error {
 			var err error

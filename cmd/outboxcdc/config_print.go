@@ -58,13 +58,13 @@ func newConfigTextCommand(use, short, long string, text func() string) *cobra.Co
 
 func newConfigSchemaCommand() *cobra.Command {
 	return newConfigTextCommand("schema", "Print a JSON Schema of the configuration, for editors",
-		"Print a JSON Schema of the configuration for editors. Save it as "+config.SchemaFile+" beside the configuration: the first\n"+
-			"line of the sample that outboxcdc config init prints refers to it.",
+		"Print a JSON Schema of the configuration for editors. Save it as "+config.SchemaFile+" beside the configuration:\n"+
+			"the first line of the sample that outboxcdc config init prints refers to it.",
 		func() string { return string(config.Schema()) })
 }
 
 func newConfigInitCommand() *cobra.Command {
 	return newConfigTextCommand("init", "Print a commented sample configuration",
-		"Print a sample configuration with every setting, its default and its meaning, all commented out. To write it to a file:\n"+
+		"Print a sample configuration with every setting, its default and its meaning, all commented out. To write it:\n"+
 			"outboxcdc config init > outboxcdc.yaml", config.Sample)
 }

@@ -29,9 +29,9 @@ func newDLQCommand(load func() (*config.Config, error)) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "dlq",
 		Short: "List, retry or discard dead letters",
-		Long: "List, retry or discard the dead letters of the configured slot (docs/poison.md). A dead letter is open until it is retried\n" +
-			"or dropped. Handled dead letters stay in the topic as long as Kafka keeps them; which ones are handled is stored in the\n" +
-			"offsets of a consumer group.",
+		Long: "List, retry or discard the dead letters of the configured slot (docs/poison.md). A dead letter is open until it is\n" +
+			"retried or dropped. Handled dead letters stay in the topic as long as Kafka keeps them; which ones are handled is\n" +
+			"stored in the offsets of a consumer group.",
 	}, newDLQListCommand(load), newDLQRetryCommand(load), newDLQDropCommand(load))
 }
 
@@ -64,8 +64,8 @@ func newDLQListCommand(load func() (*config.Config, error)) *cobra.Command {
 	cmd := dlqCommand(load, d, &cobra.Command{
 		Use:   "list",
 		Short: "List dead letters",
-		Long: "List the open dead letters by partition, oldest first: partition, offset and time, event id, cause and error, original topic,\n" +
-			"and the position of the event.",
+		Long: "List the open dead letters by partition, oldest first: partition, offset and time, event id, cause and error, original\n" +
+			"topic, and the position of the event.",
 	})
 	cmd.Flags().BoolVar(&d.choice.all, "all", false, "from the beginning of the topic, including handled dead letters")
 	return cmd
@@ -79,10 +79,10 @@ func newDLQRetryCommand(load func() (*config.Config, error)) *cobra.Command {
 	cmd := dlqCommand(load, d, &cobra.Command{
 		Use:   "retry",
 		Short: "Send dead letters again to their original topic",
-		Long: "Send the selected dead letters again, with their original key, value and headers. The header outboxcdc-position and the\n" +
-			"headers of a dead letter are removed, and outboxcdc-retried is added: a retried record is not in the order of its key. Each\n" +
-			"record is acknowledged before the next is sent, and is then marked as handled. A record that cannot be sent is reported and\n" +
-			"stays open; the exit code is then 1.",
+		Long: "Send the selected dead letters again, with their original key, value and headers. The header outboxcdc-position and\n" +
+			"the headers of a dead letter are removed, and outboxcdc-retried is added: a retried record is not in the order of its\n" +
+			"key. Each record is acknowledged before the next is sent, and is then marked as handled. A record that cannot be sent\n" +
+			"is reported and stays open; the exit code is then 1.",
 	})
 	f := cmd.Flags()
 	f.BoolVar(&d.choice.all, "all", false, "all open dead letters")
@@ -102,8 +102,8 @@ func newDLQDropCommand(load func() (*config.Config, error)) *cobra.Command {
 	cmd := dlqCommand(load, d, &cobra.Command{
 		Use:   "drop",
 		Short: "Mark dead letters as handled",
-		Long: "Mark the selected dead letters as handled, so that list and retry skip them. Nothing is deleted: list --all shows them as\n" +
-			"long as they are in the topic.",
+		Long: "Mark the selected dead letters as handled, so that list and retry skip them. Nothing is deleted: list --all shows them\n" +
+			"as long as they are in the topic.",
 	})
 	f := cmd.Flags()
 	f.BoolVar(&d.choice.all, "all", false, "all open dead letters")

@@ -36,11 +36,12 @@ func newDoctorCommand(load func() (*config.Config, error), files *[]string) *cob
 		Use:     "doctor",
 		Aliases: []string{"check"},
 		Short:   "Check all prerequisites in Postgres and Kafka and suggest fixes",
-		Long: "Check Postgres, the outbox, the publication, the slot, Kafka and the topics as the daemon would, and print one line for each\n" +
-			"check: OK; WARN if the daemon runs at a risk; FAIL if it does not run or deliver; and what to do about it. It changes nothing\n" +
-			"and may run beside the daemon. Topics come from the settings and from the newest rows of the outbox. Exit code: 0, or the\n" +
-			"highest of all FAILs: 69 a server is unavailable or unhealthy, 77 a privilege is missing, 78 a setting is wrong, 79 slot,\n" +
-			"publication or table is missing, lost or changed, or there are two primaries. docs/doctor.md lists the checks.",
+		Long: "Check Postgres, the outbox, the publication, the slot, Kafka and the topics as the daemon would, and print one line\n" +
+			"for each check: OK; WARN if the daemon runs at a risk; FAIL if it does not run or deliver; and what to do about it. It\n" +
+			"changes nothing and may run beside the daemon. Topics come from the settings and from the newest rows of the outbox.\n" +
+			"Exit code: 0, or the highest of all FAILs: 69 a server is unavailable or unhealthy, 77 a privilege is missing, 78 a\n" +
+			"setting is wrong, 79 slot, publication or table is missing, lost or changed, or there are two primaries.\n" +
+			"docs/doctor.md lists the checks.",
 	}, load, files, &topics, doctor.Run)
 	cmd.Flags().StringArrayVar(&topics, "topic", nil, "a topic to check that neither the settings nor rows name yet; may be repeated")
 	return cmd

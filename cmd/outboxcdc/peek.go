@@ -29,10 +29,11 @@ func newPeekCommand(load func() (*config.Config, error)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "peek",
 		Short: "Show the events that wait in the slot, without confirming them",
-		Long: "Print the events that wait in the slot as the records they would become, oldest first, up to the end of the WAL at the start.\n" +
-			"It reads a temporary copy of the slot, so it may run beside the daemon and touches neither the slot nor Kafka. Events that the\n" +
-			"daemon has sent and not confirmed yet are shown as well. The copy needs one replication slot and one walsender. What only\n" +
-			"Kafka knows is not shown: missing topics, size limits, the partition of a key, and the epoch of a position, which is shown as 0.",
+		Long: "Print the events that wait in the slot as the records they would become, oldest first, up to the end of the WAL at the\n" +
+			"start. It reads a temporary copy of the slot, so it may run beside the daemon and touches neither the slot nor Kafka.\n" +
+			"Events that the daemon has sent and not confirmed yet are shown as well. The copy needs one replication slot and one\n" +
+			"walsender. What only Kafka knows is not shown: missing topics, size limits, the partition of a key, and the epoch of a\n" +
+			"position, which is shown as 0.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if p.limit < 0 {

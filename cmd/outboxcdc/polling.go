@@ -24,9 +24,9 @@ func newFromPollingCommand(load func() (*config.Config, error)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "from-polling",
 		Short: "Print the settings for a table that a poller reads",
-		Long: "Print the settings for an outbox table that a poller reads, the condition of the rows that the poller has not sent, and the commands\n" +
-			"of the move. The columns are read from the database and recognized by their names and types. What was inferred is a comment in the\n" +
-			"output. Nothing is changed (docs/polling.md).",
+		Long: "Print the settings for an outbox table that a poller reads, the condition of the rows that the poller has not sent,\n" +
+			"and the commands of the move. The columns are read from the database and recognized by their names and types. What was\n" +
+			"inferred is a comment in the output. Nothing is changed (docs/polling.md).",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if timeout <= 0 {

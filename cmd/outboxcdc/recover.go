@@ -25,12 +25,13 @@ func newRecoverCommand(load func() (*config.Config, error)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "recover",
 		Short: "Deliver rows that Kafka does not have, after the slot was lost, recreated or advanced",
-		Long: "Deliver the rows of the outbox tables that neither Kafka has nor the slot still holds, in the order of outbox.order, with the\n" +
-			"header outboxcdc-recovered. What is sent is the difference that audit finds, so that the command can be interrupted, killed and run\n" +
-			"again. While it runs, and until a run has found nothing missing, no daemon starts: slot NAME_recovery keeps it away. Then the command\n" +
-			"creates the slot, if it was missing or lost, and writes a position record if the daemon needs one: the daemon simply starts. It\n" +
-			"refuses while the slot is active, unless --beside is given. Exit code: 0 nothing is missing; 1 something still is, or is not known\n" +
-			"not to be; 69 Postgres or Kafka is unavailable, or another recover runs (docs/recovery.md).",
+		Long: "Deliver the rows of the outbox tables that neither Kafka has nor the slot still holds, in the order of outbox.order,\n" +
+			"with the header outboxcdc-recovered. What is sent is the difference that audit finds, so that the command can be\n" +
+			"interrupted, killed and run again. While it runs, and until a run has found nothing missing, no daemon starts: slot\n" +
+			"NAME_recovery keeps it away. Then the command creates the slot, if it was missing or lost, and writes a position\n" +
+			"record if the daemon needs one: the daemon simply starts. It refuses while the slot is active, unless --beside is\n" +
+			"given. Exit code: 0 nothing is missing; 1 something still is, or is not known not to be; 69 Postgres or Kafka is\n" +
+			"unavailable, or another recover runs (docs/recovery.md).",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			times, err := timeRange(since, until, time.Now())
@@ -53,10 +54,11 @@ func newBackfillCommand(load func() (*config.Config, error)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backfill",
 		Short: "Create the slot and deliver the rows that are older than it",
-		Long: "Deliver the rows that were committed before the slot: all of them, or those of --where, and create the slot. Rows that Kafka has\n" +
-			"already are not sent. The daemon, started afterwards, continues with the first row after them: no event is missing or sent\n" +
-			"twice. This is how a polling outbox moves to outboxcdc. The slot is created at the end, so that no daemon starts before. An\n" +
-			"interrupted backfill continues when it is run again with the same --where. It refuses if the slot exists.",
+		Long: "Deliver the rows that were committed before the slot: all of them, or those of --where, and create the slot. Rows that\n" +
+			"Kafka has already are not sent. The daemon, started afterwards, continues with the first row after them: no event is\n" +
+			"missing or sent twice. This is how a polling outbox moves to outboxcdc. The slot is created at the end, so that no\n" +
+			"daemon starts before. An interrupted backfill continues when it is run again with the same --where. It refuses if the\n" +
+			"slot exists.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return r.start(cmd, load) },
 	}

@@ -31,10 +31,11 @@ func newReplayCommand(load func() (*config.Config, error)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay",
 		Short: "Send events again, from the rows of the outbox tables",
-		Long: "Send selected rows of the outbox tables again, whether Kafka has them or not. It may run beside the daemon at any time. The records\n" +
-			"are those of the daemon, except that they have the header outboxcdc-replayed and no position: they are outside the order of the\n" +
-			"stream, and consumers have to expect them. Selections of different flags are combined: a row has to meet all of them. Exit code:\n" +
-			"0 all were sent; 1 some were not; 69 Postgres or Kafka is unavailable (docs/recovery.md).",
+		Long: "Send selected rows of the outbox tables again, whether Kafka has them or not. It may run beside the daemon at any\n" +
+			"time. The records are those of the daemon, except that they have the header outboxcdc-replayed and no position: they\n" +
+			"are outside the order of the stream, and consumers have to expect them. Selections of different flags are combined: a\n" +
+			"row has to meet all of them. Exit code: 0 all were sent; 1 some were not; 69 Postgres or Kafka is unavailable\n" +
+			"(docs/recovery.md).",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			var err error

@@ -38,8 +38,8 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 	cmd := &cobra.Command{
 		Use:   "sql",
 		Short: "Print the SQL without executing it",
-		Long: "Print the SQL without executing it. With --for, print the settings instead, for the servers and for what runs them, that let the\n" +
-			"slot survive repeated failovers (PostgreSQL 17 and later).",
+		Long: "Print the SQL without executing it. With --for, print the settings instead, for the servers and for what runs them,\n" +
+			"that let the slot survive repeated failovers (PostgreSQL 17 and later).",
 		Args: noArgs,
 		RunE: withConfig(loadConfig, func(cmd *cobra.Command, cfg *config.Config) error {
 			p, err := setupParams(cfg)
@@ -169,9 +169,9 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 	cmd := &cobra.Command{
 		Use:   "apply",
 		Short: "Create what is missing: role, table, grants, publication, slot and position topic",
-		Long: "Check every object first, then create what is missing. If an existing object is unfit, it is named with its remedy, and\n" +
-			"nothing is changed. Creating the slot waits for open transactions that have written. The position topic is created last, by\n" +
-			"the daemon's own Kafka user; delivery.mode at_least_once needs none.",
+		Long: "Check every object first, then create what is missing. If an existing object is unfit, it is named with its remedy,\n" +
+			"and nothing is changed. Creating the slot waits for open transactions that have written. The position topic is created\n" +
+			"last, by the daemon's own Kafka user; delivery.mode at_least_once needs none.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.Timeout <= 0 {
@@ -220,8 +220,9 @@ func newSetupDestroyCommand(loadConfig func() (*config.Config, error)) *cobra.Co
 	cmd := &cobra.Command{
 		Use:   "destroy",
 		Short: "Drop the slot and the publication, but not the table or the role",
-		Long: "Drop the slot, the slot of an unfinished recovery, and the publication. A new slot begins later: only outboxcdc recover delivers\n" +
-			"the events that this slot has not delivered. It refuses while the slot is active: stop the daemon first.",
+		Long: "Drop the slot, the slot of an unfinished recovery, and the publication. A new slot begins later: only outboxcdc\n" +
+			"recover delivers the events that this slot has not delivered. It refuses while the slot is active: stop the daemon\n" +
+			"first.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			cfg, params, dsn, err := setupTarget(loadConfig, url)

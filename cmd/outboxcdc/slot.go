@@ -32,15 +32,16 @@ func newSlotAdoptCommand(load func() (*config.Config, error)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "adopt",
 		Short: "Accept the slot's present position after exit code 79",
-		Long: "Accept the slot's present position. With delivery.mode deduplicated the daemon stops with exit code 79 when the slot and the\n" +
-			"position record contradict each other: the slot was recreated or advanced, or this is another server, or an older copy of it.\n" +
-			"Usually run outboxcdc recover instead: it also delivers the events that Kafka lacks. This command only writes a position record\n" +
-			"that agrees with the slot. The slot is not moved. The next start sends everything that the slot has, including events that are\n" +
-			"in Kafka already. It refuses while the slot is active or missing (docs/delivery.md). It also ends a recovery that has not finished,\n" +
-			"and leaves the rows behind that the recovery has not sent.\n\n" +
-			"After an upgrade with pg_upgrade from PostgreSQL 17 or later, give --upgraded-from with the system identifier of the old server. Then the\n" +
-			"command also refuses if the position record is of another server, if the old server was too old for pg_upgrade to keep the slot, or\n" +
-			"if the slot lies before what was confirmed on the old server (docs/upgrade.md).",
+		Long: "Accept the slot's present position. With delivery.mode deduplicated the daemon stops with exit code 79 when the slot\n" +
+			"and the position record contradict each other: the slot was recreated or advanced, or this is another server, or an\n" +
+			"older copy of it. Usually run outboxcdc recover instead: it also delivers the events that Kafka lacks. This command\n" +
+			"only writes a position record that agrees with the slot. The slot is not moved. The next start sends everything that\n" +
+			"the slot has, including events that are in Kafka already. It refuses while the slot is active or missing\n" +
+			"(docs/delivery.md). It also ends a recovery that has not finished, and leaves the rows behind that the recovery has\n" +
+			"not sent.\n\n" +
+			"After an upgrade with pg_upgrade from PostgreSQL 17 or later, give --upgraded-from with the system identifier of the\n" +
+			"old server. Then the command also refuses if the position record is of another server, if the old server was too old\n" +
+			"for pg_upgrade to keep the slot, or if the slot lies before what was confirmed on the old server (docs/upgrade.md).",
 		Args: noArgs,
 		RunE: withConfig(load, func(cmd *cobra.Command, cfg *config.Config) error {
 			if cmd.Flags().Changed("upgraded-from") {

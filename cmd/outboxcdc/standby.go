@@ -101,11 +101,12 @@ func newStandbyCleanCommand(load func() (*config.Config, error)) *cobra.Command 
 	cmd := &cobra.Command{
 		Use:   "clean",
 		Short: "Drop the slot that a demoted primary has kept",
-		Long: "Drop the leftover of the slot on a standby. After a switchover, PostgreSQL 17 or later keeps the slot on the demoted primary and\n" +
-			"then refuses to copy the slot to it, so that the next failover to this server loses the slot. This command drops the slot there\n" +
-			"only if it is a leftover: on a server in recovery, of the same cluster as the primary, with failover and not synced, used by no\n" +
-			"client, and while the primary has the slot. In all other cases it changes nothing and says what it has found. The role needs\n" +
-			"REPLICATION. The standby copies the slot again within seconds, if its sync_replication_slots is on.",
+		Long: "Drop the leftover of the slot on a standby. After a switchover, PostgreSQL 17 or later keeps the slot on the demoted\n" +
+			"primary and then refuses to copy the slot to it, so that the next failover to this server loses the slot. This command\n" +
+			"drops the slot there only if it is a leftover: on a server in recovery, of the same cluster as the primary, with\n" +
+			"failover and not synced, used by no client, and while the primary has the slot. In all other cases it changes nothing\n" +
+			"and says what it has found. The role needs REPLICATION. The standby copies the slot again within seconds, if its\n" +
+			"sync_replication_slots is on.",
 		Args: noArgs,
 		RunE: withConfig(load, func(cmd *cobra.Command, cfg *config.Config) error {
 			c.in, c.out = cmd.InOrStdin(), cmd.OutOrStdout()

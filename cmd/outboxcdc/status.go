@@ -26,9 +26,9 @@ func newStatusCommand(load func() (*config.Config, error)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show the health of the daemon and its slot",
-		Long: "Show the health of the daemon, from its HTTP listener (http.listen, or --url), and how much WAL its slot holds, from Postgres.\n" +
-			"It also works while the daemon is down. It measures twice to see rates. Exit code: 0 healthy; 69 not healthy, or the daemon\n" +
-			"does not answer; 79 the slot is lost or missing.",
+		Long: "Show the health of the daemon, from its HTTP listener (http.listen, or --url), and how much WAL its slot holds, from\n" +
+			"Postgres. It also works while the daemon is down. It measures twice to see rates. Exit code: 0 healthy; 69 not\n" +
+			"healthy, or the daemon does not answer; 79 the slot is lost or missing.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if s.interval < 100*time.Millisecond || s.interval > time.Hour {
