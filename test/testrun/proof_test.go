@@ -1,6 +1,7 @@
 package main
 
 import (
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -134,6 +135,29 @@ func TestRunAgain(t *testing.T) {
 	}
 	if same, err := lastRun(dir); err != nil || !same.Date.Equal(begun) || same.Took != time.Hour {
 		t.Errorf("%+v, %v", same, err)
+	}
+}
+
+// `testrun prove -page` writes the page and the table from the last whole run, and runs nothing.
+func TestPageAgain(t *testing.T) {
+	dir := t.TempDir()
+	p := prover{dir: dir, file: filepath.Join(dir, "page.md"), page: true, out: io.Discard}
+	if err := p.prove(t.Context()); err == nil || !strings.Contains(err.Error(), "last whole run") {
+		t.Errorf("without a run: %v", err)
+	}
+	if err := (proofRun{Date: time.Now(), Versions: []string{"commit: abc"}}).keep(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "proof.jsonl"), []byte(`{"faults":"F01","test":"TestX","done":"killed","passed":true}`), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.prove(t.Context()); err == nil || !strings.Contains(err.Error(), "not run: F02") {
+		t.Errorf("a part of a run: %v", err)
+	}
+	for name, want := range map[string]string{"page.md": "| F01 | 1 | – | – | – | – | – | – | – | `TestX` |", "proof.md": "| F01 | TestX | killed |"} {
+		if text, err := os.ReadFile(filepath.Join(dir, name)); err != nil || !strings.Contains(string(text), want) || !strings.Contains(string(text), "- commit: abc") {
+			t.Errorf("%s: %v\n%s", name, err, text)
+		}
 	}
 }
 
