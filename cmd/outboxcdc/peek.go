@@ -33,7 +33,7 @@ func newPeekCommand(load func() (*config.Config, error)) *cobra.Command {
 			"start. It reads a temporary copy of the slot, so it may run beside the daemon and touches neither the slot nor Kafka.\n" +
 			"Events that the daemon has sent and not confirmed yet are shown as well. The copy needs one replication slot and one\n" +
 			"walsender. What only Kafka knows is not shown: missing topics, size limits, the partition of a key, and the epoch of a\n" +
-			"position, which is shown as 0.",
+			"position, which is shown as 0 (docs/running.md).",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if p.limit < 0 {

@@ -58,7 +58,7 @@ func newBackfillCommand(load func() (*config.Config, error)) *cobra.Command {
 			"Kafka has already are not sent. The daemon, started afterwards, continues with the first row after them: no event is\n" +
 			"missing or sent twice. This is how a polling outbox moves to outboxcdc. The slot is created at the end, so that no\n" +
 			"daemon starts before. An interrupted backfill continues when it is run again with the same --where. It refuses if the\n" +
-			"slot exists.",
+			"slot exists (docs/recovery.md).",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return r.start(cmd, load) },
 	}
@@ -148,7 +148,7 @@ func (r *recoverer) deliver(ctx context.Context, cfg *config.Config, unjudged re
 		}
 	}
 	limitMemory(recoverMemory)
-	if r.ordered, err = t.Ordered(ctx); err != nil {
+	if r.hasOrder, err = t.HasOrder(ctx); err != nil {
 		return recovery.Sent{}, err
 	}
 	run := t.Recovery(r, r.backfill, r.rows, r.rate, recoverMemory)

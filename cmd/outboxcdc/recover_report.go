@@ -26,7 +26,7 @@ type operator struct {
 	out      io.Writer
 	meter    *progress.Meter // nil: nothing is shown
 	yes      bool            // to each Ask
-	ordered  bool            // all tables have columns that order their rows
+	hasOrder bool            // all tables have columns that order their rows
 	keysFile string          // for the keys with later events; "": they are only counted
 
 	laterKeys []string // the first of them
@@ -92,7 +92,7 @@ func (o *operator) Compared(f *recovery.Found) {
 	o.topics(&f.Missing)
 	if f.Missing.Rows > 0 {
 		allMissing(f.Result, func(s string) { o.Say("  %s", s) })
-		if !o.ordered {
+		if !o.hasOrder {
 			o.Say("  outbox.order is not set, so they are sent in the order of created_at, or of the table if it has no such column: " +
 				"transactions of one key that overlapped may be sent in another order than they committed in")
 		}

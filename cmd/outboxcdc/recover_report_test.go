@@ -18,7 +18,7 @@ import (
 func TestLaterKeys(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "keys")
 	var out strings.Builder
-	o := &operator{out: &out, meter: progress.New(os.Stderr), keysFile: file, ordered: true}
+	o := &operator{out: &out, meter: progress.New(os.Stderr), keysFile: file, hasOrder: true}
 	for _, keys := range []int{shownKeys + 5, 2} {
 		out.Reset()
 		for n := range keys {

@@ -284,8 +284,8 @@ func (c *conversion) steps(p *pending) {
 	c.line("#   outboxcdc setup apply --no-slot     # role, grants, publication and position topic")
 	c.line("#   outboxcdc doctor                    # it reports that the slot is missing")
 	c.line("#   stop the poller, and wait until its last transaction has ended; the application may go on writing")
-	if p.again != "" {
-		c.line("#   run config from-polling again: the condition below names the values of %s that rows have now, and the poller may have written others", comment(p.again))
+	if p.openStatus != "" {
+		c.line("#   run config from-polling again: the condition below names the values of %s that rows have now, and the poller may have written others", comment(p.openStatus))
 	}
 	c.line("#   outboxcdc backfill --dry-run%s", comment(flag))
 	c.line("#   outboxcdc backfill%s", comment(flag))

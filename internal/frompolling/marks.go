@@ -77,11 +77,11 @@ func (c *Column) mayMark() bool {
 // pending is which rows the poller has not sent, as far as the table says so.
 type pending struct {
 	// where is the condition of these rows. If it is open, a person has to complete it: it has a …, and is no SQL. "" and not open: all rows.
-	where string
-	open  bool
-	notes []string  // why
-	used  []*Column // columns that the condition has
-	again string    // a status whose rows may get other values than the condition names; "": none
+	where      string
+	open       bool
+	notes      []string  // why
+	used       []*Column // columns that the condition has
+	openStatus string    // a status whose rows may get other values than the condition names; "": none
 }
 
 func (p *pending) note(format string, args ...any) {
@@ -187,7 +187,7 @@ func (p *pending) decide(marks []*Column) {
 		p.where = fmt.Sprintf("(%s OR %s IS NULL AND %s)", says, name, rest.where)
 		p.note("%s may be NULL; then the next column decides:", name)
 		p.notes, p.used = append(p.notes, rest.notes...), append(p.used, rest.used...)
-		p.again = cmp.Or(p.again, rest.again)
+		p.openStatus = cmp.Or(p.openStatus, rest.openStatus)
 	case empty == "":
 		p.where = name + " IS NOT TRUE"
 	default:
@@ -238,7 +238,7 @@ func (p *pending) values(c *Column) (says string, open bool) {
 	case open:
 		return fmt.Sprintf("%s IN (%s, …)", name, list(waiting)), true
 	case !v.Complete:
-		p.again = name
+		p.openStatus = name
 	}
 	return fmt.Sprintf("%s IN (%s)", name, list(waiting)), false
 }

@@ -160,7 +160,7 @@ func (k *peeking) turn(ctx context.Context, now time.Time) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case k.isEnd(k.seen.UpTo): // no event waits
-		return k.whole()
+		return k.finish()
 	case now.Sub(k.lastHeard) > k.WalSenderTimeout:
 		return errSilent
 	case now.Sub(k.lastCheck) >= checkEvery:
@@ -195,7 +195,8 @@ func (k *peeking) check(ctx context.Context) error {
 // isEnd reports whether everything that waited when the stream was opened is before at.
 func (k *peeking) isEnd(at pglogrepl.LSN) bool { return !k.Follow && at >= k.until }
 
-func (k *peeking) whole() error {
+// finish ends the reading: everything that waited was seen.
+func (k *peeking) finish() error {
 	k.seen.Whole = true
 	return errPeeked
 }
@@ -215,7 +216,7 @@ func (k *peeking) handle(ctx context.Context, dec *decoder.Decoder, msg replicat
 	switch m.Kind {
 	case decoder.KindBegin:
 		if k.isEnd(m.Begin.CommitLSN) {
-			return k.whole()
+			return k.finish()
 		}
 		k.inTx = true
 		if k.Begin != nil {
@@ -237,7 +238,7 @@ func (k *peeking) handle(ctx context.Context, dec *decoder.Decoder, msg replicat
 func (k *peeking) passed(at pglogrepl.LSN) error {
 	k.seen.UpTo = max(k.seen.UpTo, at)
 	if k.isEnd(at) {
-		return k.whole()
+		return k.finish()
 	}
 	return nil
 }

@@ -96,7 +96,7 @@ func (r *Recovery) compare(ctx context.Context) (f *Found, err error) {
 			return f, nil
 		}
 		r.Operator.Say("reading Kafka from its beginning, because created_at is not when the rows were written")
-		r.whole = true
+		r.readsAll = true
 	}
 }
 
@@ -125,7 +125,7 @@ func (r *Recovery) compareOnce(ctx context.Context) (*Found, error) {
 	job.Wait = waitForDaemon
 	// A daemon, or another run, may have been killed just before: what it has sent may still arrive.
 	job.NotBefore = r.began.Add(r.FenceWait)
-	job.Report, job.OnlyMissing, job.Whole = func(audit.Finding) error { return nil }, true, r.whole
+	job.Report, job.OnlyMissing, job.Whole = func(audit.Finding) error { return nil }, true, r.readsAll
 	job.Later = func(topic, key string, certain bool) error {
 		if f.LaterTopics[topic] = true; !certain {
 			return nil
@@ -168,8 +168,8 @@ func (s slotReader) Waiting(ctx context.Context, upTo pglogrepl.LSN, fn func(*ro
 	return s.r.Server.Waiting(ctx, !s.r.state.usable(), upTo, fn)
 }
 
-// choose returns the rows to send, which may be none. nil: the operator has said no.
-func (r *Recovery) choose(ctx context.Context, f *Found) (*Set, error) {
+// selectRows returns the rows to send, which may be none. nil: the operator has said no.
+func (r *Recovery) selectRows(ctx context.Context, f *Found) (*Set, error) {
 	chosen := &Set{}
 	if f.Missing.Rows > 0 {
 		if err := r.checkCompacted(ctx, maps.Keys(f.LaterTopics)); err != nil {
@@ -305,8 +305,8 @@ func (r *Recovery) send(ctx context.Context, chosen *Set, next checkpoint.Positi
 	if err != nil {
 		return err
 	}
-	if r.gone = int64(chosen.Len()) - job.Handled; r.gone > 0 {
-		r.Operator.Say("%s deleted or changed since the comparison", human.Count(int(r.gone), "row was", "rows were"))
+	if r.deleted = int64(chosen.Len()) - job.Handled; r.deleted > 0 {
+		r.Operator.Say("%s deleted or changed since the comparison", human.Count(int(r.deleted), "row was", "rows were"))
 	}
 	r.Operator.Say("%s sent, run %s%s", human.Count(int(r.sent.Records), "record", "records"), r.Run, r.sent.besides(r.Poison.Topic))
 	return nil

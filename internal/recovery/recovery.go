@@ -122,13 +122,13 @@ type Recovery struct {
 	Compacted  bool   // send rows that cannot be judged to compacted topics as well
 	Run        string // identifies the run in its records
 
-	began   time.Time
-	state   *state
-	created bool // this run has created the recovery slot
-	whole   bool // Kafka is read from its beginning
-	decided Set  // the rows that a policy has skipped in this run
-	sent    Sent
-	gone    int64 // rows that were deleted before they were sent
+	began    time.Time
+	state    *state
+	created  bool // this run has created the recovery slot
+	readsAll bool // Kafka is read from its beginning
+	decided  Set  // the rows that a policy has skipped in this run
+	sent     Sent
+	deleted  int64 // rows that were deleted before they were sent
 }
 
 // Deliver runs the recovery. It returns what was sent, also with an error.
@@ -162,33 +162,33 @@ func (r *Recovery) deliver(ctx context.Context) (err error) {
 	}
 	if r.DryRun {
 		r.Operator.Say("nothing was changed")
-		return r.left(found)
+		return r.checkFinished(found)
 	}
 	// Ask, send, compare again.
-	chosen, err := r.choose(ctx, found)
+	chosen, err := r.selectRows(ctx, found)
 	if err != nil || chosen == nil {
-		return errors.Join(err, r.left(found))
+		return errors.Join(err, r.checkFinished(found))
 	}
 	if chosen.Len() > 0 {
 		if found, err = r.sendAll(ctx, chosen, found); err != nil {
 			return err
 		}
 	}
-	if err := r.left(found); err != nil {
+	if err := r.checkFinished(found); err != nil {
 		return err
 	}
 	// Record it, and let the daemon start.
-	if err := r.finish(ctx); err != nil || r.gone == 0 {
+	if err := r.finish(ctx); err != nil || r.deleted == 0 {
 		return err
 	}
-	return exit.With(exit.Fault, fmt.Errorf("%s deleted before this run could send them, so their events are lost; nothing else is missing", human.Count(int(r.gone), "row was", "rows were")))
+	return exit.With(exit.Fault, fmt.Errorf("%s deleted before this run could send them, so their events are lost; nothing else is missing", human.Count(int(r.deleted), "row was", "rows were")))
 }
 
 // part reports whether only some rows are compared. Those of a backfill are all that the operator wants.
 func (r *Recovery) part() bool { return !r.Backfill && r.Rows != outboxtable.Range{} }
 
-// left is the error of rows that are still missing, or of which it is not known.
-func (r *Recovery) left(f *Found) error {
+// checkFinished returns the error of rows that are still missing, or of which it is not known.
+func (r *Recovery) checkFinished(f *Found) error {
 	switch {
 	case f.Missing.Rows > 0:
 		return exit.Logged(exit.Fault, fmt.Errorf("%d rows are missing in Kafka", f.Missing.Rows))

@@ -62,10 +62,10 @@ func (a *Apply) run(ctx context.Context, dsn string) error {
 		}
 	}
 	if a.Params.NoSlot && !a.catalog.slot {
-		a.say("slot %s is not created: backfill creates it", a.Params.Slot)
+		a.printf("slot %s is not created: backfill creates it", a.Params.Slot)
 	}
 	for _, note := range a.catalog.notes {
-		a.say("note: %s", note)
+		a.printf("note: %s", note)
 	}
 	return nil
 }
@@ -94,10 +94,10 @@ func (a *Apply) step(ctx context.Context, st sql.Statement) error {
 	case a.NoRole && (st.Name == sql.Role || st.Name == sql.Grants):
 		return nil
 	case o.exists:
-		a.say("%s already exists", o.name)
+		a.printf("%s already exists", o.name)
 		return nil
 	case a.DryRun:
-		a.say("would create %s:\n%s", o.name, indent(statementOnly(st.SQL)))
+		a.printf("would create %s:\n%s", o.name, indent(statementOnly(st.SQL)))
 		return nil
 	case st.Name == sql.Slot:
 		return a.createSlot(ctx, st.SQL)
@@ -110,14 +110,14 @@ func (a *Apply) step(ctx context.Context, st sql.Statement) error {
 			return err
 		}
 	}
-	a.say("created %s", o.name)
+	a.printf("created %s", o.name)
 	if st.Name == sql.Role {
-		a.say(`  the role has no password yet: set one in psql with \password %s, and add a line to pg_hba.conf (setup sql prints it)`, p.Role)
+		a.printf(`  the role has no password yet: set one in psql with \password %s, and add a line to pg_hba.conf (setup sql prints it)`, p.Role)
 	}
 	return nil
 }
 
-func (a *Apply) say(format string, args ...any) { fmt.Fprintf(a.Out, format+"\n", args...) }
+func (a *Apply) printf(format string, args ...any) { fmt.Fprintf(a.Out, format+"\n", args...) }
 
 // The SQLSTATEs of a wait that timed out.
 const (
@@ -133,11 +133,11 @@ func (a *Apply) createSlot(ctx context.Context, statement string) error {
 		return err
 	}
 	if len(open) > 0 {
-		a.say("creating slot %s waits up to %s for open transactions:\n%s", a.Params.Slot, a.Timeout, indent(strings.Join(open, "\n")))
+		a.printf("creating slot %s waits up to %s for open transactions:\n%s", a.Params.Slot, a.Timeout, indent(strings.Join(open, "\n")))
 	}
 	_, err = a.conn.Exec(ctx, statement, pgx.QueryExecModeSimpleProtocol)
 	if err == nil {
-		a.say("created slot %s: from now on the server keeps WAL for it; start the daemon soon", a.Params.Slot)
+		a.printf("created slot %s: from now on the server keeps WAL for it; start the daemon soon", a.Params.Slot)
 		a.noteOlderRows(ctx)
 		return nil
 	}

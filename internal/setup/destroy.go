@@ -54,19 +54,19 @@ func (d *Destroy) run(ctx context.Context, dsn string) error {
 		if _, err := conn.Exec(ctx, statements.Get(sql.Slot), pgx.QueryExecModeSimpleProtocol); err != nil {
 			return fmt.Errorf("drop slot %s: %w", d.Params.Slot, err)
 		}
-		d.say("dropped slot %s; %s of WAL become free with the next checkpoint, as far as no other slot needs them", d.Params.Slot, human.Size(int64(slot.RetainedBytes())))
+		d.printf("dropped slot %s; %s of WAL become free with the next checkpoint, as far as no other slot needs them", d.Params.Slot, human.Size(int64(slot.RetainedBytes())))
 	}
 	if recovery != nil {
 		if _, err := conn.Exec(ctx, "SELECT pg_drop_replication_slot($1)", recovery.Name); err != nil {
 			return fmt.Errorf("drop slot %s: %w", recovery.Name, err)
 		}
-		d.say("dropped slot %s", recovery.Name)
+		d.printf("dropped slot %s", recovery.Name)
 	}
 	if publication != nil {
 		if _, err := conn.Exec(ctx, statements.Get(sql.Publication), pgx.QueryExecModeSimpleProtocol); err != nil {
 			return fmt.Errorf("drop publication %s: %w", d.Params.Publication, err)
 		}
-		d.say("dropped publication %s", d.Params.Publication)
+		d.printf("dropped publication %s", d.Params.Publication)
 	}
 	return nil
 }
@@ -116,28 +116,28 @@ func (d *Destroy) describe(slot, recovery *replication.Slot, publication *replic
 		would = "would drop "
 	}
 	if slot == nil {
-		d.say("slot %s does not exist", d.Params.Slot)
+		d.printf("slot %s does not exist", d.Params.Slot)
 	} else {
-		d.say("%sslot %s, which retains %s of WAL. Events that it has not delivered can be delivered later: run outboxcdc setup apply --no-slot, then %s",
+		d.printf("%sslot %s, which retains %s of WAL. Events that it has not delivered can be delivered later: run outboxcdc setup apply --no-slot, then %s",
 			would, d.Params.Slot, human.Size(int64(slot.RetainedBytes())), advice.Recover)
 	}
 	if recovery != nil {
-		d.say("%sslot %s, of a recovery that has not finished", would, recovery.Name)
+		d.printf("%sslot %s, of a recovery that has not finished", would, recovery.Name)
 	}
 	if publication == nil {
-		d.say("publication %s does not exist", d.Params.Publication)
+		d.printf("publication %s does not exist", d.Params.Publication)
 	} else {
-		d.say("%spublication %s", would, d.Params.Publication)
+		d.printf("%spublication %s", would, d.Params.Publication)
 	}
 	if len(d.Params.Tables) == 0 {
-		d.say("role %s is kept", d.Params.Role)
+		d.printf("role %s is kept", d.Params.Role)
 		return
 	}
 	var names []string
 	for i := range d.Params.Tables {
 		names = append(names, d.Params.Tables[i].String())
 	}
-	d.say("table %s and role %s are kept", strings.Join(names, ", "), d.Params.Role)
+	d.printf("table %s and role %s are kept", strings.Join(names, ", "), d.Params.Role)
 }
 
 // confirm asks the user to type the slot's name: a y is typed too easily for something that cannot be undone.
@@ -156,4 +156,4 @@ func (d *Destroy) confirm() error {
 	return nil
 }
 
-func (d *Destroy) say(format string, args ...any) { fmt.Fprintf(d.Out, format+"\n", args...) }
+func (d *Destroy) printf(format string, args ...any) { fmt.Fprintf(d.Out, format+"\n", args...) }

@@ -161,8 +161,8 @@ func (t *Servers) CheckRange(ctx context.Context, rows outboxtable.Range) error 
 	return nil
 }
 
-// Ordered reports whether all tables have columns that order their rows.
-func (t *Servers) Ordered(ctx context.Context) (bool, error) {
+// HasOrder reports whether all tables have columns that order their rows.
+func (t *Servers) HasOrder(ctx context.Context) (bool, error) {
 	for _, s := range t.cfg.Sources() {
 		if len(s.Order) > 0 {
 			continue

@@ -2,16 +2,12 @@ package integration
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -25,48 +21,6 @@ type consumed struct {
 	first     bool // the consumer has to act on it
 }
 
-// exampleMain runs the example in Go: it reads records from standard input and prints the decision for each.
-const exampleMain = `package main
-
-import (
-	"cmp"
-	"encoding/json"
-	"fmt"
-	"os"
-	"slices"
-	"strconv"
-	"strings"
-)
-
-func main() {
-	var records []struct {
-		Topic     string
-		Partition int32
-		Key       string
-		Position  string
-	}
-	if err := json.NewDecoder(os.Stdin).Decode(&records); err != nil {
-		panic(err)
-	}
-	seen := Seen{}
-	said := []bool{}
-	for _, r := range records {
-		p, err := ParsePosition(r.Position)
-		if err != nil {
-			panic(err)
-		}
-		said = append(said, seen.First(r.Topic, r.Partition, r.Key, p))
-	}
-	for _, bad := range []string{"", "2:1:1:0000000000000001:0", "3:1:2:s:0:1:0000000000000001:0", "1:1:2:s:0:1:0000000000000001:0", "2:1:2:s:x:1:0000000000000001:0", "1:1:1:000000000000000g:0", "1:1:1:1"} {
-		if _, err := ParsePosition(bad); err == nil {
-			panic(bad)
-		}
-	}
-	_ = json.NewEncoder(os.Stdout).Encode(said)
-}
-
-`
-
 // The rules for consumers in docs/consumers.md, run unchanged on the records left by a daemon's crash and by a
 // failover. Each event is processed once, and none is dropped.
 func TestConsumersRule(t *testing.T) {
@@ -74,24 +28,16 @@ func TestConsumersRule(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/consumers.md")
 	must(t, err)
 	_, rules, _ := strings.Cut(string(doc), "\n## The rules\n")
-	blocks := regexp.MustCompile("(?s)```(go|sql)\n(.*?)```").FindAllStringSubmatch(rules, -1)
-	if len(blocks) != 3 {
-		t.Fatalf("%d examples, want one in Go and two of SQL", len(blocks))
+	blocks := regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(rules, -1)
+	if len(blocks) != 2 {
+		t.Fatalf("%d examples of SQL, want two", len(blocks))
 	}
 	o := newOutbox(t, options{types: []string{"order", "payment"}})
 	records := slices.Concat(failoverRecords(), o.crashRecords())
-	said := map[string][]bool{
-		"Go":  runGoExample(t, blocks[0][2], records),
-		"SQL": runSQLExample(o, blocks[1][2], blocks[2][2], records),
-	}
-	for name, said := range said {
-		if len(said) != len(records) {
-			t.Fatalf("%s: %d answers to %d records", name, len(said), len(records))
-		}
-		for i, r := range records {
-			if said[i] != r.first {
-				t.Errorf("%s: record %d, %+v: first is %v", name, i, r, said[i])
-			}
+	said := runSQLExample(o, blocks[0][1], blocks[1][1], records)
+	for i, r := range records {
+		if said[i] != r.first {
+			t.Errorf("record %d, %+v: first is %v", i, r, said[i])
 		}
 	}
 }
@@ -164,29 +110,6 @@ func failoverRecords() []consumed {
 		{"t", 0, "", "1:7:1:0000000000000010:0", true},
 		{"t", 0, "", "1:7:1:0000000000000010:0", false},
 	}
-}
-
-func runGoExample(t *testing.T, example string, records []consumed) (said []bool) {
-	t.Helper()
-	dir := t.TempDir()
-	for name, text := range map[string]string{"main.go": exampleMain + example, "go.mod": "module example\n\ngo 1.24\n"} {
-		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
-	}
-	in, err := json.Marshal(records)
-	must(t, err)
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, "go", "run", ".")
-	cmd.Dir, cmd.Stdin = dir, strings.NewReader(string(in))
-	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off", "CGO_ENABLED=0")
-	var errs strings.Builder
-	cmd.Stderr = &errs
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, errs.String())
-	}
-	must(t, json.Unmarshal(out, &said))
-	return said
 }
 
 func runSQLExample(o *outbox, table, insert string, records []consumed) (said []bool) {

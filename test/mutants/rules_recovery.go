@@ -266,7 +266,7 @@ var recoveryMutants = []mutant{
 	{
 		name:  "recovery-hides-deleted-rows",
 		rule:  "A row that was deleted before it was sent was not missing.",
-		edits: []edit{{recoveryCompare, "r.gone > 0 {", "r.gone < 0 {"}, {"internal/recovery/recovery.go", "err != nil || r.gone == 0 {", "true {"}},
+		edits: []edit{{recoveryCompare, "r.deleted > 0 {", "r.deleted < 0 {"}, {"internal/recovery/recovery.go", "err != nil || r.deleted == 0 {", "true {"}},
 		tests: []suite{steps},
 	},
 	{
