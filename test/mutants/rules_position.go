@@ -175,7 +175,7 @@ var historyMutants = []mutant{
 	{
 		name:  "delivers-without-the-position-topic",
 		rule:  "A session that cannot use the position topic delivers at least once.",
-		edits: []edit{{"relay/position.go", "	predecessor, err := s.load(ctx)\n", "	predecessor, err := s.load(ctx)\n	if errors.As(err, new(*checkpoint.Unusable)) {\n		return nil\n	}\n"}},
+		edits: []edit{{"relay/position.go", "	predecessor, err := s.load(ctx)\n", "	predecessor, err := s.load(ctx)\n	if errors.As(err, new(*checkpoint.Unusable)) {\n		p.stored = make(chan error, 1)\n		return nil\n	}\n"}},
 		tests: []suite{deduplicates, simDeduplicated},
 	},
 	{
