@@ -6,12 +6,13 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// Epochs order the histories of a slot where the numbers of timelines do not: after a restore the server can be on a timeline with a lower
-// number, or on the same one with lower LSNs. The position record has the epoch. A new one begins with every adoption, and with the first
-// session on another timeline or system.
+// Epochs order the histories of a slot where the numbers of timelines do not: after a restore the server can be on a
+// timeline with a lower number, or on the same one with lower LSNs. The position record has the epoch. A new one
+// begins with every adoption, and with the first session on another timeline or system.
 
-// enter begins a new epoch if the server is on another timeline or system than the record's. The epoch begins where the server's history left
-// the record's timeline: an event from before keeps its epoch when it is sent again, so that the two records are equal.
+// enter begins a new epoch if the server is on another timeline or system than the record's. The epoch begins where
+// the server's history left the record's timeline: an event from before keeps its epoch when it is sent again, so
+// that the two records are equal.
 func (s *PositionRecord) enter(l Lineage) {
 	if s.SystemID == l.System() && s.Timeline == l.Current() {
 		return
@@ -26,7 +27,8 @@ func (s *PositionRecord) enter(l Lineage) {
 	s.Epoch, s.EpochStarts = s.Epoch+1, starts
 }
 
-// maxEpochStarts is how many starts of epochs are kept. Events from before the oldest one get a later epoch than theirs if they are sent again.
+// maxEpochStarts is how many starts of epochs are kept. Events from before the oldest one get a later epoch than
+// theirs if they are sent again.
 const maxEpochStarts = 100
 
 // EpochOf returns the epoch of the events of a transaction.
@@ -40,9 +42,9 @@ func (s *PositionRecord) EpochOf(commit pglogrepl.LSN) uint32 {
 	return epoch
 }
 
-// latestEpoch returns the epoch of merged records, of which out is the newest: the highest one, because a late record of a process that was
-// frozen has an earlier one. An epoch belongs to one timeline. If two sessions on different timelines have begun the same epoch, because each
-// did not know of the other's, a new one begins.
+// latestEpoch returns the epoch of merged records, of which out is the newest: the highest one, because a late record
+// of a process that was frozen has an earlier one. An epoch belongs to one timeline. If two sessions on different
+// timelines have begun the same epoch, because each did not know of the other's, a new one begins.
 func latestEpoch(records []PositionRecord, out *PositionRecord) (epoch uint32, starts []pglogrepl.LSN) {
 	for i := range records {
 		epoch = max(epoch, records[i].Epoch)

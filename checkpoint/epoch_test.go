@@ -8,7 +8,8 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// TestEpochOfTimelines: each session on another timeline begins an epoch at the fork. An event from before the fork keeps its epoch.
+// TestEpochOfTimelines: each session on another timeline begins an epoch at the fork. An event from before the fork
+// keeps its epoch.
 func TestEpochOfTimelines(t *testing.T) {
 	first := (*PositionRecord)(nil).Next(server{system: 7, timeline: 1}, 1, "")
 	same := first.Next(server{system: 7, timeline: 1}, 1, "")
@@ -71,8 +72,9 @@ func TestEpochMerged(t *testing.T) {
 	}
 }
 
-// TestEpochRandom: sessions and adoptions on several servers, some of which have read the records long before they write theirs. No epoch
-// belongs to two timelines, if each reads the records again after it has written its first one, and begins again if the epoch is not its own.
+// TestEpochRandom: sessions and adoptions on several servers, some of which have read the records long before they
+// write theirs. No epoch belongs to two timelines, if each reads the records again after it has written its first
+// one, and begins again if the epoch is not its own.
 func TestEpochRandom(t *testing.T) {
 	type place struct {
 		system   uint64

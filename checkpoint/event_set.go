@@ -11,8 +11,8 @@ import (
 )
 
 // EventSet is a set of single events that are in Kafka, because their records were acknowledged. An event is
-// recognised by its position and its id: the position alone names another event if the settings that number events have changed,
-// or if the server is an older copy that uses its LSNs again.
+// recognised by its position and its id: the position alone names another event if the settings that number events
+// have changed, or if the server is an older copy that uses its LSNs again.
 //
 // All methods may be called by any goroutine.
 type EventSet struct {

@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 )
 
-// Found is the events in doubt whose records were read at the ends of partitions. A record counts only if no record of an earlier event
-// follows it in its partition. Otherwise that earlier event was sent again after it, and a reader of the partition would see the older
-// state last: the later event has to be sent again, too.
+// Found is the events in doubt whose records were read at the ends of partitions. A record counts only if no record
+// of an earlier event follows it in its partition. Otherwise that earlier event was sent again after it, and a reader
+// of the partition would see the older state last: the later event has to be sent again, too.
 //
 // The records of a partition may be noted in any order, and more than once. All methods may be called by any goroutine.
 type Found struct {
@@ -85,7 +85,8 @@ func (q *Search) Note(topic string, partition int32, offset int64, p Position, i
 
 func (f *Found) hash(id []byte) uint64 { return maphash.Bytes(f.seed, id) }
 
-// tidy removes the records that do not count. Those that remain are in the order of their offsets and of their positions.
+// tidy removes the records that do not count. Those that remain are in the order of their offsets and of their
+// positions.
 func (r *foundRecords) tidy() {
 	slices.SortFunc(r.records, func(a, b foundRecord) int { return cmp.Compare(a.offset, b.offset) })
 	kept := r.records[:0]
@@ -151,7 +152,8 @@ func (f *Found) ForgetTopic(topic string) {
 	f.index = nil
 }
 
-// Topics returns the topics with records, sorted. A later session has to read on in them: it may have been an earlier event that was sent last.
+// Topics returns the topics with records, sorted. A later session has to read on in them: it may have been an earlier
+// event that was sent last.
 func (f *Found) Topics() (topics []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -9,7 +9,8 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// TestFoundOrder: a record counts unless a record of an earlier event follows it in its partition, in any order of noting.
+// TestFoundOrder: a record counts unless a record of an earlier event follows it in its partition, in any order of
+// noting.
 func TestFoundOrder(t *testing.T) {
 	at := func(n int) Position { return Position{7, 1, pglogrepl.LSN(n), 0} }
 	for _, c := range []struct {
@@ -64,7 +65,8 @@ func TestFoundOrder(t *testing.T) {
 	}
 }
 
-// TestFoundPartitions: the order in one partition says nothing about another one, and an end that cannot be read any more is forgotten.
+// TestFoundPartitions: the order in one partition says nothing about another one, and an end that cannot be read any
+// more is forgotten.
 func TestFoundPartitions(t *testing.T) {
 	f := NewFound()
 	q := Search{Found: f, Until: 100}

@@ -10,9 +10,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/advice"
 )
 
-// History is what one process knows of its earlier sessions: which events are in Kafka, and how far it has confirmed the slot. The
-// server saves a slot's position at checkpoints only, so after a crash of Postgres it sends again events that were confirmed long ago
-// (PostgreSQL, "Logical Decoding Concepts").
+// History is what one process knows of its earlier sessions: which events are in Kafka, and how far it has confirmed
+// the slot. The server saves a slot's position at checkpoints only, so after a crash of Postgres it sends again
+// events that were confirmed long ago (PostgreSQL, "Logical Decoding Concepts").
 type History struct {
 	// Events holds single events that are in Kafka and lie in no span, because their records were acknowledged.
 	Events *EventSet
@@ -27,9 +27,9 @@ type History struct {
 	confirmed pglogrepl.LSN // by the last status update of a session
 	rereading bool
 
-	sent      pglogrepl.LSN // the highest position in a status update to the server sentTo on its timeline sentOn, received or not
-	sentTo    uint64        // system identifier; 0: nothing was sent
-	sentOn    int32
+	sent   pglogrepl.LSN // the highest position in a status update to the server sentTo on its timeline sentOn, received or not
+	sentTo uint64        // system identifier; 0: nothing was sent
+	sentOn int32
 }
 
 // NewHistory returns the history of a process before its first session.
@@ -44,7 +44,8 @@ func (h *History) Confirmed() pglogrepl.LSN { return h.confirmed }
 // Rereading reports whether the last session ended before the server had sent again the newest transactions in Kafka.
 func (h *History) Rereading() bool { return h.rereading }
 
-// Sending notes a position before a status update with it is sent: the update may arrive even if sending it returns an error.
+// Sending notes a position before a status update with it is sent: the update may arrive even if sending it returns
+// an error.
 func (h *History) Sending(l Lineage, pos pglogrepl.LSN) {
 	h.sent, h.sentTo, h.sentOn = max(h.sentUpTo(l), pos), l.System(), l.Current()
 }
@@ -68,7 +69,8 @@ func reach(l Lineage, pos pglogrepl.LSN, timeline int32) pglogrepl.LSN {
 	return pos
 }
 
-// MovedByOthers reports whether another client has moved the slot to start, since this process sent a status update to the server.
+// MovedByOthers reports whether another client has moved the slot to start, since this process sent a status update
+// to the server.
 func (h *History) MovedByOthers(l Lineage, start pglogrepl.LSN) bool {
 	return h.sentTo == l.System() && start > h.sentUpTo(l)
 }
@@ -95,8 +97,8 @@ func (h *History) Check(l Lineage) error {
 // NoteServer notes the server of a connection that was no session.
 func (h *History) NoteServer(l Lineage) { h.systemID = l.System() }
 
-// Resume returns the events that a session starting at start skips. lost is the newest position in Kafka if a failover has lost its
-// transaction. The error is a [HistoryError].
+// Resume returns the events that a session starting at start skips. lost is the newest position in Kafka if a
+// failover has lost its transaction. The error is a [HistoryError].
 func (h *History) Resume(l Lineage, start pglogrepl.LSN) (r Resume, lost Position, err error) {
 	if err := h.Check(l); err != nil {
 		return r, lost, err
@@ -118,9 +120,9 @@ func (h *History) Resume(l Lineage, start pglogrepl.LSN) (r Resume, lost Positio
 	return r, lost, nil
 }
 
-// Learn adds the events that a session, which began at start, has delivered. A session that ended while it re-read earlier events knows
-// less than the history, so nothing is removed. resent is the first event in doubt that the session has sent, zero if there was none: what earlier sessions have
-// delivered after it is before it in Kafka.
+// Learn adds the events that a session, which began at start, has delivered. A session that ended while it re-read
+// earlier events knows less than the history, so nothing is removed. resent is the first event in doubt that the
+// session has sent, zero if there was none: what earlier sessions have delivered after it is before it in Kafka.
 func (h *History) Learn(l Lineage, start pglogrepl.LSN, t *Tracker, confirmed pglogrepl.LSN, r *Resume, resent Position) {
 	for i := range h.spans {
 		s := &h.spans[i]
@@ -159,8 +161,8 @@ func (h *History) Newest() (p Position) {
 	return p
 }
 
-// span is a part of the stream that is in Kafka: every event from the commit LSN `from` to the position `to`. Events before it may be
-// missing in Kafka: the slot's position does not prove that they were delivered.
+// span is a part of the stream that is in Kafka: every event from the commit LSN `from` to the position `to`. Events
+// before it may be missing in Kafka: the slot's position does not prove that they were delivered.
 type span struct {
 	from, until pglogrepl.LSN // whole transactions: from ≤ commit LSN < until
 	to          Position
@@ -182,7 +184,8 @@ func (s *span) join(o span) bool {
 	return true
 }
 
-// HistoryError means that the server's history differs, or may differ, from the history that was delivered. Waiting does not help.
+// HistoryError means that the server's history differs, or may differ, from the history that was delivered. Waiting
+// does not help.
 type HistoryError struct {
 	Op     string // what was compared
 	Err    error

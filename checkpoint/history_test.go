@@ -53,8 +53,8 @@ func positionOf(lsn pglogrepl.LSN, ordinal uint32) Position {
 	return Position{SystemID: 7, Timeline: 1, CommitLSN: lsn, Ordinal: ordinal}
 }
 
-// TestResumeExpects: the server must send the last delivered transaction again if and only if the slot is at or before its
-// commit LSN. Both are equal when the slot is at the end of the previous transaction.
+// TestResumeExpects: the server must send the last delivered transaction again if and only if the slot is at or
+// before its commit LSN. Both are equal when the slot is at the end of the previous transaction.
 func TestResumeExpects(t *testing.T) {
 	h := &History{systemID: 7, timeline: 1, spans: []span{{from: 0x40, until: 0x101, to: positionOf(0x100, LastOrdinal), tx: txAt(0x100)}}}
 	for _, c := range []struct {
@@ -115,7 +115,8 @@ func TestResume(t *testing.T) {
 	if _, err := s.Begin(txAt(0x100)); err != nil || !s.Expecting() {
 		t.Errorf("the first of two: %v, expecting %v", err, s.Expecting())
 	}
-	// A keepalive at the commit LSN is at the end of the previous transaction; a keepalive beyond it is after this transaction.
+	// A keepalive at the commit LSN is at the end of the previous transaction; a keepalive beyond it is after this
+	// transaction.
 	s = fresh(txAt(0x100))
 	if err := s.Advance(0x100); err != nil {
 		t.Errorf("keepalive at the commit LSN: %v", err)
@@ -128,8 +129,8 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// TestLearn: the events that a session delivered are added to the history, also if the session ended while it re-read earlier events.
-// Spans with a gap between them are not joined: events committed in the gap may be missing in Kafka.
+// TestLearn: the events that a session delivered are added to the history, also if the session ended while it re-read
+// earlier events. Spans with a gap between them are not joined: events committed in the gap may be missing in Kafka.
 func TestLearn(t *testing.T) {
 	l := server{system: 7, timeline: 1}
 	const all = LastOrdinal
@@ -198,7 +199,8 @@ func TestLearn(t *testing.T) {
 	}
 }
 
-// TestSentUpTo: a position that this process has sent on an earlier timeline explains the slot's position up to the fork only.
+// TestSentUpTo: a position that this process has sent on an earlier timeline explains the slot's position up to the
+// fork only.
 func TestSentUpTo(t *testing.T) {
 	l := server{system: 7, timeline: 3, end: 0x1000, forks: []fork{{1, 0x400}, {2, 0x800}}}
 	for name, c := range map[string]struct {
@@ -225,7 +227,8 @@ func TestSentUpTo(t *testing.T) {
 	}
 }
 
-// TestSpanEndsAtTheFork: keepalives extend a span beyond its last event. The part after a fork belongs to another history.
+// TestSpanEndsAtTheFork: keepalives extend a span beyond its last event. The part after a fork belongs to another
+// history.
 func TestSpanEndsAtTheFork(t *testing.T) {
 	h := NewHistory()
 	session := func(l server, start, commit, end pglogrepl.LSN) {
@@ -256,8 +259,8 @@ func TestSpanEndsAtTheFork(t *testing.T) {
 	}
 }
 
-// TestHistoryOvertaken: a session has sent an event of before the process's first session. What the process has delivered after it is before it in
-// Kafka, until it was delivered again.
+// TestHistoryOvertaken: a session has sent an event of before the process's first session. What the process has
+// delivered after it is before it in Kafka, until it was delivered again.
 func TestHistoryOvertaken(t *testing.T) {
 	l := server{system: 7, timeline: 1, end: 0x1000}
 	h := NewHistory()

@@ -10,23 +10,25 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// Origin is the part of the header outboxcdc-position that is not in the [Position]: the stream that the record comes from, and the age of
-// its history. It does not identify the event: two slots of one database send the same events. The zero value means that the record does not
-// name its origin, because an earlier version sent it.
+// Origin is the part of the header outboxcdc-position that is not in the [Position]: the stream that the record comes
+// from, and the age of its history. It does not identify the event: two slots of one database send the same events.
+// The zero value means that the record does not name its origin, because an earlier version sent it.
 type Origin struct {
 	Database uint32 // OID
 	Slot     string
-	// Epoch orders the histories of the slot. It is one higher after every adoption and on every new timeline, while the number of a timeline
-	// decreases after a restore. 0 is the first epoch, or one that is not known, because there is no position record: with at-least-once
-	// delivery. So consumers compare a record of epoch 0 with earlier ones by its timeline.
+	// Epoch orders the histories of the slot. It is one higher after every adoption and on every new timeline, while the
+	// number of a timeline decreases after a restore. 0 is the first epoch, or one that is not known, because there is
+	// no position record: with at-least-once delivery. So consumers compare a record of epoch 0 with earlier ones by its
+	// timeline.
 	Epoch uint32
 }
 
 // IsZero reports whether the origin is not known.
 func (o Origin) IsZero() bool { return o == Origin{} }
 
-// AppendHeader appends the value of the header outboxcdc-position to b: version 2, "2:<system id>:<database OID>:<slot>:<epoch>:<timeline>:
-// <commit LSN, 16 hex digits>:<ordinal>", or version 1 if the origin is not known, see [Position.AppendText].
+// AppendHeader appends the value of the header outboxcdc-position to b: version 2, "2:<system id>:<database
+// OID>:<slot>:<epoch>:<timeline>: <commit LSN, 16 hex digits>:<ordinal>", or version 1 if the origin is not known,
+// see [Position.AppendText].
 func AppendHeader(b []byte, p Position, o Origin) []byte {
 	if o.IsZero() {
 		b, _ = p.AppendText(b) // its error is always nil
@@ -83,9 +85,10 @@ func isSlotName(name string) bool {
 	return name != "" && !strings.ContainsFunc(name, func(c rune) bool { return c != '_' && (c < 'a' || c > 'z') && (c < '0' || c > '9') })
 }
 
-// Order compares two records by their headers, as consumers do: -1 if the first is of an earlier event than the second, 0 if both are of the
-// same event, 1 if the first is of a later one. The epoch decides before the timeline, and a record without an origin has epoch 0. ok is
-// false if the two have no order: they are of two systems, two databases or two slots. Each slot counts its epochs for itself.
+// Order compares two records by their headers, as consumers do: -1 if the first is of an earlier event than the
+// second, 0 if both are of the same event, 1 if the first is of a later one. The epoch decides before the timeline,
+// and a record without an origin has epoch 0. ok is false if the two have no order: they are of two systems, two
+// databases or two slots. Each slot counts its epochs for itself.
 func Order(p Position, o Origin, q Position, r Origin) (order int, ok bool) {
 	if p.SystemID != q.SystemID || !o.IsZero() && !r.IsZero() && (o.Database != r.Database || o.Slot != r.Slot) {
 		return 0, false

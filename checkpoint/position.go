@@ -1,9 +1,10 @@
-// Package checkpoint is the confirm rule (docs: ARCHITECTURE.md). [Rule] decides when the slot is confirmed, and up to where. [Tracker]
-// knows which events Kafka has acknowledged. [History], [Resume] and [EventSet] know which events are in Kafka already. [PositionRecord]
-// is what one process leaves for the next. The package does no I/O, reads no clock and starts no goroutine.
+// Package checkpoint is the confirm rule (docs: ARCHITECTURE.md). [Rule] decides when the slot is confirmed, and up
+// to where. [Tracker] knows which events Kafka has acknowledged. [History], [Resume] and [EventSet] know which events
+// are in Kafka already. [PositionRecord] is what one process leaves for the next. The package does no I/O, reads no
+// clock and starts no goroutine.
 //
-// [Tracker.Acked] never decreases. It is the end LSN of a transaction, or a keepalive position, before which Kafka has acknowledged every
-// event. An acknowledgement of an event that was never added is a panic.
+// [Tracker.Acked] never decreases. It is the end LSN of a transaction, or a keepalive position, before which Kafka
+// has acknowledged every event. An acknowledgement of an event that was never added is a panic.
 package checkpoint
 
 import (
@@ -12,11 +13,11 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// Position identifies one event permanently: the cluster's system identifier, the timeline of the commit LSN, the commit
-// LSN (the start of the commit record, known since Begin) and the event's ordinal in its transaction. Every decoded outbox
-// row has an ordinal, from 0, whether it is sent or not. Positions of one (SystemID, Timeline) are ordered by (CommitLSN,
-// Ordinal). Row LSNs would not do: they are neither unique nor increasing (PostgreSQL, "Logical Streaming Replication
-// Protocol").
+// Position identifies one event permanently: the cluster's system identifier, the timeline of the commit LSN, the
+// commit LSN (the start of the commit record, known since Begin) and the event's ordinal in its transaction. Every
+// decoded outbox row has an ordinal, from 0, whether it is sent or not. Positions of one (SystemID, Timeline) are
+// ordered by (CommitLSN, Ordinal). Row LSNs would not do: they are neither unique nor increasing (PostgreSQL,
+// "Logical Streaming Replication Protocol").
 type Position struct {
 	SystemID  uint64
 	Timeline  int32

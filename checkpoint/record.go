@@ -14,44 +14,49 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// PositionRecord is what the daemon of a slot stores in the position topic. With it the next start recognises the server, the slot, and
-// the records of earlier processes in Kafka. A reader merges the newest records of a slot ([Merge]). A record is stored before a status
-// update carries its Confirm. Its Acked covers only events that Kafka has acknowledged.
+// PositionRecord is what the daemon of a slot stores in the position topic. With it the next start recognises the
+// server, the slot, and the records of earlier processes in Kafka. A reader merges the newest records of a slot
+// ([Merge]). A record is stored before a status update carries its Confirm. Its Acked covers only events that Kafka
+// has acknowledged.
 type PositionRecord struct {
 	Slot       string
 	Generation uint64 // counts the sessions of the slot
 	SystemID   uint64
 	Timeline   int32 // the server's
-	// Epoch is that of the events committed at or after the last of EpochStarts, which has the starts of the latest epochs, newest last. Events
-	// before it have an earlier one: see [PositionRecord.EpochOf].
+	// Epoch is that of the events committed at or after the last of EpochStarts, which has the starts of the latest
+	// epochs, newest last. Events before it have an earlier one: see [PositionRecord.EpochOf].
 	Epoch       uint32
 	EpochStarts []pglogrepl.LSN
-	// ServerMajor is the server's major version. pg_upgrade keeps the slots of version 17 and later only. 0: an earlier version wrote this.
+	// ServerMajor is the server's major version. pg_upgrade keeps the slots of version 17 and later only. 0: an earlier
+	// version wrote this.
 	ServerMajor int
-	// UpgradedFrom is the system that the present one has replaced, as an operator has said: pg_upgrade has upgraded it, or its rows were
-	// restored here. 0: none. No position of that system decides about an event of SystemID.
+	// UpgradedFrom is the system that the present one has replaced, as an operator has said: pg_upgrade has upgraded it,
+	// or its rows were restored here. 0: none. No position of that system decides about an event of SystemID.
 	UpgradedFrom uint64
 	// Acked is the last event up to which Kafka has acknowledged every event. Zero: not known.
 	Acked Position
-	// AckedTx is the transaction of Acked. In the history of a restored copy another transaction may have its commit LSN. An Acked without
-	// it is not read.
+	// AckedTx is the transaction of Acked. In the history of a restored copy another transaction may have its commit
+	// LSN. An Acked without it is not read.
 	AckedTx TxID
-	// Settled is the last Acked that covered every event that earlier sessions may have sent. Events sent later have higher positions,
-	// even an event that is sent after newer ones because its policy has changed. Zero: not known.
+	// Settled is the last Acked that covered every event that earlier sessions may have sent. Events sent later have
+	// higher positions, even an event that is sent after newer ones because its policy has changed. Zero: not known.
 	Settled Position
-	// Confirm is the highest position that a status update may have carried. If the slot is beyond it, another client has moved the slot.
+	// Confirm is the highest position that a status update may have carried. If the slot is beyond it, another client
+	// has moved the slot.
 	Confirm pglogrepl.LSN
 	// Producers are the producer ids of the processes whose records may be in Kafka after Acked, newest last.
 	Producers []int64
-	// Topics are the topics that may have records after Acked, sorted. Recent are some of the topics that had records shortly before it, those
-	// that left Topics last at the end: only a failover that loses acknowledged events is a reason to search them.
+	// Topics are the topics that may have records after Acked, sorted. Recent are some of the topics that had records
+	// shortly before it, those that left Topics last at the end: only a failover that loses acknowledged events is a
+	// reason to search them.
 	Topics, Recent []string
 	// Sources is a fingerprint of the settings that decide which changes are events, and so which ordinal each event has.
 	Sources string
-	// Published identifies the catalog rows that decide what the publication sends, and the partitions of the outbox, in the form that
-	// package replication writes and compares. "": not known.
+	// Published identifies the catalog rows that decide what the publication sends, and the partitions of the outbox, in
+	// the form that package replication writes and compares. "": not known.
 	Published string
-	// FenceWait is how long another instance has to wait after it has taken the slot from the writer. Zero: an earlier version wrote this.
+	// FenceWait is how long another instance has to wait after it has taken the slot from the writer. Zero: an earlier
+	// version wrote this.
 	FenceWait time.Duration
 	// Clean: the session has ended, Kafka has no record of the slot after Acked, and none can still arrive.
 	Clean bool
@@ -63,12 +68,13 @@ type PositionRecord struct {
 // recordVersion is the version of the text form. A reader refuses other versions.
 const recordVersion = 1
 
-// maxProducers is the maximum number of processes whose records are recognised. Events of earlier processes are sent again if the slot
-// has not been confirmed since. A daemon that is killed within a second of each start adds one producer id a second.
+// maxProducers is the maximum number of processes whose records are recognised. Events of earlier processes are sent
+// again if the slot has not been confirmed since. A daemon that is killed within a second of each start adds one
+// producer id a second.
 const maxProducers = 1000
 
-// keptProducers is how many producer ids stay in the record after [PositionRecord.Settle]. With them a failover soon after a restart is
-// reported with the lost events of the previous process as well.
+// keptProducers is how many producer ids stay in the record after [PositionRecord.Settle]. With them a failover soon
+// after a restart is reported with the lost events of the previous process as well.
 const keptProducers = 10
 
 // recordText is the text form. System identifiers are strings, because not every JSON reader keeps such large numbers.
@@ -179,8 +185,8 @@ func (s *PositionRecord) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// Next returns the first record of the session after s, which may be nil, with this server. producer is the session's producer id, sources
-// the fingerprint of its settings.
+// Next returns the first record of the session after s, which may be nil, with this server. producer is the session's
+// producer id, sources the fingerprint of its settings.
 func (s *PositionRecord) Next(l Lineage, producer int64, sources string) PositionRecord {
 	if s == nil {
 		return PositionRecord{SystemID: l.System(), Timeline: l.Current(), Generation: 1, Sources: sources, Producers: []int64{producer}}
@@ -199,8 +205,9 @@ func (s *PositionRecord) Next(l Lineage, producer int64, sources string) Positio
 	return next
 }
 
-// AckedFor returns Acked and its transaction if the reader's settings have the given fingerprint. With other settings an event may have
-// another ordinal, and the server may not send the transaction that verifies its history, so AckedFor returns zero.
+// AckedFor returns Acked and its transaction if the reader's settings have the given fingerprint. With other settings
+// an event may have another ordinal, and the server may not send the transaction that verifies its history, so
+// AckedFor returns zero.
 func (s *PositionRecord) AckedFor(sources string) (Position, TxID) {
 	if s.Sources != sources {
 		return Position{}, TxID{}
@@ -208,8 +215,8 @@ func (s *PositionRecord) AckedFor(sources string) (Position, TxID) {
 	return s.Acked, s.AckedTx
 }
 
-// PublishedFor returns Published for a reader whose settings have the given fingerprint. Other settings may name other tables or another
-// publication: for them it has no first word, which is about all of them together.
+// PublishedFor returns Published for a reader whose settings have the given fingerprint. Other settings may name
+// other tables or another publication: for them it has no first word, which is about all of them together.
 func (s *PositionRecord) PublishedFor(sources string) string {
 	if s.Sources != sources {
 		_, rest, _ := strings.Cut(s.Published, " ")
@@ -221,7 +228,8 @@ func (s *PositionRecord) PublishedFor(sources string) string {
 // maxRecent is the maximum number of topics in Recent.
 const maxRecent = 100
 
-// Use sets the topics that may have records after Acked, so that the record does not grow with every topic that was ever used.
+// Use sets the topics that may have records after Acked, so that the record does not grow with every topic that was
+// ever used.
 func (s *PositionRecord) Use(topics []string) {
 	was := s.Topics
 	topics = slices.Clone(topics)
@@ -246,10 +254,11 @@ func (s *PositionRecord) Settle() {
 // last returns the last n elements of a list.
 func last[T any](list []T, n int) []T { return list[max(0, len(list)-n):] }
 
-// Adoption returns the position record that `slot adopt` writes: the next session starts at confirm, the slot's current position. published
-// and sources identify what the publication sends now, so the next session notices if the publication is altered after the adoption. The
-// generation continues that of s, which may be nil. The epoch is a new one, because nothing is known about the order of the positions before
-// and after the adoption. The record names no producer and no acked position, so the next session skips nothing.
+// Adoption returns the position record that `slot adopt` writes: the next session starts at confirm, the slot's
+// current position. published and sources identify what the publication sends now, so the next session notices if the
+// publication is altered after the adoption. The generation continues that of s, which may be nil. The epoch is a new
+// one, because nothing is known about the order of the positions before and after the adoption. The record names no
+// producer and no acked position, so the next session skips nothing.
 func (s *PositionRecord) Adoption(slot string, systemID uint64, timeline int32, major int, confirm pglogrepl.LSN, published, sources string, now time.Time) PositionRecord {
 	out := PositionRecord{
 		Slot: slot, Generation: 1, Epoch: 1, SystemID: systemID, Timeline: timeline, ServerMajor: major, Confirm: confirm, Clean: true, Adopted: true, At: now,
@@ -265,8 +274,8 @@ func (s *PositionRecord) Adoption(slot string, systemID uint64, timeline int32, 
 	return out
 }
 
-// Predecessors returns the systems, other than this one, whose records in Kafka may be of rows of this one: the slot was theirs before. s may
-// be nil.
+// Predecessors returns the systems, other than this one, whose records in Kafka may be of rows of this one: the slot
+// was theirs before. s may be nil.
 func (s *PositionRecord) Predecessors(system uint64) (systems []uint64) {
 	if s == nil {
 		return nil
@@ -306,10 +315,11 @@ const Recent = 20
 
 // Merge merges the newest records of one slot, given in the order of the topic. It returns nil if there are none.
 //
-// System, timeline and settings are those of the last record of the newest generation: the last record of the topic may be a late one, of
-// a process that was frozen or that had the slot only for a moment. The merged record has the highest positions, and all producers and
-// topics, those of each writer's last record: each record was true when it was written, and neither Kafka nor the slot goes back. An adoption invalidates all records up to its
-// generation, late ones included.
+// System, timeline and settings are those of the last record of the newest generation: the last record of the topic
+// may be a late one, of a process that was frozen or that had the slot only for a moment. The merged record has the
+// highest positions, and all producers and topics, those of each writer's last record: each record was true when it
+// was written, and neither Kafka nor the slot goes back. An adoption invalidates all records up to its generation,
+// late ones included.
 func Merge(records []PositionRecord) *PositionRecord {
 	if len(records) == 0 {
 		return nil

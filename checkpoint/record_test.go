@@ -63,7 +63,8 @@ func TestPositionRecordUnreadable(t *testing.T) {
 	}
 }
 
-// TestPositionRecordWithoutTransaction: an acked position counts only with its transaction, which the server has to send again.
+// TestPositionRecordWithoutTransaction: an acked position counts only with its transaction, which the server has to
+// send again.
 func TestPositionRecordWithoutTransaction(t *testing.T) {
 	for with, want := range map[string]bool{`,"acked_xid":9,"acked_commit_time":"2026-01-01T00:00:00Z"`: true, `,"acked_xid":9`: false} {
 		var rec PositionRecord
@@ -145,7 +146,8 @@ func TestTopicsLeave(t *testing.T) {
 	}
 }
 
-// TestAckedForOtherSources: with other settings an ordinal may belong to another event, so the acked position is not used.
+// TestAckedForOtherSources: with other settings an ordinal may belong to another event, so the acked position is not
+// used.
 func TestAckedForOtherSources(t *testing.T) {
 	acked, tx := Position{7, 1, 0x50, LastOrdinal}, TxID{CommitLSN: 0x50, XID: 3}
 	s := PositionRecord{Acked: acked, AckedTx: tx, Sources: "a"}
@@ -159,8 +161,9 @@ func TestAckedForOtherSources(t *testing.T) {
 	}
 }
 
-// TestPositionRecordOfEarlierVersion: a record of the previous version, with partition counts and a fingerprint of the routing, is read.
-// Its topics are those with a partition count. Its acked position is not used, because the settings that numbered the events are unknown.
+// TestPositionRecordOfEarlierVersion: a record of the previous version, with partition counts and a fingerprint of
+// the routing, is read. Its topics are those with a partition count. Its acked position is not used, because the
+// settings that numbered the events are unknown.
 func TestPositionRecordOfEarlierVersion(t *testing.T) {
 	const text = `{"version":1,"slot":"s","generation":4,"system_id":"7","timeline":1,"acked":"1:7:1:0000000000000050:2","acked_xid":9,` +
 		`"acked_commit_time":"2026-11-22T10:00:00Z","confirm":"0/60","clean":false,"producers":[3,4],"partitions":{"u":3,"t":6},"routing":"abc","at":"2026-11-22T10:00:01Z"}`
@@ -176,8 +179,9 @@ func TestPositionRecordOfEarlierVersion(t *testing.T) {
 	}
 }
 
-// TestAdoption: an adoption continues the generation and drops everything by which the next session could skip an event. It adds what the
-// publication sends now, so that the next session notices if the publication is altered after the adoption.
+// TestAdoption: an adoption continues the generation and drops everything by which the next session could skip an
+// event. It adds what the publication sends now, so that the next session notices if the publication is altered after
+// the adoption.
 func TestAdoption(t *testing.T) {
 	now := time.Date(2026, 11, 22, 1, 2, 3, 0, time.UTC)
 	old := &PositionRecord{
@@ -204,7 +208,8 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
-// TestUpgraded: what an adoption after pg_upgrade refuses. The session after it knows of the upgrade, and so does the record's remedy.
+// TestUpgraded: what an adoption after pg_upgrade refuses. The session after it knows of the upgrade, and so does the
+// record's remedy.
 func TestUpgraded(t *testing.T) {
 	newer := server{system: 8, timeline: 1, end: 0x1000}
 	good := PositionRecord{Slot: "s", SystemID: 7, Timeline: 3, ServerMajor: 17, Confirm: 0x800, Acked: Position{7, 3, 0x700, 0}}
@@ -324,8 +329,8 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// TestMergeProducers: a daemon is killed again and again. The merged record names every producer since the last session that settled,
-// newest last.
+// TestMergeProducers: a daemon is killed again and again. The merged record names every producer since the last
+// session that settled, newest last.
 func TestMergeProducers(t *testing.T) {
 	const settled = 150 // the session that settles
 	var records []PositionRecord

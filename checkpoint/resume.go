@@ -7,9 +7,9 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// Resume knows which events of a session are in Kafka already, and verifies that the server sends the same history again. It compares
-// commit LSNs with commit LSNs, on the server's own history only. Row LSNs are never compared, and no remembered LSN is ever sent to the
-// server.
+// Resume knows which events of a session are in Kafka already, and verifies that the server sends the same history
+// again. It compares commit LSNs with commit LSNs, on the server's own history only. Row LSNs are never compared, and
+// no remembered LSN is ever sent to the server.
 type Resume struct {
 	spans        []span   // delivered by this process
 	recordedUpTo Position // earlier processes delivered every event up to here, according to the position record
@@ -37,7 +37,8 @@ func (r *Resume) Delivered(p Position) bool {
 	return false
 }
 
-// Overtaken reports whether the event at p, which this process has delivered, may be before an older one in its partition: see [History.Learn].
+// Overtaken reports whether the event at p, which this process has delivered, may be before an older one in its
+// partition: see [History.Learn].
 func (r *Resume) Overtaken(p Position) bool {
 	return !slices.ContainsFunc(r.spans, func(s span) bool { return !s.overtaken && s.has(p) })
 }
@@ -45,8 +46,8 @@ func (r *Resume) Overtaken(p Position) bool {
 // Recorded reports whether the position record says that the event at p was delivered.
 func (r *Resume) Recorded(p Position) bool { return p.Compare(r.recordedUpTo) <= 0 }
 
-// expect requires the server to send a transaction, unless the stream begins after it. The server skips a transaction if and only if its
-// commit LSN is below the start.
+// expect requires the server to send a transaction, unless the stream begins after it. The server skips a transaction
+// if and only if its commit LSN is below the start.
 func (r *Resume) expect(tx TxID, start pglogrepl.LSN) {
 	if !tx.IsZero() && tx.CommitLSN >= start {
 		r.expected = append(r.expected, tx)
@@ -56,7 +57,8 @@ func (r *Resume) expect(tx TxID, start pglogrepl.LSN) {
 // Expecting reports whether a skipped event may belong to another history. Nothing is confirmed meanwhile.
 func (r *Resume) Expecting() bool { return len(r.expected) > 0 }
 
-// Begin compares a transaction with the expected ones, and reports whether all of its events are in Kafka. The error is a [HistoryError].
+// Begin compares a transaction with the expected ones, and reports whether all of its events are in Kafka. The error
+// is a [HistoryError].
 func (r *Resume) Begin(tx TxID) (known bool, err error) {
 	if err := r.Advance(tx.CommitLSN); err != nil {
 		return false, err

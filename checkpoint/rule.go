@@ -6,16 +6,17 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// Rule is the confirm rule of one session (docs: ARCHITECTURE.md): a state machine without I/O, clock or goroutine. The session reports
-// facts: the position received, the result of a catalog check, the position record stored, the status update sent. The rule reads
-// acknowledgements from the Tracker. Next returns the actions to take now.
+// Rule is the confirm rule of one session (docs: ARCHITECTURE.md): a state machine without I/O, clock or goroutine.
+// The session reports facts: the position received, the result of a catalog check, the position record stored, the
+// status update sent. The rule reads acknowledgements from the Tracker. Next returns the actions to take now.
 //
-// A round confirms a position, in up to three steps: a catalog check that begins after the position was received; in deduplicated
-// delivery, a position record that allows the position; a status update that carries the position. A step begins when the previous step
-// has ended. One timer starts rounds. Checks that keep the lease and status updates that keep the connection need no round.
+// A round confirms a position, in up to three steps: a catalog check that begins after the position was received; in
+// deduplicated delivery, a position record that allows the position; a status update that carries the position. A
+// step begins when the previous step has ended. One timer starts rounds. Checks that keep the lease and status
+// updates that keep the connection need no round.
 //
-// A position record also has the last event that Kafka has acknowledged, and that does not depend on the catalogs. While a check has no
-// result, or takes long, records are stored that allow nothing new.
+// A position record also has the last event that Kafka has acknowledged, and that does not depend on the catalogs.
+// While a check has no result, or takes long, records are stored that allow nothing new.
 type Rule struct {
 	pacing  Pacing
 	tracker *Tracker
@@ -67,13 +68,16 @@ type Pacing struct {
 }
 
 const (
-	// recordInterval is how often a position record is stored, and so how often there is a round where records are required.
+	// recordInterval is how often a position record is stored, and so how often there is a round where records are
+	// required.
 	recordInterval = time.Second
-	// roundSlack is how long a round may take: it begins this much earlier, so that an event is confirmed within the interval.
+	// roundSlack is how long a round may take: it begins this much earlier, so that an event is confirmed within the
+	// interval.
 	roundSlack = 50 * time.Millisecond
 	// MaxCheckInterval is the longest time between two catalog checks while nothing is in flight.
 	MaxCheckInterval = 15 * time.Second
-	// replyInterval is the shortest time between two replies with an unchanged position: a server that shuts down asks again at once.
+	// replyInterval is the shortest time between two replies with an unchanged position: a server that shuts down asks
+	// again at once.
 	replyInterval = 100 * time.Millisecond
 )
 
@@ -119,7 +123,8 @@ func (r *Rule) BeginCheck(now time.Time) bool {
 	return true
 }
 
-// CheckPassed notes that the running catalog check found no change. It covers the stream up to where it was received when the check began.
+// CheckPassed notes that the running catalog check found no change. It covers the stream up to where it was received
+// when the check began.
 func (r *Rule) CheckPassed() {
 	r.check.running = false
 	r.check.passed = max(r.check.passed, r.check.from)
@@ -178,7 +183,8 @@ func (r *Rule) Repeated(now time.Time) { r.status.at = now }
 // SilentFor returns the time since the last status update.
 func (r *Rule) SilentFor(now time.Time) time.Duration { return now.Sub(r.status.at) }
 
-// Wanted returns the highest position that is acknowledged and checked. While the history is not verified, it is the confirmed position.
+// Wanted returns the highest position that is acknowledged and checked. While the history is not verified, it is the
+// confirmed position.
 func (r *Rule) Wanted() pglogrepl.LSN {
 	if r.frozen || r.resume.Expecting() {
 		return r.confirmed
@@ -227,16 +233,16 @@ func (r *Rule) Next(now time.Time) (a Actions) {
 	return a
 }
 
-// Hold returns the actions that keep the connection and the lease while nothing more is confirmed. They contain no record. A requested
-// check counts as begun.
+// Hold returns the actions that keep the connection and the lease while nothing more is confirmed. They contain no
+// record. A requested check counts as begun.
 func (r *Rule) Hold(now time.Time) (a Actions) {
 	a.Check = now.Sub(r.check.began) >= r.checkInterval() && r.BeginCheck(now)
 	a.Status = r.SilentFor(now) >= r.pacing.Silence
 	return a
 }
 
-// Wake returns when to call Next again at the latest. Acknowledgements do not wake the session, so Wake bounds how long one goes unnoticed.
-// The end of a catalog check wakes the session, and so does the answer about a record.
+// Wake returns when to call Next again at the latest. Acknowledgements do not wake the session, so Wake bounds how
+// long one goes unnoticed. The end of a catalog check wakes the session, and so does the answer about a record.
 func (r *Rule) Wake(now time.Time) time.Time {
 	next := earlier(now.Add(min(r.roundInterval(), lessSlack(recordInterval), r.pacing.Check)), r.status.at.Add(r.pacing.Silence))
 	if !r.check.running {
@@ -268,7 +274,8 @@ func (r *Rule) checkInterval() time.Duration {
 	return MaxCheckInterval
 }
 
-// mayBegin reports whether a round has a position to confirm, or something to record, and no check or record is under way.
+// mayBegin reports whether a round has a position to confirm, or something to record, and no check or record is under
+// way.
 func (r *Rule) mayBegin() bool {
 	if r.frozen || r.resume.Expecting() || r.round.step != idle || r.check.running || r.record.saving {
 		return false

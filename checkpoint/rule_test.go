@@ -16,9 +16,9 @@ import (
 
 var update = flag.Bool("update", false, "write the answers in testdata/rule as they are now")
 
-// TestRule runs the conversations in testdata/rule/*.txt with the confirm rule. A line is a fact. The indented lines after it are the
-// actions that the rule then requests, each with its time since the start. A status update is reported as sent at once. The slot starts at
-// 0/100.
+// TestRule runs the conversations in testdata/rule/*.txt with the confirm rule. A line is a fact. The indented lines
+// after it are the actions that the rule then requests, each with its time since the start. A status update is
+// reported as sent at once. The slot starts at 0/100.
 //
 //	begin 200 2      a transaction with commit LSN 0/200 begins, and two events of it are sent
 //	commit 210       its Commit arrives: its end LSN is 0/210

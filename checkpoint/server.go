@@ -10,8 +10,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/advice"
 )
 
-// ConfirmedOn returns the highest position to which a status update may have moved the slot of a server, which may be a standby promoted
-// since: up to the fork, the server has the history of the record. 0: none is known, or s is nil.
+// ConfirmedOn returns the highest position to which a status update may have moved the slot of a server, which may be
+// a standby promoted since: up to the fork, the server has the history of the record. 0: none is known, or s is nil.
 func (s *PositionRecord) ConfirmedOn(l Lineage) pglogrepl.LSN {
 	if s == nil || s.SystemID != l.System() {
 		return 0
@@ -19,8 +19,8 @@ func (s *PositionRecord) ConfirmedOn(l Lineage) pglogrepl.LSN {
 	return reach(l, s.Confirm, s.Timeline)
 }
 
-// KeepsSlots is the first major version whose logical slots pg_upgrade creates again in the new cluster. It does so only if the slots have
-// consumed everything (PostgreSQL, "pg_upgrade").
+// KeepsSlots is the first major version whose logical slots pg_upgrade creates again in the new cluster. It does so
+// only if the slots have consumed everything (PostgreSQL, "pg_upgrade").
 const KeepsSlots = 17
 
 // upgradeRemedy is the remedy if pg_upgrade has upgraded the record's server to the present one.
@@ -31,9 +31,9 @@ func (s *PositionRecord) upgradeRemedy() string {
 	return fmt.Sprintf("if pg_upgrade has upgraded the other server to this one, run `outboxcdc slot adopt --upgraded-from %d`; ", s.SystemID)
 }
 
-// Upgraded returns an error if the slot of this server, at start, cannot be the one that pg_upgrade has created for the slot of the record,
-// or if the record is not of the system from. pg_upgrade starts the new WAL after the old one. That is the only comparison of positions of
-// two systems. It can only refuse.
+// Upgraded returns an error if the slot of this server, at start, cannot be the one that pg_upgrade has created for
+// the slot of the record, or if the record is not of the system from. pg_upgrade starts the new WAL after the old
+// one. That is the only comparison of positions of two systems. It can only refuse.
 func (s *PositionRecord) Upgraded(from uint64, l Lineage, start pglogrepl.LSN) error {
 	const instead = "; " + advice.Recover
 	switch {
@@ -56,8 +56,8 @@ func (s *PositionRecord) Upgraded(from uint64, l Lineage, start pglogrepl.LSN) e
 	return nil
 }
 
-// OtherServer returns why the record may be of another server than the one of l, or of a later state of it, which can be in use elsewhere; "":
-// it is of this server. After a failover that has lost transactions, it is of such a server.
+// OtherServer returns why the record may be of another server than the one of l, or of a later state of it, which can
+// be in use elsewhere; "": it is of this server. After a failover that has lost transactions, it is of such a server.
 func (s *PositionRecord) OtherServer(l Lineage) string {
 	if what := s.foreign(l); what != "" {
 		return what
@@ -69,7 +69,8 @@ func (s *PositionRecord) OtherServer(l Lineage) string {
 	return ""
 }
 
-// foreign returns why no daemon continues on this server: the record is of another system, another history, or a later state; "": it can.
+// foreign returns why no daemon continues on this server: the record is of another system, another history, or a
+// later state; "": it can.
 func (s *PositionRecord) foreign(l Lineage) string {
 	switch {
 	case s.UpgradedFrom != 0 && s.UpgradedFrom == l.System():
@@ -84,9 +85,10 @@ func (s *PositionRecord) foreign(l Lineage) string {
 	return ""
 }
 
-// Contradiction returns an error if the position record forbids a session that starts at start on this server. The server must have the
-// history of the record, and no other client may have moved the slot. The publication must be unchanged: events that were committed while
-// it sent less are not in the stream. altered describes how the publication was changed; "": it was not. The error is a [HistoryError].
+// Contradiction returns an error if the position record forbids a session that starts at start on this server. The
+// server must have the history of the record, and no other client may have moved the slot. The publication must be
+// unchanged: events that were committed while it sent less are not in the stream. altered describes how the
+// publication was changed; "": it was not. The error is a [HistoryError].
 func (s *PositionRecord) Contradiction(l Lineage, start pglogrepl.LSN, altered string) error {
 	allowed := s.ConfirmedOn(l)
 	remedy := advice.Recover + " (only if there is nothing to compare, because events are logical messages or their rows were deleted: outboxcdc slot adopt)"

@@ -14,7 +14,8 @@ type Lineage interface {
 	End() pglogrepl.LSN
 	// TimelineOf returns the timeline that a record starting at lsn lies on.
 	TimelineOf(lsn pglogrepl.LSN) int32
-	// EndOf returns where the history left an earlier timeline. over is false for the current timeline, and for timelines of other histories.
+	// EndOf returns where the history left an earlier timeline. over is false for the current timeline, and for
+	// timelines of other histories.
 	EndOf(timeline int32) (lsn pglogrepl.LSN, over bool)
 }
 
@@ -30,19 +31,20 @@ const LastOrdinal = 1<<32 - 1
 // IsZero reports whether p names no event.
 func (p Position) IsZero() bool { return p.CommitLSN == 0 }
 
-// Compare orders two positions of one lineage: -1 if p is before q, 0 if both are the same event, 1 if p is after q. The result has no
-// meaning across systems, or for a position beyond the fork of its timeline: see [Position.On].
+// Compare orders two positions of one lineage: -1 if p is before q, 0 if both are the same event, 1 if p is after q.
+// The result has no meaning across systems, or for a position beyond the fork of its timeline: see [Position.On].
 func (p Position) Compare(q Position) int {
 	return cmp.Or(cmp.Compare(p.CommitLSN, q.CommitLSN), cmp.Compare(p.Ordinal, q.Ordinal))
 }
 
-// Holds reports whether the server has the event: it was committed on the current timeline, or on an earlier one before the fork.
+// Holds reports whether the server has the event: it was committed on the current timeline, or on an earlier one
+// before the fork.
 func Holds(l Lineage, p Position) bool {
 	return p.SystemID == l.System() && l.TimelineOf(p.CommitLSN) == p.Timeline
 }
 
-// On returns the last position at or before p that the server can have: p itself, or the end of p's timeline if the server left that
-// timeline before p. Zero: the server is not known to have any event before p.
+// On returns the last position at or before p that the server can have: p itself, or the end of p's timeline if the
+// server left that timeline before p. Zero: the server is not known to have any event before p.
 func (p Position) On(l Lineage) Position {
 	if p.IsZero() || Holds(l, p) {
 		return p
@@ -63,16 +65,16 @@ type Search struct {
 	Settled   Position // a record of ours at or before it ends the search in its partition
 	LookBack  int      // maximum offsets to read backwards without finding a record of ours
 	Topics    []string // all of their partitions are searched
-	// Found receives the events that the server has and that were committed before Until: see Note. Phantoms is called, from other goroutines, once
-	// for each partition and timeline with events that the server does not have.
+	// Found receives the events that the server has and that were committed before Until: see Note. Phantoms is called,
+	// from other goroutines, once for each partition and timeline with events that the server does not have.
 	Found    *Found
 	Until    pglogrepl.LSN
 	Phantoms func(topic string, partition int32, p Phantoms)
 }
 
-// Phantoms are records of events that the server does not have: the events were committed on an earlier timeline, delivered, and lost
-// when a standby that had not received them was promoted. Their records stay in Kafka. All are of one timeline, because positions of two
-// have no order.
+// Phantoms are records of events that the server does not have: the events were committed on an earlier timeline,
+// delivered, and lost when a standby that had not received them was promoted. Their records stay in Kafka. All are of
+// one timeline, because positions of two have no order.
 type Phantoms struct {
 	Count       int
 	First, Last Phantom // by position

@@ -9,7 +9,8 @@ import (
 // afterFailover is a server on timeline 2, which branched off at 0/100.
 var afterFailover = server{system: 7, timeline: 2, end: 0x1000, forks: []fork{{1, 0x100}}}
 
-// TestHolds: which events a server has after a failover, and the last position at or before another one that it can have.
+// TestHolds: which events a server has after a failover, and the last position at or before another one that it can
+// have.
 func TestHolds(t *testing.T) {
 	at := func(system uint64, timeline int32, lsn pglogrepl.LSN, ordinal uint32) Position {
 		return Position{system, timeline, lsn, ordinal}

@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// TxID identifies a transaction when the server sends it again. Another history may reuse the commit LSN, but hardly with the
-// same xid and commit time.
+// TxID identifies a transaction when the server sends it again. Another history may reuse the commit LSN, but hardly
+// with the same xid and commit time.
 type TxID struct {
 	CommitLSN  pglogrepl.LSN
 	XID        uint32
@@ -49,11 +49,11 @@ func (p Progress) last() (tx TxID, ordinal uint32) {
 
 // Tracker knows which events of one session Kafka has acknowledged (docs: ARCHITECTURE.md, "The confirm rule").
 // Transactions enter in the order of their Begin. A transaction is done when it is closed and all of its events are
-// acknowledged. Events are numbered from 0 over the whole session. A sink acknowledges a number, never an LSN, so that it
-// cannot mix two kinds of LSN up.
+// acknowledged. Events are numbered from 0 over the whole session. A sink acknowledges a number, never an LSN, so
+// that it cannot mix two kinds of LSN up.
 //
-// The stream's goroutine calls Begin, Add, Commit and Keepalive, the sink's goroutines call Ack. Any goroutine may call the
-// other methods.
+// The stream's goroutine calls Begin, Add, Commit and Keepalive, the sink's goroutines call Ack. Any goroutine may
+// call the other methods.
 type Tracker struct {
 	mu sync.Mutex
 	// acked is the end LSN of the longest done prefix, or a keepalive position after it.
@@ -93,8 +93,8 @@ type tx struct {
 	known  bool // it is in Kafka already: the server has sent it again
 }
 
-// NewTracker returns a tracker that starts at the slot's confirmed_flush_lsn, so that Acked is never zero: a status update
-// with a zero flush position would confirm everything that was received.
+// NewTracker returns a tracker that starts at the slot's confirmed_flush_lsn, so that Acked is never zero: a status
+// update with a zero flush position would confirm everything that was received.
 func NewTracker(start pglogrepl.LSN) *Tracker {
 	if start == 0 {
 		panic("checkpoint: a tracker cannot start at 0/0")
@@ -112,7 +112,8 @@ func (t *Tracker) Begin(id TxID, known bool) {
 	t.txs.push(tx{id: id, first: t.next, known: known})
 }
 
-// Add enters the next event of the open transaction, of size bytes, and returns its number. id is the hash of the event's id.
+// Add enters the next event of the open transaction, of size bytes, and returns its number. id is the hash of the
+// event's id.
 func (t *Tracker) Add(size int, id uint64) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -134,8 +135,8 @@ func (t *Tracker) add(e event) uint64 {
 	return n
 }
 
-// Skip enters the next event of the open transaction without waiting for an acknowledgement: the event is in Kafka already,
-// or is not to be sent. It has an ordinal like any other event.
+// Skip enters the next event of the open transaction without waiting for an acknowledgement: the event is in Kafka
+// already, or is not to be sent. It has an ordinal like any other event.
 func (t *Tracker) Skip() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -175,8 +176,8 @@ func (t *Tracker) Keepalive(lsn pglogrepl.LSN) {
 	}
 }
 
-// Ack notes that Kafka has acknowledged these events, and appends the commit time of each event's transaction to commits. It panics
-// if an event was never added or is acknowledged already: to go on could confirm too much.
+// Ack notes that Kafka has acknowledged these events, and appends the commit time of each event's transaction to
+// commits. It panics if an event was never added or is acknowledged already: to go on could confirm too much.
 func (t *Tracker) Ack(events []uint64, commits []time.Time) []time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -221,8 +222,9 @@ func (t *Tracker) Acked() pglogrepl.LSN {
 	return t.acked
 }
 
-// InFlight returns the number of events from the first unacknowledged one to the newest, and their bytes. Events that are
-// acknowledged after an unacknowledged one count: the window bounds the number of events that a crash would repeat.
+// InFlight returns the number of events from the first unacknowledged one to the newest, and their bytes. Events that
+// are acknowledged after an unacknowledged one count: the window bounds the number of events that a crash would
+// repeat.
 func (t *Tracker) InFlight() (events int, bytes int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -257,8 +259,8 @@ func (t *Tracker) Progress() Progress {
 	return p
 }
 
-// EachAckedAfterGap calls f for each event that Kafka has acknowledged after an event that it has not, with the commit LSN of
-// the event's transaction, its ordinal, and the hash of its id.
+// EachAckedAfterGap calls f for each event that Kafka has acknowledged after an event that it has not, with the
+// commit LSN of the event's transaction, its ordinal, and the hash of its id.
 func (t *Tracker) EachAckedAfterGap(f func(commit pglogrepl.LSN, ordinal uint32, id uint64)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

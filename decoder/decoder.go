@@ -1,9 +1,9 @@
 // Package decoder turns the bytes of pgoutput, protocol version 1, into Begin, Event and Commit.
 //
-// It guarantees that a message is either decoded to its last byte or an error that ends the stream (an unknown message is never
-// skipped, because it might be a row), that no input makes it panic or allocate more memory than the input has, that it keeps no
-// pointer into the caller's buffer, and that rows and messages cost no allocation. It does no I/O. The caller of New knows which
-// tables are outboxes, and package router what the values mean.
+// It guarantees that a message is either decoded to its last byte or an error that ends the stream (an unknown
+// message is never skipped, because it might be a row), that no input makes it panic or allocate more memory than the
+// input has, that it keeps no pointer into the caller's buffer, and that rows and messages cost no allocation. It
+// does no I/O. The caller of New knows which tables are outboxes, and package router what the values mean.
 //
 // The format: https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
 package decoder
@@ -45,7 +45,8 @@ func (k Kind) String() string {
 	return kindNames[k]
 }
 
-// Message is one decoded message. Its pointers are valid until the next call of Decode, except for Relation, which is always valid.
+// Message is one decoded message. Its pointers are valid until the next call of Decode, except for Relation, which is
+// always valid.
 type Message struct {
 	Kind     Kind
 	Begin    *Begin    // of KindBegin
@@ -55,8 +56,9 @@ type Message struct {
 	Refused  bool      // of KindMessage: the message has the prefix of events, but is not transactional
 }
 
-// Decoder decodes one stream, from START_REPLICATION to its end. A new session needs a new decoder, because the previous stream may
-// have ended within a transaction, and because every session resolves its tables again. A Decoder is not safe for concurrent use.
+// Decoder decodes one stream, from START_REPLICATION to its end. A new session needs a new decoder, because the
+// previous stream may have ended within a transaction, and because every session resolves its tables again. A Decoder
+// is not safe for concurrent use.
 type Decoder struct {
 	resolve         func(*Relation) (use bool, err error)
 	relations       map[uint32]knownRelation
@@ -73,16 +75,17 @@ type Decoder struct {
 	err error // the first error; every later call of Decode returns it
 }
 
-// New returns a decoder that calls resolve once for each version of a relation. resolve may set Source. If it returns false, the
-// relation's rows are KindIgnored and have no ordinal. If it returns an error, the first row ends the stream. The announcement alone
-// does not, because the server also announces partitions whose rows it sends as rows of their root.
+// New returns a decoder that calls resolve once for each version of a relation. resolve may set Source. If it returns
+// false, the relation's rows are KindIgnored and have no ordinal. If it returns an error, the first row ends the
+// stream. The announcement alone does not, because the server also announces partitions whose rows it sends as rows
+// of their root.
 func New(resolve func(*Relation) (use bool, err error)) *Decoder {
 	return &Decoder{resolve: resolve, relations: map[uint32]knownRelation{}, ignored: map[uint32]uint64{}}
 }
 
-// Messages makes events of the transactional logical messages with exactly this prefix. Their Relation has the given source and one
-// column, the message's content. A message that is not transactional is never an event, because the server sends it even if the
-// transaction that wrote it was rolled back.
+// Messages makes events of the transactional logical messages with exactly this prefix. Their Relation has the given
+// source and one column, the message's content. A message that is not transactional is never an event, because the
+// server sends it even if the transaction that wrote it was rolled back.
 func (d *Decoder) Messages(prefix string, source int) {
 	d.messageRelation = &Relation{Namespace: "messages", Name: prefix, Source: source, Columns: []Column{{Name: "content", TypeOID: byteaOID}}}
 }
@@ -92,8 +95,8 @@ const byteaOID = 17
 // XID returns the id of the open transaction, or of the last one.
 func (d *Decoder) XID() uint32 { return d.begin.XID }
 
-// Decode decodes one message, the payload of one XLogData. The result points into walData and into the decoder. The error is an
-// *Error, and each later call returns the same one.
+// Decode decodes one message, the payload of one XLogData. The result points into walData and into the decoder. The
+// error is an *Error, and each later call returns the same one.
 func (d *Decoder) Decode(walData []byte) (m Message, err error) {
 	if d.err != nil {
 		return Message{}, d.err
@@ -205,9 +208,10 @@ func (d *Decoder) decodeMessage(r *reader, m *Message) error {
 	return d.endEvent(r, m, d.messageRelation, KindEvent)
 }
 
-// decodeAbort decodes Stream Abort, which belongs to streaming mode. PostgreSQL 18 up to and including 18.6 also sends it without that mode, for the
-// subtransactions of a rolled-back transaction that was larger than logical_decoding_work_mem. Nothing of them was sent before, so there is nothing
-// to undo. The server decodes a rollback between the transactions that it sends. A Stream Abort within a transaction would be about rows that were
+// decodeAbort decodes Stream Abort, which belongs to streaming mode. PostgreSQL 18 up to and including 18.6 also
+// sends it without that mode, for the subtransactions of a rolled-back transaction that was larger than
+// logical_decoding_work_mem. Nothing of them was sent before, so there is nothing to undo. The server decodes a
+// rollback between the transactions that it sends. A Stream Abort within a transaction would be about rows that were
 // sent, and is an error.
 func (d *Decoder) decodeAbort(r *reader, m *Message) error {
 	r.what = "stream abort"

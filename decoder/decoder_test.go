@@ -271,7 +271,8 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-// TestResolveError: an error of resolve is returned with the first row of the relation. A relation without rows has no effect.
+// TestResolveError: an error of resolve is returned with the first row of the relation. A relation without rows has
+// no effect.
 func TestResolveError(t *testing.T) {
 	lost := errors.New("catalog lost")
 	for name, row := range map[string][]byte{"insert": encInsert(16386, null, null), "update": encUpdate(16386, nil, null, null)} {

@@ -23,7 +23,8 @@ func encCommit(c Commit) []byte {
 	return be.AppendUint64(be.AppendUint64(p, uint64(c.EndLSN)), micros(c.CommitTime))
 }
 
-// encRelation writes defaults for the fields that the decoder does not keep: replica identity, key flags, type modifiers.
+// encRelation writes defaults for the fields that the decoder does not keep: replica identity, key flags, type
+// modifiers.
 func encRelation(r *Relation) []byte {
 	p := be.AppendUint32([]byte{'R'}, r.OID)
 	p = append(append(p, r.Namespace...), 0)

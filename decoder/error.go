@@ -2,8 +2,8 @@ package decoder
 
 import "fmt"
 
-// Error is a message that could not be decoded. It ends the stream: the message may be an event, so no position after it may be
-// confirmed.
+// Error is a message that could not be decoded. It ends the stream: the message may be an event, so no position after
+// it may be confirmed.
 type Error struct {
 	What   string // kind of the message: "begin", "insert", "relation", …
 	Offset int    // of the byte of the message that is wrong

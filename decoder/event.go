@@ -20,8 +20,8 @@ type Commit struct {
 	CommitTime time.Time
 }
 
-// Relation is one version of a table's definition, as announced by the server. It is immutable after resolve: ALTER TABLE yields a new
-// *Relation, so the pointer identifies the version.
+// Relation is one version of a table's definition, as announced by the server. It is immutable after resolve: ALTER
+// TABLE yields a new *Relation, so the pointer identifies the version.
 type Relation struct {
 	OID       uint32
 	Namespace string
@@ -29,8 +29,8 @@ type Relation struct {
 	Columns   []Column
 	// Source is the index of the table in the caller's configuration. Only resolve sets it.
 	Source int
-	// Unattached is true of a table that was no partition of an outbox when its rows were written: they have ordinals, but are not sent. Only
-	// resolve sets it.
+	// Unattached is true of a table that was no partition of an outbox when its rows were written: they have ordinals,
+	// but are not sent. Only resolve sets it.
 	Unattached bool
 }
 
@@ -76,8 +76,8 @@ type Event struct {
 	Relation *Relation
 	Values   []Value // as long as Relation.Columns
 	Update   bool    // an update, not an insert
-	// Ordinal is the number of the event in its transaction, from 0. Updates are counted whether they are delivered or not, so that
-	// positions do not depend on the policy for updates.
+	// Ordinal is the number of the event in its transaction, from 0. Updates are counted whether they are delivered or
+	// not, so that positions do not depend on the policy for updates.
 	Ordinal uint32
 	Begin   Begin // the transaction it belongs to
 }

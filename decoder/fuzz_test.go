@@ -8,8 +8,8 @@ import (
 	"unsafe"
 )
 
-// FuzzDecode decodes streams of arbitrary messages. There is no panic, the offset of an error is within its message, the error stays,
-// values point into their message, and encoding a decoded message gives the same bytes.
+// FuzzDecode decodes streams of arbitrary messages. There is no panic, the offset of an error is within its message,
+// the error stays, values point into their message, and encoding a decoded message gives the same bytes.
 func FuzzDecode(f *testing.F) {
 	for _, r := range recordings(f) {
 		f.Add(frames(r.messages))

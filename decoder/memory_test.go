@@ -7,7 +7,8 @@ import (
 	"testing"
 )
 
-// TestOtherTablesCostLittle: with a publication FOR ALL TABLES the server announces every table that is written to, also those that are dropped again.
+// TestOtherTablesCostLittle: with a publication FOR ALL TABLES the server announces every table that is written to,
+// also those that are dropped again.
 func TestOtherTablesCostLittle(t *testing.T) {
 	resolved := 0
 	d := New(func(r *Relation) (bool, error) { resolved++; return false, nil })

@@ -12,9 +12,9 @@ import (
 
 var errShort = errors.New("message ends early")
 
-// reader reads the fields of one message. It stores the first error with its offset; every later field is zero. So a message is read
-// without checks, and end returns the error. A length or a count is compared with the number of bytes left before memory is allocated
-// for it.
+// reader reads the fields of one message. It stores the first error with its offset; every later field is zero. So a
+// message is read without checks, and end returns the error. A length or a count is compared with the number of bytes
+// left before memory is allocated for it.
 type reader struct {
 	what      string
 	b         []byte

@@ -223,8 +223,8 @@ var (
 	emptyTransactions = regexp.MustCompile(`(?m)^begin\ncommit\n`)
 )
 
-// Every scenario was recorded with every version, and the results are equal except for the empty transactions that PostgreSQL 14 sends, and the Stream
-// Aborts that PostgreSQL 18 sends.
+// Every scenario was recorded with every version, and the results are equal except for the empty transactions that
+// PostgreSQL 14 sends, and the Stream Aborts that PostgreSQL 18 sends.
 func TestVersionsAgree(t *testing.T) {
 	meaning := map[string]map[string]string{}
 	for _, r := range recordings(t) {

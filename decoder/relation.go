@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// knownRelation is a relation that resolve accepted, or failed for. Of other tables only a hash is kept: a publication FOR ALL TABLES announces
-// every table, also those that are dropped again.
+// knownRelation is a relation that resolve accepted, or failed for. Of other tables only a hash is kept: a
+// publication FOR ALL TABLES announces every table, also those that are dropped again.
 type knownRelation struct {
 	*Relation
 	err error // of resolve
@@ -33,8 +33,8 @@ func (d *Decoder) decodeRelation(r *reader, m *Message) error {
 	if err := r.end(); err != nil {
 		return err
 	}
-	// The server announces a table again whenever its definition may have changed (and after ANALYZE). The pointer identifies the
-	// version, so it changes only with the definition.
+	// The server announces a table again whenever its definition may have changed (and after ANALYZE). The pointer
+	// identifies the version, so it changes only with the definition.
 	*m = Message{Kind: KindRelation, Relation: rel}
 	hash := hashDefinition(rel)
 	if d.ignored[rel.OID] == hash {
@@ -65,7 +65,8 @@ func hashDefinition(rel *Relation) uint64 {
 	return h.Sum64() | 1
 }
 
-// rowRelation reads the OID of a row's table and returns its relation, nil for a table that is ignored. It fails if resolve failed for the relation.
+// rowRelation reads the OID of a row's table and returns its relation, nil for a table that is ignored. It fails if
+// resolve failed for the relation.
 func (d *Decoder) rowRelation(r *reader) (*Relation, error) {
 	rel := d.relation(r)
 	switch {

@@ -113,8 +113,8 @@ func checkSecretsAndSandbox(t *testing.T, file string) {
 	}
 }
 
-// TestAuditUnit checks that the audit runs as the daemon does, with its settings, secrets and restrictions, and that the
-// timer starts it often enough for --since.
+// TestAuditUnit checks that the audit runs as the daemon does, with its settings, secrets and restrictions, and that
+// the timer starts it often enough for --since.
 func TestAuditUnit(t *testing.T) {
 	u, daemon := directives(t, auditUnitFile), unit(t)
 	checkSecretsAndSandbox(t, auditUnitFile)

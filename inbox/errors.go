@@ -2,8 +2,8 @@ package inbox
 
 import "fmt"
 
-// PoisonError means that Run has stopped at a record whose handler fails whenever it is tried. The records before it are handled, and the
-// next Run begins with it.
+// PoisonError means that Run has stopped at a record whose handler fails whenever it is tried. The records before it
+// are handled, and the next Run begins with it.
 type PoisonError struct {
 	Place
 	Offset int64

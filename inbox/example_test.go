@@ -7,8 +7,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/inbox"
 )
 
-// A consumer with its own loop: it decides in the transaction of the effect whether a record is new. The header of a record tells by which
-// rule.
+// A consumer with its own loop: it decides in the transaction of the effect whether a record is new. The header of a
+// record tells by which rule.
 func Example() {
 	var store inbox.Store
 	_ = func(ctx context.Context, tx *sql.Tx, at inbox.Place, header func(key string) (string, bool), body []byte) error {

@@ -16,10 +16,11 @@ const (
 	Retried   = "outboxcdc-retried"   // by dlq retry: an event that was a dead letter
 )
 
-// ReadHeaders reads the headers of a record. The function get returns the value of a header, and whether the record has it.
+// ReadHeaders reads the headers of a record. The function get returns the value of a header, and whether the record
+// has it.
 //
-// A record that a command has sent gets no position: recover sends a position before the slot's, which can be before the position of an
-// earlier record of the partition.
+// A record that a command has sent gets no position: recover sends a position before the slot's, which can be before
+// the position of an earlier record of the partition.
 func ReadHeaders(get func(key string) (value string, ok bool)) (Event, error) {
 	var e Event
 	e.ID, _ = get("id")

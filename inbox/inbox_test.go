@@ -48,8 +48,8 @@ func TestPositionOrder(t *testing.T) {
 	}
 }
 
-// TestUnknownEpoch: a daemon without a position record sends epoch 0 (or version 1) after other epochs. Its records are new if they are after
-// the mark by timeline and LSN, and so are records with an epoch after them.
+// TestUnknownEpoch: a daemon without a position record sends epoch 0 (or version 1) after other epochs. Its records
+// are new if they are after the mark by timeline and LSN, and so are records with an epoch after them.
 func TestUnknownEpoch(t *testing.T) {
 	for _, c := range []struct {
 		mark, record string
@@ -71,7 +71,8 @@ func TestUnknownEpoch(t *testing.T) {
 	}
 }
 
-// TestSlots: slots and databases of one server have no common order. The mark has the last position of each, and version 1 counts as any.
+// TestSlots: slots and databases of one server have no common order. The mark has the last position of each, and
+// version 1 counts as any.
 func TestSlots(t *testing.T) {
 	var store inbox.Store
 	var mark inbox.Mark
@@ -227,8 +228,8 @@ func TestSchemaNames(t *testing.T) {
 	}
 }
 
-// A duplicate has the position of a record that was handled. The mark remembers the last ones, so a record between them that was not
-// handled is noticed: another slot writes to the topic, or its key was in another partition.
+// A duplicate has the position of a record that was handled. The mark remembers the last ones, so a record between
+// them that was not handled is noticed: another slot writes to the topic, or its key was in another partition.
 func TestOrderError(t *testing.T) {
 	var store inbox.Store
 	var mark inbox.Mark

@@ -29,9 +29,9 @@ func (m *Mark) Advance(p Position) {
 	m.Recent = append(m.Recent[max(0, len(m.Recent)-maxRecent+1):len(m.Recent):len(m.Recent)], p)
 }
 
-// IsNew reports whether a record at p is new to a consumer with a mark. A record that is not new is a duplicate: its position is that of a
-// record that was handled, as far back as the mark remembers, or is before all of these. Only positions of one slot are compared: the mark has
-// the last one of each.
+// IsNew reports whether a record at p is new to a consumer with a mark. A record that is not new is a duplicate: its
+// position is that of a record that was handled, as far back as the mark remembers, or is before all of these. Only
+// positions of one slot are compared: the mark has the last one of each.
 func (s *Store) IsNew(p Position, m Mark) (bool, error) {
 	if m.Position == (Position{}) || containsEvent(m.Accepted, p) {
 		return true, nil
@@ -52,7 +52,8 @@ func (s *Store) IsNew(p Position, m Mark) (bool, error) {
 	return false, nil
 }
 
-// recentWithEpochs is the first byte of recent positions with epochs. Without it, positions take 16 bytes each, and have no epochs.
+// recentWithEpochs is the first byte of recent positions with epochs. Without it, positions take 16 bytes each, and
+// have no epochs.
 const recentWithEpochs = 2
 
 // encodeRecent packs positions of one slot.
@@ -89,7 +90,8 @@ func decodeRecent(b []byte, last Position) (positions []Position) {
 	return positions
 }
 
-// OrderError means that a record is neither new by its position nor a duplicate: its partition has no order of positions.
+// OrderError means that a record is neither new by its position nor a duplicate: its partition has no order of
+// positions.
 type OrderError struct {
 	Mark   Position // the last one that was handled
 	Record Position

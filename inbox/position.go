@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// Position is the value of the header outboxcdc-position: which event the record is of, and where the record comes from. The zero value means
-// none.
+// Position is the value of the header outboxcdc-position: which event the record is of, and where the record comes
+// from. The zero value means none.
 type Position struct {
 	System    uint64 // the system identifier of the database server
 	Timeline  uint32
@@ -20,13 +20,14 @@ type Position struct {
 	// The origin of the record. Database is an OID. In version 1 of the header all three are zero.
 	Database uint32
 	Slot     string
-	// Epoch orders the histories of a slot: after a restore the server may have a lower timeline, but records have a higher epoch. 0 says
-	// nothing about the order: timelines decide.
+	// Epoch orders the histories of a slot: after a restore the server may have a lower timeline, but records have a
+	// higher epoch. 0 says nothing about the order: timelines decide.
 	Epoch uint32
 }
 
-// ParsePosition parses the value of the header outboxcdc-position: "2:<system id>:<database OID>:<slot>:<epoch>:<timeline>:<commit LSN, 16 hex
-// digits>:<ordinal>", or version 1, "1:<system id>:<timeline>:<commit LSN, 16 hex digits>:<ordinal>".
+// ParsePosition parses the value of the header outboxcdc-position: "2:<system id>:<database
+// OID>:<slot>:<epoch>:<timeline>:<commit LSN, 16 hex digits>:<ordinal>", or version 1, "1:<system
+// id>:<timeline>:<commit LSN, 16 hex digits>:<ordinal>".
 func ParsePosition(header string) (Position, error) {
 	f := strings.Split(header, ":")
 	var p Position
@@ -81,8 +82,8 @@ func (p Position) String() string {
 	return fmt.Sprintf("2:%d:%d:%s:%d:%d:%016x:%d", p.System, p.Database, p.Slot, p.Epoch, p.Timeline, p.CommitLSN, p.Ordinal)
 }
 
-// Compare compares two positions of one slot. The epoch comes first, and the timeline before the LSN: a failover goes back in LSNs, and a
-// restore also in timelines.
+// Compare compares two positions of one slot. The epoch comes first, and the timeline before the LSN: a failover goes
+// back in LSNs, and a restore also in timelines.
 func (p Position) Compare(q Position) int {
 	return cmp.Or(cmp.Compare(p.Epoch, q.Epoch), p.compareInHistory(q))
 }
@@ -91,8 +92,9 @@ func (p Position) compareInHistory(q Position) int {
 	return cmp.Or(cmp.Compare(p.Timeline, q.Timeline), cmp.Compare(p.CommitLSN, q.CommitLSN), cmp.Compare(p.Ordinal, q.Ordinal))
 }
 
-// isAfter reports whether a record at p comes after the last handled one of its slot. An epoch of 0 says nothing: the daemon had no position
-// record. Otherwise a daemon that delivers at least once from now on would seem to send old records only.
+// isAfter reports whether a record at p comes after the last handled one of its slot. An epoch of 0 says nothing: the
+// daemon had no position record. Otherwise a daemon that delivers at least once from now on would seem to send old
+// records only.
 func (p Position) isAfter(last Position) bool {
 	if p.Epoch == 0 {
 		return p.compareInHistory(last) > 0
@@ -100,13 +102,14 @@ func (p Position) isAfter(last Position) bool {
 	return p.Compare(last) > 0
 }
 
-// hasOrder reports whether positions p and q have an order: they are of one slot. A position of version 1 does not name its slot, and counts as
-// one of any slot of its server.
+// hasOrder reports whether positions p and q have an order: they are of one slot. A position of version 1 does not
+// name its slot, and counts as one of any slot of its server.
 func (p Position) hasOrder(q Position) bool {
 	return p.System == q.System && (p.Slot == "" || q.Slot == "" || p.Database == q.Database && p.Slot == q.Slot)
 }
 
-// isSame reports whether p and q are positions of one event. The daemon may have sent its record once with an origin and once without.
+// isSame reports whether p and q are positions of one event. The daemon may have sent its record once with an origin
+// and once without.
 func (p Position) isSame(q Position) bool { return p.hasOrder(q) && p.compareInHistory(q) == 0 }
 
 func containsEvent(positions []Position, p Position) bool {

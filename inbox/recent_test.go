@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestRecentBytes: positions without epochs are stored in 16 bytes each, as earlier versions do, and those with epochs in 20.
+// TestRecentBytes: positions without epochs are stored in 16 bytes each, as earlier versions do, and those with
+// epochs in 20.
 func TestRecentBytes(t *testing.T) {
 	last := Position{System: 7, Database: 5, Slot: "s"}
 	for n := range maxRecent + 1 {

@@ -10,14 +10,17 @@ import (
 	"time"
 )
 
-// Store knows which records a consumer has handled. The zero value is ready to use. Its methods may be called from several goroutines.
+// Store knows which records a consumer has handled. The zero value is ready to use. Its methods may be called from
+// several goroutines.
 type Store struct {
-	// Marks and Events are the names of the two tables, with or without a schema: by default inbox_marks and processed_events.
+	// Marks and Events are the names of the two tables, with or without a schema: by default inbox_marks and
+	// processed_events.
 	Marks, Events string
 
-	// Systems are the system ids that may follow each other in one partition. Positions of different systems cannot be compared, so by
-	// default another system id is an [OtherSystemError]. After a major upgrade, or a move to another server, list both ids. The mark keeps
-	// the last position of each, so that records of both may be mixed. Slots and databases of one server need not be listed.
+	// Systems are the system ids that may follow each other in one partition. Positions of different systems cannot be
+	// compared, so by default another system id is an [OtherSystemError]. After a major upgrade, or a move to another
+	// server, list both ids. The mark keeps the last position of each, so that records of both may be mixed. Slots and
+	// databases of one server need not be listed.
 	Systems []uint64
 }
 
@@ -41,7 +44,8 @@ type Mark struct {
 	Partitions int32  // the number of partitions of the topic; 0: unknown
 }
 
-// Tx is a transaction of any driver. [Store.Once] and [Store.After] take the one of database/sql, and package pgxinbox that of pgx.
+// Tx is a transaction of any driver. [Store.Once] and [Store.After] take the one of database/sql, and package
+// pgxinbox that of pgx.
 type Tx interface {
 	Exec(ctx context.Context, query string, args ...any) (rows int64, err error)
 	// QueryRow scans the first row. Without a row, the error wraps sql.ErrNoRows.
@@ -51,7 +55,8 @@ type Tx interface {
 //go:embed schema.sql
 var schema string
 
-// Schema returns the statements that create the two tables, for your migrations. No other function of this module creates anything.
+// Schema returns the statements that create the two tables, for your migrations. No other function of this module
+// creates anything.
 func (s *Store) Schema() string {
 	return strings.NewReplacer("{marks}", s.marks(), "{events}", s.events()).Replace(schema)
 }
@@ -70,8 +75,8 @@ func quote(name, ifEmpty string) string {
 	return strings.Join(parts, ".")
 }
 
-// Once reports whether the consumer sees the id for the first time, and stores the id. If another transaction has stored the id and is
-// still open, Once waits for its end.
+// Once reports whether the consumer sees the id for the first time, and stores the id. If another transaction has
+// stored the id and is still open, Once waits for its end.
 func (s *Store) Once(ctx context.Context, tx *sql.Tx, consumer, id string) (first bool, err error) {
 	return s.OnceIn(ctx, sqlTx{tx}, consumer, id)
 }
@@ -88,11 +93,11 @@ func (s *Store) OnceIn(ctx context.Context, tx Tx, consumer, id string) (first b
 	return n == 1, nil
 }
 
-// After reports whether p is after the last position that the consumer has handled in the partition, and stores p if so. It locks the
-// partition's mark until the end of the transaction.
+// After reports whether p is after the last position that the consumer has handled in the partition, and stores p if
+// so. It locks the partition's mark until the end of the transaction.
 //
-// The rule holds for the records that one daemon has sent to one partition, in the order of their offsets. It does not hold for records
-// that a command has sent (see [ReadHeaders]): use [Store.Once].
+// The rule holds for the records that one daemon has sent to one partition, in the order of their offsets. It does
+// not hold for records that a command has sent (see [ReadHeaders]): use [Store.Once].
 func (s *Store) After(ctx context.Context, tx *sql.Tx, consumer string, at Place, p Position) (first bool, err error) {
 	return s.AfterIn(ctx, sqlTx{tx}, consumer, at, p)
 }
@@ -113,8 +118,8 @@ func (s *Store) AfterIn(ctx context.Context, tx Tx, consumer string, at Place, p
 	return true, s.Save(ctx, tx, consumer, at, mark)
 }
 
-// Lock reads the mark of a partition and locks it until the end of the transaction. A consumer that has lost the partition waits here, and
-// then sees what its successor has handled.
+// Lock reads the mark of a partition and locks it until the end of the transaction. A consumer that has lost the
+// partition waits here, and then sees what its successor has handled.
 func (s *Store) Lock(ctx context.Context, tx Tx, consumer string, at Place) (Mark, error) {
 	mark, err := s.read(ctx, tx, consumer, at, " FOR UPDATE")
 	if !errors.Is(err, sql.ErrNoRows) {
@@ -193,8 +198,9 @@ type Execer interface {
 // pruneChunk is how many ids one statement of Prune deletes.
 const pruneChunk = 10_000
 
-// Prune deletes the ids that a consumer has stored longer ago than keep, and returns how many. A duplicate that arrives later than that
-// is handled again. Marks are never deleted. Pass a *sql.DB: then each chunk of ids is a transaction of its own.
+// Prune deletes the ids that a consumer has stored longer ago than keep, and returns how many. A duplicate that
+// arrives later than that is handled again. Marks are never deleted. Pass a *sql.DB: then each chunk of ids is a
+// transaction of its own.
 func (s *Store) Prune(ctx context.Context, q Execer, consumer string, keep time.Duration) (int64, error) {
 	return s.PruneIn(ctx, sqlExec{q}.Exec, consumer, keep)
 }

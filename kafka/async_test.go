@@ -16,7 +16,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// asyncSend delivers records with sarama's AsyncProducer, for comparison: idempotent, one open request, with our partitions (ADR 13).
+// asyncSend delivers records with sarama's AsyncProducer, for comparison: idempotent, one open request, with our
+// partitions (ADR 13).
 func asyncSend(t *testing.T, addrs []string, codec string, parts int32, recs []*router.Record) {
 	t.Helper()
 	conf := sarama.NewConfig()

@@ -8,17 +8,19 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// batch is a sequence of records of one partition that is sent as one record batch. A sealed batch never changes: a resend must have
-// the same records and sequence numbers, so that the broker recognizes a duplicate. Batches are reused after their ack, so that a
-// record costs no allocation.
+// batch is a sequence of records of one partition that is sent as one record batch. A sealed batch never changes: a
+// resend must have the same records and sequence numbers, so that the broker recognizes a duplicate. Batches are
+// reused after their ack, so that a record costs no allocation.
 //
-// Sarama encodes the records (wire.go) at the first send and keeps the bytes for a resend. It does not accept bytes that we encode (ADR 13).
+// Sarama encodes the records (wire.go) at the first send and keeps the bytes for a resend. It does not accept bytes
+// that we encode (ADR 13).
 type batch struct {
 	part    *partition
 	numbers []uint64 // of Send
 	entries []entry
-	// bytes has copies of the parts of all records, one after the other: key, value, and name and value of each header. lengths has the
-	// length of each part; -1: it is nil. There are no pointers, so the garbage collector has nothing to look for in the batches that wait.
+	// bytes has copies of the parts of all records, one after the other: key, value, and name and value of each header.
+	// lengths has the length of each part; -1: it is nil. There are no pointers, so the garbage collector has nothing to
+	// look for in the batches that wait.
 	bytes   []byte
 	lengths []int32
 	size    int // upper bound of the encoded size, as in roughSize
@@ -83,7 +85,8 @@ type identity struct {
 	sequence int32
 }
 
-// seal gives the batch its sequence numbers and times. No record is added later. Records without a timestamp get the time of sending.
+// seal gives the batch its sequence numbers and times. No record is added later. Records without a timestamp get the
+// time of sending.
 func (b *batch) seal(id identity, codec sarama.CompressionCodec, now time.Time) {
 	b.sentAt = now
 	first, latest := now, now

@@ -245,7 +245,8 @@ func TestBatchAllocates(t *testing.T) {
 	}
 }
 
-// Send costs less than 0.1 allocations per event, including batches and requests. Answers are fake, so that no broker is in the process.
+// Send costs less than 0.1 allocations per event, including batches and requests. Answers are fake, so that no broker
+// is in the process.
 func TestSendAllocates(t *testing.T) {
 	b := newBench(t, 12, 1)
 	b.tp.batchLimit, b.tp.aloneAbove = 256<<10, 1_000_000
@@ -305,8 +306,8 @@ func BenchmarkBatch(b *testing.B) {
 	}
 }
 
-// TestWireRecordsOfARequest: the records of all batches of a request are set, in whatever order requests grow and shrink, and release drops
-// every pointer into the batches.
+// TestWireRecordsOfARequest: the records of all batches of a request are set, in whatever order requests grow and
+// shrink, and release drops every pointer into the batches.
 func TestWireRecordsOfARequest(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var w wireRecords

@@ -16,8 +16,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// BenchmarkSend sends events of 200 bytes with two headers, at most 50,000 in flight, to an in-process broker that discards them (its CPU
-// time is included), or to OUTBOXCDC_BENCH_KAFKA, which must have a topic "bench".
+// BenchmarkSend sends events of 200 bytes with two headers, at most 50,000 in flight, to an in-process broker that
+// discards them (its CPU time is included), or to OUTBOXCDC_BENCH_KAFKA, which must have a topic "bench".
 func BenchmarkSend(b *testing.B) {
 	for _, codec := range []string{"none", "lz4"} {
 		b.Run(codec, func(b *testing.B) {
@@ -30,8 +30,8 @@ func BenchmarkSend(b *testing.B) {
 	}
 }
 
-// BenchmarkCadence is BenchmarkSend with lz4 at the rate at which a backlog is read: a number of events in each pause of 5 ms, and a Flush
-// in each or in every second pause.
+// BenchmarkCadence is BenchmarkSend with lz4 at the rate at which a backlog is read: a number of events in each pause
+// of 5 ms, and a Flush in each or in every second pause.
 func BenchmarkCadence(b *testing.B) {
 	for _, events := range []int{217, 500} {
 		for _, pauses := range []int{1, 2} {

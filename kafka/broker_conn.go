@@ -11,8 +11,8 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// brokerConn is a connection of a control to one broker. Unlike sarama's own connection, it can be cut while a request waits for its
-// answer.
+// brokerConn is a connection of a control to one broker. Unlike sarama's own connection, it can be cut while a
+// request waits for its answer.
 type brokerConn struct {
 	addr   string
 	began  time.Time
@@ -44,8 +44,8 @@ func (b *brokerConn) Dial(network, addr string) (net.Conn, error) {
 	return &patientConn{conn, b.conf.Net.ReadTimeout}, nil
 }
 
-// patientConn fails a read after a time without a byte. Sarama limits the time for a whole answer, so that a large answer never arrives over a
-// slow link.
+// patientConn fails a read after a time without a byte. Sarama limits the time for a whole answer, so that a large
+// answer never arrives over a slow link.
 type patientConn struct {
 	net.Conn
 	silence time.Duration
@@ -61,8 +61,8 @@ func (c *patientConn) Read(b []byte) (int, error) {
 // SetReadDeadline ignores sarama's deadline.
 func (c *patientConn) SetReadDeadline(time.Time) error { return nil }
 
-// ask connects, unless connected, and calls question. It returns soon after a cut, with errSilent instead of the error of the closed
-// connection.
+// ask connects, unless connected, and calls question. It returns soon after a cut, with errSilent instead of the
+// error of the closed connection.
 func (b *brokerConn) ask(question func(*sarama.Broker) error) error {
 	err := b.open()
 	if err == nil {
@@ -74,8 +74,8 @@ func (b *brokerConn) ask(question func(*sarama.Broker) error) error {
 	return err
 }
 
-// open connects, with one time limit for all steps. Sarama limits only each step, and continues without the broker's versions after
-// two requests without an answer.
+// open connects, with one time limit for all steps. Sarama limits only each step, and continues without the broker's
+// versions after two requests without an answer.
 func (b *brokerConn) open() error {
 	if b.opened {
 		return nil
@@ -111,7 +111,8 @@ func (c *Cluster) noteAnswer(addr string) {
 	}
 }
 
-// inOrder sorts addresses: silent brokers last, so that they get no head start, and before them the one whose answer was doubted last.
+// inOrder sorts addresses: silent brokers last, so that they get no head start, and before them the one whose answer
+// was doubted last.
 func (c *Cluster) inOrder(addrs []string) []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,8 +128,8 @@ func (c *Cluster) inOrder(addrs []string) []string {
 	return addrs
 }
 
-// doubt notes that the last metadata has led nowhere, so that another broker is asked first next time: a broker that has lost its controller
-// answers with old metadata.
+// doubt notes that the last metadata has led nowhere, so that another broker is asked first next time: a broker that
+// has lost its controller answers with old metadata.
 func (c *control) doubt() {
 	if c.answered == "" {
 		return

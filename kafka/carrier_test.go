@@ -14,8 +14,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// carrier delivers events as the relay does: after a probe has succeeded, the next session sends the events that the last one left
-// unacknowledged, in order. Event n has the number as its value and one of 97 keys.
+// carrier delivers events as the relay does: after a probe has succeeded, the next session sends the events that the
+// last one left unacknowledged, in order. Event n has the number as its value and one of 97 keys.
 type carrier struct {
 	t     *testing.T
 	c     *Cluster
@@ -161,7 +161,8 @@ func (k *carrier) sessions() int {
 	return len(k.failed)
 }
 
-// check reads the topic: each key must be in the partition that count determines, in order, and the newest events must be stored.
+// check reads the topic: each key must be in the partition that count determines, in order, and the newest events
+// must be stored.
 func (k *carrier) check(brokers []string, count int32, atLeast uint64) {
 	k.t.Helper()
 	recs, err := kafkatest.ReadAll(within(time.Minute), brokers, k.topic)

@@ -12,8 +12,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 )
 
-// Client is a sarama client with the cluster's configuration, for packages that send their own requests. All its connections can be cut
-// at any time.
+// Client is a sarama client with the cluster's configuration, for packages that send their own requests. All its
+// connections can be cut at any time.
 type Client struct {
 	sarama.Client
 	cluster  *Cluster
@@ -89,14 +89,16 @@ func ConnectionLost(err error) bool { return kindOf(err).reason == reasonConnect
 // Transient reports whether err is the code of a broker that may accept the same request later.
 func Transient(err error) bool { return kindOf(err).class == resend }
 
-// Failure returns an error with the methods by which other packages distinguish errors of Kafka (Reason, PermissionDenied, Refused, Topic).
-// Its text has what was attempted and, if a permission is missing, the required permissions. topic may be "".
+// Failure returns an error with the methods by which other packages distinguish errors of Kafka (Reason,
+// PermissionDenied, Refused, Topic). Its text has what was attempted and, if a permission is missing, the required
+// permissions. topic may be "".
 func Failure(attempted, topic, permissions string, err error) error {
 	return &failure{op: attempted, topic: topic, permissions: permissions, err: err}
 }
 
-// FetchBatches fetches whole batches from a partition's leader, beginning at an offset. If there is none, it waits for at most the given
-// time. It includes batches of open and aborted transactions, because the daemon uses no transactions.
+// FetchBatches fetches whole batches from a partition's leader, beginning at an offset. If there is none, it waits
+// for at most the given time. It includes batches of open and aborted transactions, because the daemon uses no
+// transactions.
 func FetchBatches(leader *sarama.Broker, topic string, partition int32, offset int64, wait time.Duration) ([]*sarama.RecordBatch, error) {
 	return fetchBatches(leader, topic, partition, offset, wait, fetchBytes)
 }

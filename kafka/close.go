@@ -10,7 +10,8 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// close waits for open answers and then cuts all connections, so that no request is sent after the next session has begun.
+// close waits for open answers and then cuts all connections, so that no request is sent after the next session has
+// begun.
 func (p *Producer) close(ctx context.Context) error {
 	p.mu.Lock()
 	p.stop() // so that errors of the cut are not reported as a failure
@@ -59,7 +60,8 @@ func (p *Producer) openRequests() int {
 	return p.open
 }
 
-// countUnacked returns an error with the number of unacknowledged events, and tells the cluster what the session waited for.
+// countUnacked returns an error with the number of unacknowledged events, and tells the cluster what the session
+// waited for.
 func (p *Producer) countUnacked() error {
 	var left uint64
 	waiting := map[string]struct{}{}
@@ -80,7 +82,8 @@ func (p *Producer) countUnacked() error {
 	return nil
 }
 
-// Unanswered reports, after Close, whether the session sent a batch without an ack that may be in the log, or may be stored later.
+// Unanswered reports, after Close, whether the session sent a batch without an ack that may be in the log, or may be
+// stored later.
 func (p *Producer) Unanswered() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -107,9 +110,10 @@ func maybeStored(err error) bool {
 	return !slices.Contains(notStoredCodes, code) && kindOf(err).class != denied && kindOf(err).class != refused
 }
 
-// notStoredCodes are the codes that a broker answers before it appends a batch, in addition to those of the classes denied and refused.
-// After any other code the batch may be in the log: a leader that loses its leadership while it waits for the replicas answers
-// NOT_LEADER_OR_FOLLOWER (acks=all; DelayedProduce in Kafka's source), and the new leader has the batch.
+// notStoredCodes are the codes that a broker answers before it appends a batch, in addition to those of the classes
+// denied and refused. After any other code the batch may be in the log: a leader that loses its leadership while it
+// waits for the replicas answers NOT_LEADER_OR_FOLLOWER (acks=all; DelayedProduce in Kafka's source), and the new
+// leader has the batch.
 var notStoredCodes = []sarama.KError{
 	sarama.ErrNotEnoughReplicas, sarama.ErrInvalidMessage, sarama.ErrInvalidTopic, sarama.ErrInvalidRequiredAcks, sarama.ErrUnsupportedVersion,
 	sarama.ErrUnsupportedForMessageFormat, sarama.ErrUnsupportedCompressionType, sarama.ErrOutOfOrderSequenceNumber,

@@ -1,10 +1,10 @@
 // Package kafka delivers records to Kafka. No other package of the daemon uses sarama, except internal/brokerauth.
 //
-// It guarantees, for one session (one [Producer]): records of a partition are stored in the order in which they were sent; each is
-// acknowledged exactly once, in that order and without holes, or the session fails; a resend within the session causes no duplicate
-// (acks=all and idempotence); the partition of a key does not change during the life of the process; after [Producer.Close] the
-// session writes nothing. Package relay decides how many events are in flight, what an error means for the process, and when a new
-// session begins.
+// It guarantees, for one session (one [Producer]): records of a partition are stored in the order in which they were
+// sent; each is acknowledged exactly once, in that order and without holes, or the session fails; a resend within the
+// session causes no duplicate (acks=all and idempotence); the partition of a key does not change during the life of
+// the process; after [Producer.Close] the session writes nothing. Package relay decides how many events are in
+// flight, what an error means for the process, and when a new session begins.
 package kafka
 
 import (
@@ -39,8 +39,8 @@ type Config struct {
 	// PositionTopic is the topic of the position record of Slot; "": there are no position records.
 	PositionTopic string
 	Slot          string
-	// FenceWait is how long another session that takes the slot waits before it reads the ends of partitions. Requests with records are
-	// sent only during the lease ([Producer.Renew]). 0 means that there is no lease.
+	// FenceWait is how long another session that takes the slot waits before it reads the ends of partitions. Requests
+	// with records are sent only during the lease ([Producer.Renew]). 0 means that there is no lease.
 	FenceWait time.Duration
 
 	DialTimeout    time.Duration
@@ -87,11 +87,12 @@ func DefaultConfig() Config {
 	}
 }
 
-// maxBatch is the maximum size of a batch. A partition has only one batch in flight, so the batch has as much as Requests requests.
+// maxBatch is the maximum size of a batch. A partition has only one batch in flight, so the batch has as much as
+// Requests requests.
 func (c *Config) maxBatch() int { return c.Requests * c.BatchLimit }
 
-// Cluster is the Kafka cluster during the life of the process. It has the state that outlives a session (pinned partition counts, what
-// the last session waited for), and no connection between sessions.
+// Cluster is the Kafka cluster during the life of the process. It has the state that outlives a session (pinned
+// partition counts, what the last session waited for), and no connection between sessions.
 type Cluster struct {
 	cfg     Config
 	codec   sarama.CompressionCodec
@@ -148,8 +149,8 @@ func NewCluster(cfg Config, reg prometheus.Registerer) (*Cluster, error) {
 	return c, c.saramaConfig(d, brokerauth.Config{}).Validate()
 }
 
-// protocolVersion is the newest version that we need (Produce 10, ApiVersions 3). Each request uses at most the version that the broker
-// supports.
+// protocolVersion is the newest version that we need (Produce 10, ApiVersions 3). Each request uses at most the
+// version that the broker supports.
 var protocolVersion = sarama.V3_7_0_0
 
 // secure returns the current certificates and secrets.
@@ -169,7 +170,8 @@ type secretError struct{ error }
 
 func (e *secretError) Unwrap() error { return e.error }
 
-// saramaConfig returns sarama's settings. Sarama does not do acks, sequence numbers and resends here (see partition.go).
+// saramaConfig returns sarama's settings. Sarama does not do acks, sequence numbers and resends here (see
+// partition.go).
 func (c *Cluster) saramaConfig(d *dialer, s brokerauth.Config) *sarama.Config {
 	conf := sarama.NewConfig()
 	conf.ClientID = c.cfg.ClientID
@@ -210,9 +212,9 @@ func (c *Cluster) lastWaits() (topics []string, producerID bool) {
 	return slices.Sorted(maps.Keys(c.waiting)), c.noID
 }
 
-// identify returns the identity of a session: the producer id of the process with the next epoch, or a new id from Kafka. Brokers refuse
-// batches of an earlier epoch for a partition once the new epoch has written to the partition (KIP-360). All sessions of the process
-// use the same id.
+// identify returns the identity of a session: the producer id of the process with the next epoch, or a new id from
+// Kafka. Brokers refuse batches of an earlier epoch for a partition once the new epoch has written to the partition
+// (KIP-360). All sessions of the process use the same id.
 func (c *Cluster) identify(ctx context.Context, ctl *control) (identity, error) {
 	c.mu.Lock()
 	if c.id != nil && c.id.epoch < math.MaxInt16 {
@@ -237,8 +239,9 @@ func (c *Cluster) forgetID() {
 	c.id = nil
 }
 
-// Open starts a session with new connections and a new identity. It returns when Kafka has answered, and has assigned a producer id if
-// needed. So it fails if no broker is available or a permission is missing. ctx applies only to the opening.
+// Open starts a session with new connections and a new identity. It returns when Kafka has answered, and has assigned
+// a producer id if needed. So it fails if no broker is available or a permission is missing. ctx applies only to the
+// opening.
 func (c *Cluster) Open(ctx context.Context, cb Callbacks) (*Producer, error) {
 	s, err := c.secure()
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 )
 
-// control sends requests to the cluster, one at a time, over its own connection, so that produce requests and look-ups do not delay each
-// other. It is for one goroutine.
+// control sends requests to the cluster, one at a time, over its own connection, so that produce requests and
+// look-ups do not delay each other. It is for one goroutine.
 type control struct {
 	cluster  *Cluster
 	dialer   *dialer
@@ -56,8 +56,9 @@ func (c *Cluster) temporaryControl(ctx context.Context) (ctl *control, done func
 	}, nil
 }
 
-// ask calls question for several brokers and returns the first answer; the other connections are cut. The next broker is asked after
-// HeadStart, or as soon as one has failed. question runs for several brokers at the same time, so its calls must not share data.
+// ask calls question for several brokers and returns the first answer; the other connections are cut. The next broker
+// is asked after HeadStart, or as soon as one has failed. question runs for several brokers at the same time, so its
+// calls must not share data.
 func ask[T any](ctx context.Context, c *control, question func(*sarama.Broker) (T, error)) (answer T, err error) {
 	type result struct {
 		of     *brokerConn
@@ -136,7 +137,8 @@ func (c *control) connFor(addr string) *brokerConn {
 	return newBrokerConn(addr, c.dialer, c.conf)
 }
 
-// keepConn makes b the current connection, and drops the connections to other brokers that were asked and have not answered.
+// keepConn makes b the current connection, and drops the connections to other brokers that were asked and have not
+// answered.
 func (c *control) keepConn(b *brokerConn, others []*brokerConn) {
 	for _, o := range others {
 		if time.Since(o.began) >= c.cluster.cfg.HeadStart {
@@ -168,7 +170,8 @@ func (c *control) hangUp() {
 	c.closing.Wait()
 }
 
-// addresses returns all known addresses: the current one first, those whose answers were doubted and those of silent brokers last.
+// addresses returns all known addresses: the current one first, those whose answers were doubted and those of silent
+// brokers last.
 func (c *control) addresses() []string {
 	out := make([]string, 0, 1+len(c.brokers)+len(c.seeds))
 	if c.conn != nil {
@@ -235,8 +238,8 @@ type knownLeaders struct {
 	parts map[int32]knownLeader
 }
 
-// keepNewest replaces leaders in metadata that another broker has named a later leader for: the higher leader epoch wins. A topic that was
-// recreated counts as another topic.
+// keepNewest replaces leaders in metadata that another broker has named a later leader for: the higher leader epoch
+// wins. A topic that was recreated counts as another topic.
 func (c *Cluster) keepNewest(md *sarama.TopicMetadata) {
 	if md.Uuid == (sarama.Uuid{}) {
 		return

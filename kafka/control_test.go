@@ -148,7 +148,8 @@ func TestHungBrokersFirst(t *testing.T) {
 	}
 }
 
-// If the broker of the session's look-ups stops answering, look-ups are not delayed, and the broker is asked last until it answers again.
+// If the broker of the session's look-ups stops answering, look-ups are not delayed, and the broker is asked last
+// until it answers again.
 func TestBrokerHangsWhileAsked(t *testing.T) {
 	f := newFake(t, kfake.NumBrokers(3), kfake.SeedTopics(1, "orders", "later"))
 	first := f.ListenAddrs()[0]
@@ -223,7 +224,8 @@ func TestSilentBrokerIsNamed(t *testing.T) {
 	}
 }
 
-// Opening a connection has a time limit, although sarama requests the broker's versions twice and then continues without an answer.
+// Opening a connection has a time limit, although sarama requests the broker's versions twice and then continues
+// without an answer.
 func TestOpeningIsBounded(t *testing.T) {
 	hung := newHungBroker(t)
 	cfg := testConfig(hung.addr())

@@ -27,8 +27,8 @@ type attempt struct {
 // justCreated is the reason for a topic that this process has created and that brokers may not know yet.
 const justCreated = "just created"
 
-// isCurrent reports whether the result of the attempt is still valid. A refused attempt is repeated after Refresh, because the permission
-// may have been granted.
+// isCurrent reports whether the result of the attempt is still valid. A refused attempt is repeated after Refresh,
+// because the permission may have been granted.
 func (a attempt) isCurrent(cfg *Config) bool {
 	if a.reason == justCreated {
 		return time.Since(a.at) < cfg.LookUpMax
@@ -36,8 +36,8 @@ func (a attempt) isCurrent(cfg *Config) bool {
 	return time.Since(a.at) < cfg.Refresh
 }
 
-// createMissing creates the missing topics of names in one request, if topics should be created. It returns, for each missing topic, why
-// it cannot be used yet.
+// createMissing creates the missing topics of names in one request, if topics should be created. It returns, for each
+// missing topic, why it cannot be used yet.
 func (c *Cluster) createMissing(ctx context.Context, ctl *control, names []string, found map[string]*sarama.TopicMetadata) (why map[string]string) {
 	if c.cfg.Create == nil {
 		return nil
@@ -109,8 +109,8 @@ func (c *Create) detail(partitions int32) *sarama.TopicDetail {
 	return d
 }
 
-// create sends a request to create topics, or only to check whether they could be created. It returns the error of each that was not, or
-// could not be, created.
+// create sends a request to create topics, or only to check whether they could be created. It returns the error of
+// each that was not, or could not be, created.
 func (c *control) create(ctx context.Context, details map[string]*sarama.TopicDetail, validateOnly bool) (results map[string]error, err error) {
 	names := slices.Sorted(maps.Keys(details))
 	results = map[string]error{}

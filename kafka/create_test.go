@@ -15,7 +15,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// A session and a probe create a missing topic with the settings. A refused creation is repeated later, and its reason is reported.
+// A session and a probe create a missing topic with the settings. A refused creation is repeated later, and its
+// reason is reported.
 func TestCreate(t *testing.T) {
 	f := newFake(t, kfake.NumBrokers(3))
 	var mu sync.Mutex
@@ -105,8 +106,8 @@ func TestCreateIsOffByDefault(t *testing.T) {
 	eventually(t, "the look-up", func() bool { return p.Missing("orders") })
 }
 
-// Topics that are requested while another one is created are created with one request. Each has one log line, and can be used without
-// waiting for LookUpMin.
+// Topics that are requested while another one is created are created with one request. Each has one log line, and can
+// be used without waiting for LookUpMin.
 func TestCreatedTopicsCanBeUsedAtOnce(t *testing.T) {
 	f := newFake(t, kfake.NumBrokers(1))
 	begun, release := make(chan struct{}), make(chan struct{})
@@ -139,7 +140,8 @@ func TestCreatedTopicsCanBeUsedAtOnce(t *testing.T) {
 	}
 }
 
-// A topic that Kafka has created and does not show in metadata is not created again at each look-up, and the log has the reason for waiting.
+// A topic that Kafka has created and does not show in metadata is not created again at each look-up, and the log has
+// the reason for waiting.
 func TestCreatedTopicIsNotShown(t *testing.T) {
 	f := newFake(t, kfake.NumBrokers(1))
 	var requests atomic.Int32

@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// dialer opens all connections of one session, or of one probe. A cut closes all of them and refuses new ones, so a goroutine of sarama
-// cannot write any more. This guarantees that two producers never write at the same time.
+// dialer opens all connections of one session, or of one probe. A cut closes all of them and refuses new ones, so a
+// goroutine of sarama cannot write any more. This guarantees that two producers never write at the same time.
 type dialer struct {
 	ctx    context.Context // ends with the cut
 	cancel context.CancelFunc
@@ -89,8 +89,9 @@ type trackedConn struct {
 	dialer *dialer
 }
 
-// Close closes the connection and discards the bytes that the kernel has not sent. Otherwise the kernel would continue to send them, for
-// minutes if the network is down, and an abandoned request could reach its broker after another session has read the ends of partitions.
+// Close closes the connection and discards the bytes that the kernel has not sent. Otherwise the kernel would
+// continue to send them, for minutes if the network is down, and an abandoned request could reach its broker after
+// another session has read the ends of partitions.
 func (c *trackedConn) Close() error {
 	if tcp, ok := c.Conn.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)

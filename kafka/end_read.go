@@ -11,8 +11,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// endRead reads the end of one partition, in windows of offsets: first the last offset, then ever larger windows before it, until an own
-// record at or before the settled position is found. Within a window it reads forwards, because Kafka cannot read backwards.
+// endRead reads the end of one partition, in windows of offsets: first the last offset, then ever larger windows
+// before it, until an own record at or before the settled position is found. Within a window it reads forwards,
+// because Kafka cannot read backwards.
 type endRead struct {
 	ends  *ends
 	topic string
@@ -74,7 +75,8 @@ func (r *endRead) goOn(e *ends) {
 	r.ends, r.result, r.err, r.endUnknown = e, "", nil, true
 }
 
-// stayAway adds a time without progress. It reports false, and the end counts as unreadable, when that has lasted for longer than budget.
+// stayAway adds a time without progress. It reports false, and the end counts as unreadable, when that has lasted for
+// longer than budget.
 func (r *endRead) stayAway(took, budget time.Duration) bool {
 	if r.moved {
 		r.moved, r.away = false, 0
@@ -88,7 +90,8 @@ func (r *endRead) stayAway(took, budget time.Duration) bool {
 	return false
 }
 
-// setEnd sets the end of the log and opens the first window. If the end was known, it opens a window for what was added.
+// setEnd sets the end of the log and opens the first window. If the end was known, it opens a window for what was
+// added.
 func (r *endRead) setEnd(end int64) {
 	if end < r.end { // truncated: other records get the offsets of those that were found
 		r.ends.search.Found.Forget(r.topic, r.id)

@@ -13,8 +13,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// ends reads the records of earlier sessions at the ends of partitions (ADR 21). It has its own connections, so that produce requests and
-// reading do not delay each other. It reads all partitions of a topic, because a key may have been in another partition earlier.
+// ends reads the records of earlier sessions at the ends of partitions (ADR 21). It has its own connections, so that
+// produce requests and reading do not delay each other. It reads all partitions of a topic, because a key may have
+// been in another partition earlier.
 type ends struct {
 	p           *Producer
 	search      checkpoint.Search
@@ -30,7 +31,8 @@ type ends struct {
 	trouble map[string]error    // by topic, the last error
 }
 
-// keptEnds is what the sessions of a process have read. The sessions with the same search continue where the last one has stopped.
+// keptEnds is what the sessions of a process have read. The sessions with the same search continue where the last one
+// has stopped.
 type keptEnds struct {
 	search checkpoint.Search
 	reads  map[endID]*endRead
@@ -45,8 +47,9 @@ type endID struct {
 	partition int32
 }
 
-// keepEnds returns what was read for a search. Records of the same producers after the same positions are searched for until the ends of
-// partitions are settled. Only the position from which on no record is expected is a later one for each session.
+// keepEnds returns what was read for a search. Records of the same producers after the same positions are searched
+// for until the ends of partitions are settled. Only the position from which on no record is expected is a later one
+// for each session.
 func (c *Cluster) keepEnds(q checkpoint.Search) *keptEnds {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,7 +89,8 @@ const (
 // ProducerID returns the producer id of all record batches of the session.
 func (p *Producer) ProducerID() int64 { return p.id.producer }
 
-// ReadEnds begins to read the ends of the topics of q in the background, not earlier than notBefore. It must be called at most once.
+// ReadEnds begins to read the ends of the topics of q in the background, not earlier than notBefore. It must be
+// called at most once.
 func (p *Producer) ReadEnds(q checkpoint.Search, notBefore time.Time) {
 	e := &ends{
 		p: p, search: q, producerIDs: map[int64]struct{}{}, ctl: p.cluster.newControl(p.dialer, p.secured), wake: make(chan struct{}, 1),
@@ -107,8 +111,9 @@ func (p *Producer) ReadEnds(q checkpoint.Search, notBefore time.Time) {
 	})
 }
 
-// EndsRead requests the ends of topic, unless topic is "", and reports whether the ends of all requested topics have been read. If not,
-// Callbacks.Wake is called later. EndsRead never blocks. An end that cannot be read counts as read.
+// EndsRead requests the ends of topic, unless topic is "", and reports whether the ends of all requested topics have
+// been read. If not, Callbacks.Wake is called later. EndsRead never blocks. An end that cannot be read counts as
+// read.
 func (p *Producer) EndsRead(topic string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -210,8 +215,8 @@ func (e *ends) noteTrouble(topics []string, why error) {
 	}
 }
 
-// partitions begins to read a topic. done is false if the topic must be looked up again. A missing topic has no records, and is never
-// created here.
+// partitions begins to read a topic. done is false if the topic must be looked up again. A missing topic has no
+// records, and is never created here.
 func (e *ends) partitions(name string, md *sarama.TopicMetadata, tries int, took time.Duration) (reads []*endRead, done bool) {
 	err := error(sarama.ErrUnknownTopicOrPartition)
 	if md != nil {

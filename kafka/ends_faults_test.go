@@ -147,7 +147,8 @@ func (f *fake) metadataThroughProxy(r *kmsg.MetadataRequest, topic string, parti
 	return res
 }
 
-// TestEndsErrors: requests are repeated after transient errors. After permanent errors the end is unreadable, as the metric shows.
+// TestEndsErrors: requests are repeated after transient errors. After permanent errors the end is unreadable, as the
+// metric shows.
 func TestEndsErrors(t *testing.T) {
 	for _, row := range []struct {
 		key    kmsg.Key
@@ -210,8 +211,8 @@ func TestEndsWaitsForTheFence(t *testing.T) {
 	}
 }
 
-// TestEndsGoesBackInSteps: an own record before many foreign ones, in batches of several sizes, is found within the look-back and not
-// before it.
+// TestEndsGoesBackInSteps: an own record before many foreign ones, in batches of several sizes, is found within the
+// look-back and not before it.
 func TestEndsGoesBackInSteps(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 2, nil)
@@ -271,7 +272,8 @@ func TestEndsOfATopicWithoutALeader(t *testing.T) {
 	}
 }
 
-// TestEndsWithAQuota: a broker that enforces a quota answers a fetch only with the time to wait (KIP-219). This is not an unreadable end.
+// TestEndsWithAQuota: a broker that enforces a quota answers a fetch only with the time to wait (KIP-219). This is
+// not an unreadable end.
 func TestEndsWithAQuota(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 1, nil)
@@ -304,8 +306,8 @@ func BenchmarkEndsRead(b *testing.B) {
 	}
 }
 
-// TestUnreachableEndIsGivenUp: a partition whose leader never answers, while Kafka does, holds nothing up for longer than AwayBudget. The
-// ends of the other partitions are known.
+// TestUnreachableEndIsGivenUp: a partition whose leader never answers, while Kafka does, holds nothing up for longer
+// than AwayBudget. The ends of the other partitions are known.
 func TestUnreachableEndIsGivenUp(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 1, nil)
@@ -390,7 +392,8 @@ func TestEndsContinue(t *testing.T) {
 	}
 }
 
-// TestEndsOfARecreatedTopic: what a session has found in a topic is not found any more after the topic was created again.
+// TestEndsOfARecreatedTopic: what a session has found in a topic is not found any more after the topic was created
+// again.
 func TestEndsOfARecreatedTopic(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 1, nil)

@@ -79,8 +79,8 @@ func (e *ends) offsets(b *sarama.Broker, reads []*endRead, due func(*endRead) bo
 	return nil
 }
 
-// fetch fetches once for all windows. The first partition with records is answered with at least one whole batch of any size. So an empty
-// answer means that no window has records left, because they were compacted.
+// fetch fetches once for all windows. The first partition with records is answered with at least one whole batch of
+// any size. So an empty answer means that no window has records left, because they were compacted.
 func (e *ends) fetch(b *sarama.Broker, reads []*endRead) error {
 	asked := nextReads(reads)
 	if len(asked) == 0 {

@@ -208,7 +208,8 @@ func (r *realEnds) compactedLog(ctx context.Context, t *testing.T) {
 	}
 }
 
-// largeBatches: batches larger than the limit of a fetch are returned whole, one at a time, also from a topic with another compression.
+// largeBatches: batches larger than the limit of a fetch are returned whole, one at a time, also from a topic with
+// another compression.
 func (r *realEnds) largeBatches(ctx context.Context, t *testing.T) {
 	const topic, n = "large", 8
 	r.create(ctx, t, topic, n, map[string]string{"max.message.bytes": itoa(4 << 20), "compression.type": "gzip"})

@@ -49,7 +49,8 @@ func event(topic, key string, pos checkpoint.Position) *router.Record {
 	return rec
 }
 
-// headerText returns the header of a record: of every second transaction in version 1, as a daemon sends it that is updated after an unclean end.
+// headerText returns the header of a record: of every second transaction in version 1, as a daemon sends it that is
+// updated after an unclean end.
 func headerText(pos checkpoint.Position) string {
 	if pos.CommitLSN%2 == 0 {
 		return pos.String()
@@ -89,8 +90,8 @@ type search struct {
 	phantoms map[string]checkpoint.Phantoms // by "topic/partition"
 }
 
-// settled and acked are positions of searches. A record at or before settled ends the search of a partition; only events after acked are
-// found.
+// settled and acked are positions of searches. A record at or before settled ends the search of a partition; only
+// events after acked are found.
 const settled, acked = 5, 7
 
 // searchIn opens a session that reads the ends of topics.
@@ -214,7 +215,8 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestEndsNeverCreateATopic: a topic of a position record may have been deleted. Reading the ends must not create it again.
+// TestEndsNeverCreateATopic: a topic of a position record may have been deleted. Reading the ends must not create it
+// again.
 func TestEndsNeverCreateATopic(t *testing.T) {
 	f := newFake(t, kfake.AllowAutoTopicCreation())
 	f.createTopic(t, "t", 1, nil)

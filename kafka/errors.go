@@ -146,7 +146,8 @@ func kindOf(err error) kind {
 	return kind{reasonOther, endSession}
 }
 
-// isAlert reports whether the broker has sent a TLS alert, such as "bad certificate". crypto/tls has no type for such errors.
+// isAlert reports whether the broker has sent a TLS alert, such as "bad certificate". crypto/tls has no type for such
+// errors.
 func isAlert(err error) bool {
 	op, ok := errors.AsType[*net.OpError](err)
 	return ok && op.Op == "remote error"
@@ -205,8 +206,8 @@ func (f *failure) Unwrap() error { return f.err }
 // PermissionDenied reports whether Kafka refused because a permission is missing.
 func (f *failure) PermissionDenied() bool { return kindOf(f.err).class == denied }
 
-// Refused returns the event numbers of a batch whose records the broker refused. At least one of the records is invalid; sending them
-// one by one shows which.
+// Refused returns the event numbers of a batch whose records the broker refused. At least one of the records is
+// invalid; sending them one by one shows which.
 func (f *failure) Refused() ([]uint64, bool) {
 	return f.events, kindOf(f.err).class == refused && !f.clock
 }

@@ -29,7 +29,8 @@ type BrokerReach struct {
 	Addr string
 	Dial error // the address does not accept connections
 	Err  error // the broker does not answer on a connection
-	// TLSMismatch means that the broker does not answer because the listener uses TLS and our settings do not, or the reverse.
+	// TLSMismatch means that the broker does not answer because the listener uses TLS and our settings do not, or the
+	// reverse.
 	TLSMismatch bool
 }
 
@@ -61,7 +62,8 @@ var examinedSettings = []string{
 	"message.timestamp.type", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms",
 }
 
-// Examine reads the state of the cluster and of topics. If ctx ends first, the fields that are not known have ctx's error.
+// Examine reads the state of the cluster and of topics. If ctx ends first, the fields that are not known have ctx's
+// error.
 func (c *Cluster) Examine(ctx context.Context, topics []string) *Examination {
 	e := &Examination{}
 	ctl, done, err := c.temporaryControl(ctx)
@@ -108,7 +110,8 @@ func (c *Cluster) Examine(ctx context.Context, topics []string) *Examination {
 	return e
 }
 
-// reachAll connects to all of the brokers at the same time, so that one that does not answer delays only its own result.
+// reachAll connects to all of the brokers at the same time, so that one that does not answer delays only its own
+// result.
 func (c *control) reachAll(ctx context.Context, all []BrokerReach) {
 	var wg sync.WaitGroup
 	for i := range all {
@@ -130,7 +133,8 @@ func (c *control) reach(ctx context.Context, r *BrokerReach) {
 	ctx, cancel := c.reachContext(ctx)
 	defer cancel()
 	var conn net.Conn
-	// Dialled without sarama, which does not distinguish an address without a listener from a listener that closes the connection.
+	// Dialled without sarama, which does not distinguish an address without a listener from a listener that closes the
+	// connection.
 	if conn, r.Dial = c.dialer.net.DialContext(ctx, "tcp", r.Addr); r.Dial != nil {
 		return
 	}

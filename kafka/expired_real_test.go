@@ -12,9 +12,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// A broker forgets a producer id when the newest batch with this id is older than producer.id.expiration.ms, and then accepts any sequence
-// number. The timestamp of the batch counts, which rows may set: here the id is forgotten at once, during traffic. After a refused batch
-// the next one must not be stored.
+// A broker forgets a producer id when the newest batch with this id is older than producer.id.expiration.ms, and then
+// accepts any sequence number. The timestamp of the batch counts, which rows may set: here the id is forgotten at
+// once, during traffic. After a refused batch the next one must not be stored.
 func TestForgottenProducer(t *testing.T) {
 	k := kafkatest.RealForTest(t, kafkatest.RealOptions{QuickStart: true, Settings: map[string]string{
 		"producer.id.expiration.ms": "3600000", "producer.id.expiration.check.interval.ms": "100",

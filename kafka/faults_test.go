@@ -19,9 +19,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// TestRandomFaults mixes all faults that a session must survive: answers that refuse a batch, with and without storing it, connections cut
-// before, during and after a request, slow answers, and leaders that move. No record may be lost, duplicated, out of order, or
-// acknowledged out of order. OUTBOXCDC_KAFKA_SEED runs one seed again; because of the broker's goroutines the run is similar, not equal.
+// TestRandomFaults mixes all faults that a session must survive: answers that refuse a batch, with and without
+// storing it, connections cut before, during and after a request, slow answers, and leaders that move. No record may
+// be lost, duplicated, out of order, or acknowledged out of order. OUTBOXCDC_KAFKA_SEED runs one seed again; because
+// of the broker's goroutines the run is similar, not equal.
 func TestRandomFaults(t *testing.T) {
 	seeds := []uint64{rand.Uint64(), rand.Uint64()}
 	if s, err := strconv.ParseUint(os.Getenv("OUTBOXCDC_KAFKA_SEED"), 10, 64); err == nil {

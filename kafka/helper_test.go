@@ -23,9 +23,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// TestMain looks for leaked goroutines. Three are expected: the circuit breaker of sarama's AsyncProducer sleeps for 10 s, and the
-// process-wide registry in which sarama counts fetch requests has one goroutine that never ends. A kfake that is closed while a control
-// function sleeps may wait forever for its own lock.
+// TestMain looks for leaked goroutines. Three are expected: the circuit breaker of sarama's AsyncProducer sleeps for
+// 10 s, and the process-wide registry in which sarama counts fetch requests has one goroutine that never ends. A
+// kfake that is closed while a control function sleeps may wait forever for its own lock.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/eapache/go-resiliency/breaker.(*Breaker).timer"),
 		goleak.IgnoreAnyFunction("github.com/twmb/franz-go/pkg/kfake.(*Cluster).continueSleptControl"),
@@ -78,7 +78,8 @@ func (c lossyConn) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-// Read reads. With halfRequest it closes the connection after half of a large request; if the broker is frozen it discards the bytes.
+// Read reads. With halfRequest it closes the connection after half of a large request; if the broker is frozen it
+// discards the bytes.
 func (c lossyConn) Read(b []byte) (int, error) {
 	if len(b) > 1000 && c.f.halfRequest.Load() > 0 && c.f.halfRequest.Add(-1) >= 0 {
 		_, _ = c.Conn.Read(b[:len(b)/2])
@@ -113,8 +114,8 @@ func newFake(t testing.TB, opts ...kfake.Opt) *fake {
 	return f
 }
 
-// produces calls fn for each of the next produce requests. fn is a kfake control: it returns an answer, or an error, which cuts the
-// connection before anything is stored, or neither.
+// produces calls fn for each of the next produce requests. fn is a kfake control: it returns an answer, or an error,
+// which cuts the connection before anything is stored, or neither.
 func (f *fake) produces(fn func(*kmsg.ProduceRequest) (kmsg.Response, error, bool)) {
 	f.ControlKey(int16(kmsg.Produce), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		f.KeepControl()
@@ -139,7 +140,8 @@ func (f *fake) admin(t testing.TB, req kmsg.Request) kmsg.Response {
 	return res
 }
 
-// metadata returns a fake answer with a high leader epoch: every requested topic has two partitions with three replicas.
+// metadata returns a fake answer with a high leader epoch: every requested topic has two partitions with three
+// replicas.
 func (f *fake) metadata(r *kmsg.MetadataRequest, isr []int32, leader, ops int32) *kmsg.MetadataResponse {
 	res := r.ResponseKind().(*kmsg.MetadataResponse)
 	for i, a := range f.addrs {

@@ -15,8 +15,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// TestOneProducerID: all sessions of a process use one producer id, each with its own epoch, until a broker refuses the id or the epochs are
-// used up.
+// TestOneProducerID: all sessions of a process use one producer id, each with its own epoch, until a broker refuses
+// the id or the epochs are used up.
 func TestOneProducerID(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 1, nil)
@@ -53,8 +53,8 @@ func TestOneProducerID(t *testing.T) {
 	}
 }
 
-// realEpochs tests the epochs of sessions with Apache Kafka (KIP-360): after a session has written to a partition, the broker refuses batches
-// of earlier sessions there. Before that, a late request is stored.
+// realEpochs tests the epochs of sessions with Apache Kafka (KIP-360): after a session has written to a partition,
+// the broker refuses batches of earlier sessions there. Before that, a late request is stored.
 func realEpochs(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	for _, topic := range []string{"written", "not-yet"} {
 		if err := kafkatest.CreateTopic(ctx, k.Brokers(), topic, 1, nil); err != nil {

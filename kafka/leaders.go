@@ -61,8 +61,8 @@ func (p *Producer) leaderNode(mp *sarama.PartitionMetadata) *node {
 	return n
 }
 
-// setLeader makes n the partition's leader as soon as no request is open at the old one. A partition that waits for a resend is
-// released.
+// setLeader makes n the partition's leader as soon as no request is open at the old one. A partition that waits for a
+// resend is released.
 func (p *Producer) setLeader(part *partition, n *node) {
 	moved := part.nextLeader != n
 	part.nextLeader = n
@@ -75,8 +75,8 @@ func (p *Producer) setLeader(part *partition, n *node) {
 	p.dropSilentLeader(part, time.Now())
 }
 
-// oldLeaderTimeout is how long we wait for an answer of an old leader. A running broker answers at once that it is not the leader; a hung
-// one would hold its partitions until the read time-out, although they have a new leader.
+// oldLeaderTimeout is how long we wait for an answer of an old leader. A running broker answers at once that it is
+// not the leader; a hung one would hold its partitions until the read time-out, although they have a new leader.
 const oldLeaderTimeout = 5 * time.Second
 
 // dropSilentLeader gives up the connection to an old leader that does not answer. It is called at each look-up.
@@ -93,8 +93,8 @@ func (p *Producer) dropSilentLeader(part *partition, now time.Time) {
 	}
 }
 
-// checkLeaderless reports whether a partition has records to send and no leader. It ends the session if a partition waits for longer than
-// AwayBudget.
+// checkLeaderless reports whether a partition has records to send and no leader. It ends the session if a partition
+// waits for longer than AwayBudget.
 func (p *Producer) checkLeaderless(now time.Time) bool {
 	p.mu.Lock()
 	found := false

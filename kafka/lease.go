@@ -7,9 +7,10 @@ import (
 	"time"
 )
 
-// The lease limits when a request with records may be sent and may arrive. With F for Config.FenceWait: another session that has taken
-// the slot reads the ends of partitions F later at the earliest. So a request may be sent until F/2 after the slot was last seen to be
-// this session's, and after 3F/4 all connections are cut if a request has no answer (ADR 18).
+// The lease limits when a request with records may be sent and may arrive. With F for Config.FenceWait: another
+// session that has taken the slot reads the ends of partitions F later at the earliest. So a request may be sent
+// until F/2 after the slot was last seen to be this session's, and after 3F/4 all connections are cut if a request
+// has no answer (ADR 18).
 
 // errLease means that the lease ran out while requests were open.
 var errLease = errors.New("the slot was not seen to be this session's for too long, so another instance may have it now")
@@ -17,16 +18,16 @@ var errLease = errors.New("the slot was not seen to be this session's for too lo
 const (
 	// leaseChecks is the number of checks of the lease per FenceWait.
 	leaseChecks = 16
-	// leaseChunk is the number of bytes written between two checks of the lease, so that a process that was frozen during a request does
-	// not finish the request.
+	// leaseChunk is the number of bytes written between two checks of the lease, so that a process that was frozen
+	// during a request does not finish the request.
 	leaseChunk = 64 << 10
-	// heldReportAfter is how long records must wait for the lease before it is reported. The first record after a quiet time always
-	// waits for one catalog check.
+	// heldReportAfter is how long records must wait for the lease before it is reported. The first record after a quiet
+	// time always waits for one catalog check.
 	heldReportAfter = time.Second
 )
 
-// Renew renews the lease: the slot was this session's at the time seen. With a FenceWait, no request with records is sent before the first
-// call.
+// Renew renews the lease: the slot was this session's at the time seen. With a FenceWait, no request with records is
+// sent before the first call.
 func (p *Producer) Renew(seen time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -46,8 +47,8 @@ func (p *Producer) Renew(seen time.Time) {
 	p.wakeSaver()
 }
 
-// leaseAge returns how long ago the slot was seen to be this session's. It uses the monotonic and the wall clock, because the monotonic
-// clock stops while the machine is suspended.
+// leaseAge returns how long ago the slot was seen to be this session's. It uses the monotonic and the wall clock,
+// because the monotonic clock stops while the machine is suspended.
 func (p *Producer) leaseAge(now time.Time) time.Duration {
 	seen := p.lease.Load()
 	if seen == nil {
@@ -74,7 +75,8 @@ func (p *Producer) leaseOver(now time.Time) bool {
 	return wait != 0 && p.leaseAge(now) > wait/4*3
 }
 
-// beginSaving waits until a request with a position record may be sent, and counts it as open. It returns false if the session has ended.
+// beginSaving waits until a request with a position record may be sent, and counts it as open. It returns false if
+// the session has ended.
 func (p *Producer) beginSaving() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -117,8 +119,8 @@ func (p *Producer) watchLease() {
 	}
 }
 
-// checkLease logs that records are held. If the lease has run out and a request has no answer, it ends the session and cuts all
-// connections, so that the kernel sends nothing more.
+// checkLease logs that records are held. If the lease has run out and a request has no answer, it ends the session
+// and cuts all connections, so that the kernel sends nothing more.
 func (p *Producer) checkLease(now time.Time) {
 	p.mu.Lock()
 	if why := p.heldReason(now); why != nil && !p.heldLogged {

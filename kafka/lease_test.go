@@ -30,7 +30,8 @@ func leasedConfig(t *testing.T, f *fake) Config {
 	return cfg
 }
 
-// TestLease: a request is sent if the slot was seen less than half of FenceWait ago by both clocks, and waits otherwise.
+// TestLease: a request is sent if the slot was seen less than half of FenceWait ago by both clocks, and waits
+// otherwise.
 func TestLease(t *testing.T) {
 	for name, old := range map[string]time.Time{
 		"never":                           {},
@@ -107,7 +108,8 @@ func waitForWork(p *Producer) (out []*node) {
 	return out
 }
 
-// TestLeaseHeldIsReported: if records wait for the lease for longer than heldReportAfter, this is logged once, and Healthy returns it.
+// TestLeaseHeldIsReported: if records wait for the lease for longer than heldReportAfter, this is logged once, and
+// Healthy returns it.
 func TestLeaseHeldIsReported(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 1, nil)
@@ -424,7 +426,8 @@ func refuse(r *kmsg.ProduceRequest, code int16) kmsg.Response {
 	return res
 }
 
-// TestLeaseWakesTheReader: LoadPosition stores a mark, which waits for the lease as the records of the saver do. The lease wakes both.
+// TestLeaseWakesTheReader: LoadPosition stores a mark, which waits for the lease as the records of the saver do. The
+// lease wakes both.
 func TestLeaseWakesTheReader(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, positions, 1, nil)

@@ -7,8 +7,8 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// mismatchesTLS reports whether the listener at addr uses TLS and our settings do not, or the reverse. In both cases a client only sees
-// a closed connection.
+// mismatchesTLS reports whether the listener at addr uses TLS and our settings do not, or the reverse. In both cases
+// a client only sees a closed connection.
 func (c *control) mismatchesTLS(ctx context.Context, addr string) bool {
 	ctx, cancel := c.reachContext(ctx)
 	defer cancel()

@@ -138,8 +138,8 @@ func (m *metrics) acked(b *batch) {
 	m.size.add(b.entries)
 }
 
-// sizeHistogram is a histogram of sizes that adds the entries of a batch under one lock. A prometheus.Histogram takes several atomic
-// additions for each entry.
+// sizeHistogram is a histogram of sizes that adds the entries of a batch under one lock. A prometheus.Histogram takes
+// several atomic additions for each entry.
 type sizeHistogram struct {
 	desc   *prometheus.Desc
 	bounds []float64

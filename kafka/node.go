@@ -8,12 +8,12 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// node is one broker as a leader of partitions, with one goroutine that sends to it. There is no linger time: the records between two
-// calls of Flush, or during an open request, become one request. When Config.BatchLimit bytes have gathered, they do not wait for Flush,
-// and another request may be sent, up to Config.Requests.
+// node is one broker as a leader of partitions, with one goroutine that sends to it. There is no linger time: the
+// records between two calls of Flush, or during an open request, become one request. When Config.BatchLimit bytes
+// have gathered, they do not wait for Flush, and another request may be sent, up to Config.Requests.
 //
-// Sarama does the connection: dialling, TLS, the protocol version, request and answer. After an error the connection is closed, and all
-// its requests get an answer or an error, before the next one is opened.
+// Sarama does the connection: dialling, TLS, the protocol version, request and answer. After an error the connection
+// is closed, and all its requests get an answer or an error, before the next one is opened.
 type node struct {
 	p      *Producer
 	id     int32
@@ -42,8 +42,8 @@ type request struct {
 	wire    *sarama.ProduceRequest
 }
 
-// maxRequestBytes is the maximum size of a request, unless a single record is larger. The broker has the whole request in memory, and
-// answers when the last partition is replicated.
+// maxRequestBytes is the maximum size of a request, unless a single record is larger. The broker has the whole
+// request in memory, and answers when the last partition is replicated.
 const maxRequestBytes = 4 << 20
 
 func (p *Producer) newNode(id int32, addr string) *node {
@@ -164,7 +164,8 @@ func (n *node) connect() {
 	}
 }
 
-// noteFailure delays the next attempt after a lost or failed connection, and requests the leaders, which have often changed.
+// noteFailure delays the next attempt after a lost or failed connection, and requests the leaders, which have often
+// changed.
 func (n *node) noteFailure(now time.Time) {
 	cfg := &n.p.cluster.cfg
 	n.pausedUntil = now.Add(doubling(cfg.RetryMin, cfg.RetryMax, n.failures))
@@ -217,8 +218,8 @@ func (p *Producer) produceRequest() *sarama.ProduceRequest {
 	return &sarama.ProduceRequest{Version: 9, RequiredAcks: sarama.WaitForAll, Timeout: int32(p.cluster.cfg.ProduceTimeout / time.Millisecond)}
 }
 
-// send sends a request through sarama, which returns after writing it. Sarama does not wait for a free slot or for a throttling pause
-// here, because step has waited for both.
+// send sends a request through sarama, which returns after writing it. Sarama does not wait for a free slot or for a
+// throttling pause here, because step has waited for both.
 func (n *node) send(req *request) {
 	n.records.set(req.batches)
 	defer n.records.release()

@@ -17,8 +17,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// TestThreeNodes runs faults in a cluster of three nodes, with three replicas and min.insync.replicas=2. Each fault happens within one
-// session under load, with one and with five open requests. No record may be lost, duplicated, out of order, or acknowledged out of order.
+// TestThreeNodes runs faults in a cluster of three nodes, with three replicas and min.insync.replicas=2. Each fault
+// happens within one session under load, with one and with five open requests. No record may be lost, duplicated, out
+// of order, or acknowledged out of order.
 func TestThreeNodes(t *testing.T) {
 	if os.Getenv("OUTBOXCDC_PROVE") == "" {
 		t.Skip("only `make prove` runs it (OUTBOXCDC_PROVE=1): it takes minutes")
@@ -201,7 +202,8 @@ func (s *nodesTest) restart(ctx context.Context, node *kafkatest.Real) error {
 	return kafkatest.AwaitInSync(ctx, s.k.Brokers(), s.topic, nodesPartitions, len(s.k.Nodes))
 }
 
-// tooFewReplicas requires three in-sync replicas while one node is stopped. (With two stopped nodes the controllers would have no majority.)
+// tooFewReplicas requires three in-sync replicas while one node is stopped. (With two stopped nodes the controllers
+// would have no majority.)
 func tooFewReplicas(ctx context.Context, s *nodesTest) error {
 	want := func(n string) error {
 		return kafkatest.SetTopicConfig(ctx, s.k.Brokers(), s.topic, map[string]string{"min.insync.replicas": n})
@@ -220,8 +222,8 @@ func tooFewReplicas(ctx context.Context, s *nodesTest) error {
 	return want("2")
 }
 
-// cuttingDialer cuts the connection of about every tenth request: before the request, within the request, or after it, so that the request
-// is stored and its answer is lost.
+// cuttingDialer cuts the connection of about every tenth request: before the request, within the request, or after
+// it, so that the request is stored and its answer is lost.
 type cuttingDialer struct {
 	next interface {
 		Dial(network, addr string) (net.Conn, error)

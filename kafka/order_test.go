@@ -8,7 +8,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// A batch of one record fails permanently while later records of its partition wait. None of the later records may be stored.
+// A batch of one record fails permanently while later records of its partition wait. None of the later records may be
+// stored.
 func TestNothingFollowsAFailedBatch(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(1, "orders"))
 	c := newTestCluster(t, testConfig(f.ListenAddrs()...))

@@ -12,8 +12,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// stalledNetwork is a broker's network that delivers no bytes to the broker for some time. The bytes stay in the sender's kernel, which
-// repeats them, even after the sender has closed the connection.
+// stalledNetwork is a broker's network that delivers no bytes to the broker for some time. The bytes stay in the
+// sender's kernel, which repeats them, even after the sender has closed the connection.
 type stalledNetwork struct {
 	stalled atomic.Bool   // applies to the connections accepted before thaw
 	over    chan struct{} // closed when the network works again
@@ -58,9 +58,9 @@ func (c *stalledConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// TestGivenUpRequestDoesNotArrive: a request has no answer in time, so its connection is closed, and later the session ends. Another session
-// takes the slot, reads the ends after FenceWait and delivers the event. When the network works again, bytes of the first session in the
-// kernel must not arrive.
+// TestGivenUpRequestDoesNotArrive: a request has no answer in time, so its connection is closed, and later the
+// session ends. Another session takes the slot, reads the ends after FenceWait and delivers the event. When the
+// network works again, bytes of the first session in the kernel must not arrive.
 func TestGivenUpRequestDoesNotArrive(t *testing.T) {
 	network := stalledNetwork{over: make(chan struct{})}
 	heal := sync.OnceFunc(func() { close(network.over) })

@@ -14,11 +14,11 @@ import (
 
 // partition keeps the order of a partition's records. All fields except acked are guarded by Producer.mu.
 //
-// Batches wait in queue, oldest first. Only the oldest one is in flight. A broker that has forgotten our producer id accepts any
-// sequence number as the first one, so it could accept a second batch after it has refused the first. A broker forgets an id when the
-// newest batch with this id is older than producer.id.expiration.ms, by the batch's own timestamp, and when the topic is deleted. We
-// notice neither. After a transient error a batch is held for a pause and sent again with the same sequence number, so that the broker
-// drops a duplicate.
+// Batches wait in queue, oldest first. Only the oldest one is in flight. A broker that has forgotten our producer id
+// accepts any sequence number as the first one, so it could accept a second batch after it has refused the first. A
+// broker forgets an id when the newest batch with this id is older than producer.id.expiration.ms, by the batch's own
+// timestamp, and when the topic is deleted. We notice neither. After a transient error a batch is held for a pause
+// and sent again with the same sequence number, so that the broker drops a duplicate.
 type partition struct {
 	topic *topic
 	id    int32
@@ -69,7 +69,8 @@ func (part *partition) sendable() bool {
 	return len(part.queue) > 0 && !part.inFlight && !part.held && !part.failed && part.leader != nil && part.leader == part.nextLeader
 }
 
-// nextBatch returns the batch to send next and marks it as in flight. It returns nil if there is none of at most room bytes.
+// nextBatch returns the batch to send next and marks it as in flight. It returns nil if there is none of at most room
+// bytes.
 func (p *Producer) nextBatch(part *partition, room int, now time.Time) *batch {
 	if !part.sendable() {
 		return nil
@@ -115,8 +116,8 @@ func (p *Producer) handleAnswer(b *batch, err error) {
 	p.afterAnswer(part)
 }
 
-// isTransient reports whether the same request may succeed later. Without an answer the batch may be stored, but then the broker
-// recognizes the resend by its sequence number.
+// isTransient reports whether the same request may succeed later. Without an answer the batch may be stored, but then
+// the broker recognizes the resend by its sequence number.
 func isTransient(err error) bool {
 	k := kindOf(err)
 	return k.class == resend || k.reason == reasonConnection
@@ -141,8 +142,8 @@ func (p *Producer) giveUp(b *batch, err error) {
 	p.failLocked(f)
 }
 
-// afterAnswer is called when no batch of the partition is in flight any more. It moves the partition to its new leader, or schedules the
-// resend.
+// afterAnswer is called when no batch of the partition is in flight any more. It moves the partition to its new
+// leader, or schedules the resend.
 func (p *Producer) afterAnswer(part *partition) {
 	if part.failed || p.ended() {
 		return
@@ -168,7 +169,8 @@ func (p *Producer) release(part *partition) {
 	p.moveToLeader(part)
 }
 
-// moveToLeader moves the partition to its next leader, unless a batch is in flight: requests at two brokers have no order.
+// moveToLeader moves the partition to its next leader, unless a batch is in flight: requests at two brokers have no
+// order.
 func (p *Producer) moveToLeader(part *partition) {
 	if part.inFlight {
 		return

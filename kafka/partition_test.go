@@ -13,8 +13,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 )
 
-// bench is a session without a network. The goroutine of its leader does not run, so that a test decides when a request is sent and how it
-// is answered.
+// bench is a session without a network. The goroutine of its leader does not run, so that a test decides when a
+// request is sent and how it is answered.
 type bench struct {
 	*Producer
 	t    testing.TB
@@ -93,7 +93,8 @@ func (b *bench) wantAcks(want string) {
 
 const ok = sarama.ErrNoError
 
-// After a batch has failed, nothing more of its partition is sent. Batches of other partitions in flight are acknowledged.
+// After a batch has failed, nothing more of its partition is sent. Batches of other partitions in flight are
+// acknowledged.
 func TestNoAckLeapsOverAHole(t *testing.T) {
 	b := newBench(t, 2, 5)
 	b.put(0, 3) // 1 2 3
@@ -121,7 +122,8 @@ func TestNoAckLeapsOverAHole(t *testing.T) {
 	}
 }
 
-// A batch with a transient error holds its partition, and is sent again with the same sequence number before any other batch.
+// A batch with a transient error holds its partition, and is sent again with the same sequence number before any
+// other batch.
 func TestResend(t *testing.T) {
 	for name, code := range map[string]sarama.KError{
 		"taken":                  ok,
@@ -182,8 +184,8 @@ func TestEndsTheSession(t *testing.T) {
 	}
 }
 
-// A broker that has forgotten our producer id accepts any sequence number, so the second batch of a partition is not sent before the first
-// is acknowledged. Other partitions do not wait.
+// A broker that has forgotten our producer id accepts any sequence number, so the second batch of a partition is not
+// sent before the first is acknowledged. Other partitions do not wait.
 func TestOneBatchUnderWay(t *testing.T) {
 	b := newBench(t, 2, 5)
 	for range 2 { // at the start, and after an ack

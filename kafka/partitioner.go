@@ -2,9 +2,9 @@ package kafka
 
 import "github.com/IBM/sarama"
 
-// partitioner finds the partition of a key as Java's default partitioner does, so that a key has the same partition whether Java, Kafka
-// Streams, Connect, Debezium or this package produces it. It reuses one message, so that a record costs no allocation. It is for one
-// goroutine.
+// partitioner finds the partition of a key as Java's default partitioner does, so that a key has the same partition
+// whether Java, Kafka Streams, Connect, Debezium or this package produces it. It reuses one message, so that a record
+// costs no allocation. It is for one goroutine.
 type partitioner struct {
 	java sarama.Partitioner
 	msg  sarama.ProducerMessage

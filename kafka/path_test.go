@@ -7,7 +7,8 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// BenchmarkPath sends records to three partitions and acknowledges them in batches of 50: a record's path through the sink without sarama.
+// BenchmarkPath sends records to three partitions and acknowledges them in batches of 50: a record's path through the
+// sink without sarama.
 func BenchmarkPath(b *testing.B) {
 	const events, parts = 150, 3
 	s := newBench(b, parts, 1)

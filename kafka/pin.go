@@ -9,12 +9,13 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// pin is the partition count over which a topic's keys are hashed during the life of the process. With another count the records of a key
-// would be in two partitions and lose their order.
+// pin is the partition count over which a topic's keys are hashed during the life of the process. With another count
+// the records of a key would be in two partitions and lose their order.
 //
-// A recreated topic gets its own count if this moves no key of a record in the topic: if the topic has no records, or if its count
-// divides the old one. In the second case this process has only stored records in partition p whose hash modulo the old count is p, so
-// the hash modulo the new count is p, too. Otherwise the old count stays, and a topic with fewer partitions is refused.
+// A recreated topic gets its own count if this moves no key of a record in the topic: if the topic has no records, or
+// if its count divides the old one. In the second case this process has only stored records in partition p whose hash
+// modulo the old count is p, so the hash modulo the new count is p, too. Otherwise the old count stays, and a topic
+// with fewer partitions is refused.
 type pin struct {
 	count      int32
 	id         sarama.Uuid   // of the topic; zero: brokers that give no ids do not show that a topic was created again
@@ -28,8 +29,8 @@ func (p *pin) isOther(id sarama.Uuid) bool {
 	return p.id != sarama.Uuid{} && id != sarama.Uuid{} && p.id != id
 }
 
-// errRecreated ends a session that has used a topic before it was recreated. The new topic may have another partition count, and no state
-// of the session's sequence numbers.
+// errRecreated ends a session that has used a topic before it was recreated. The new topic may have another partition
+// count, and no state of the session's sequence numbers.
 var errRecreated = errors.New("the topic was recreated")
 
 // errOldMetadata means that metadata is about a topic that was deleted since.
@@ -43,8 +44,8 @@ func (c *Cluster) isDeletedTopic(md *sarama.TopicMetadata) bool {
 	return p != nil && slices.Contains(p.deletedIDs, md.Uuid)
 }
 
-// partitionCount returns the partition count over which the topic's keys are hashed. It is called while no record for the topic is in
-// flight: between two sessions, or before a session's first record for the topic.
+// partitionCount returns the partition count over which the topic's keys are hashed. It is called while no record for
+// the topic is in flight: between two sessions, or before a session's first record for the topic.
 func (c *control) partitionCount(ctx context.Context, md *sarama.TopicMetadata) (int32, error) {
 	empty := false
 	if c.cluster.mustCheckEmpty(md) {
@@ -115,8 +116,8 @@ func offsetAt(b *sarama.Broker, version sarama.KafkaVersion, topic string, id in
 	return block.Offset, nil
 }
 
-// pinCount returns the partition count of a topic, and pins it at the first call. Later counts are only compared, unless the topic was
-// recreated: more partitions are a warning, fewer are an error.
+// pinCount returns the partition count of a topic, and pins it at the first call. Later counts are only compared,
+// unless the topic was recreated: more partitions are a warning, fewer are an error.
 func (c *Cluster) pinCount(topic string, found int32, id sarama.Uuid, empty bool) (int32, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

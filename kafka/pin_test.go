@@ -133,8 +133,9 @@ func TestTopicCreatedAgain(t *testing.T) {
 	recreateTopics(t, testConfig(newFake(t).ListenAddrs()...))
 }
 
-// A topic is recreated while events are in flight, each time with a count that divides the previous one. Delivery continues, and no key has
-// records in two partitions, even if records were stored in the new topic before the session noticed.
+// A topic is recreated while events are in flight, each time with a count that divides the previous one. Delivery
+// continues, and no key has records in two partitions, even if records were stored in the new topic before the
+// session noticed.
 func TestCreatedAgainUnderLoad(t *testing.T) {
 	f := newFake(t)
 	recreateUnderLoad(t, testConfig(f.ListenAddrs()...))
@@ -173,7 +174,8 @@ func recreateUnderLoad(t *testing.T, cfg Config) {
 	k.checkKeys(cfg.Brokers)
 }
 
-// After a look-up has found that the topic is missing, nothing is sent until a look-up finds a topic, which may be another one.
+// After a look-up has found that the topic is missing, nothing is sent until a look-up finds a topic, which may be
+// another one.
 func TestNothingIsSentToMissingTopic(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(6, "orders"))
 	p, l := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))

@@ -23,9 +23,9 @@ var errSessionOver = errors.New("the session with kafka is over")
 // errNoPositionTopic means that a position record is loaded or stored without a position topic.
 var errNoPositionTopic = errors.New("internal error: no position topic is configured")
 
-// SavePosition stores a position record in the background. Records are stored in the order of the calls, during the lease. After a
-// transient error the record is sent again until the session ends. done is called once from another goroutine: with nil, with a
-// *[checkpoint.Unusable], or with an error because the session has ended.
+// SavePosition stores a position record in the background. Records are stored in the order of the calls, during the
+// lease. After a transient error the record is sent again until the session ends. done is called once from another
+// goroutine: with nil, with a *[checkpoint.Unusable], or with an error because the session has ended.
 func (p *Producer) SavePosition(s checkpoint.PositionRecord, done func(error)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -41,7 +41,8 @@ func (p *Producer) SavePosition(s checkpoint.PositionRecord, done func(error)) {
 	p.wakeSaver()
 }
 
-// wakeSaver wakes everyone who waits in awaitSaver: the saver, and the reader of the position record, which stores a mark. mu is held.
+// wakeSaver wakes everyone who waits in awaitSaver: the saver, and the reader of the position record, which stores a
+// mark. mu is held.
 func (p *Producer) wakeSaver() {
 	close(p.saverWakeup)
 	p.saverWakeup = make(chan struct{})
@@ -113,8 +114,8 @@ func (p *Producer) saveOne(l *positionLog, s *checkpoint.PositionRecord) error {
 	return err
 }
 
-// store stores a record with its own sequence number, so that a late copy of the request cannot store it again after a newer record. A batch
-// whose fate is not known, because ctx ended, is sent again before the next one.
+// store stores a record with its own sequence number, so that a late copy of the request cannot store it again after
+// a newer record. A batch whose fate is not known, because ctx ended, is sent again before the next one.
 func (p *Producer) store(ctx context.Context, l *positionLog, rec *sarama.Record) (*sarama.RecordBatch, error) {
 	if l.pending != nil {
 		if err := p.storeBatch(ctx, l, l.pending); err != nil {
@@ -175,8 +176,9 @@ func (p *Producer) fail(err error) {
 	p.deliver()
 }
 
-// produceOne sends one batch to partition 0 of a topic and waits for its ack. throttled means that a quota is exceeded. The broker then
-// reads nothing from this connection for some time, and sarama would wait as long before the next write, perhaps beyond the lease.
+// produceOne sends one batch to partition 0 of a topic and waits for its ack. throttled means that a quota is
+// exceeded. The broker then reads nothing from this connection for some time, and sarama would wait as long before
+// the next write, perhaps beyond the lease.
 func (p *Producer) produceOne(b *sarama.Broker, topic string, batch *sarama.RecordBatch) (throttled bool, err error) {
 	req := p.produceRequest()
 	req.AddBatch(topic, 0, batch)

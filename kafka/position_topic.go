@@ -13,11 +13,11 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// positionConfig keeps the position topic small, so that the record of an idle slot is found soon. A slot writes about one record of some
-// hundred bytes per second, and only the newest one is needed. Kafka never compacts the active segment, so a segment ends after an hour
-// (2 MB for one slot) or 16 MiB (for many): what is read in addition to the compacted part. Smaller segments would mean
-// many files, and Kafka 4 refuses less than 1 MiB. The dirty ratio is low so that ended segments are compacted soon, whatever the brokers'
-// default is.
+// positionConfig keeps the position topic small, so that the record of an idle slot is found soon. A slot writes
+// about one record of some hundred bytes per second, and only the newest one is needed. Kafka never compacts the
+// active segment, so a segment ends after an hour (2 MB for one slot) or 16 MiB (for many): what is read in addition
+// to the compacted part. Smaller segments would mean many files, and Kafka 4 refuses less than 1 MiB. The dirty ratio
+// is low so that ended segments are compacted soon, whatever the brokers' default is.
 var positionConfig = map[string]string{
 	"cleanup.policy":            "compact",
 	"segment.ms":                strconv.FormatInt(time.Hour.Milliseconds(), 10),
@@ -34,8 +34,8 @@ func PositionConfig() (pairs []string) {
 	return pairs
 }
 
-// CreatePositionTopic creates the topic of position records. A replicationFactor of -1 means the brokers' default. created is false if the
-// topic exists, with any configuration: see [Cluster.CheckPositionTopic].
+// CreatePositionTopic creates the topic of position records. A replicationFactor of -1 means the brokers' default.
+// created is false if the topic exists, with any configuration: see [Cluster.CheckPositionTopic].
 func (c *Cluster) CreatePositionTopic(ctx context.Context, topic string, replicationFactor int16) (created bool, err error) {
 	ctl, done, err := c.temporaryControl(ctx)
 	if err != nil {
@@ -56,8 +56,8 @@ func (c *Cluster) CreatePositionTopic(ctx context.Context, topic string, replica
 	return false, &failure{op: "create position topic " + topic, topic: topic, permissions: "Create on topic " + topic, err: err}
 }
 
-// CheckPositionTopic returns nil if position records can be stored in the topic. A *[checkpoint.Unusable] has the reason if they cannot;
-// any other error means that the check failed.
+// CheckPositionTopic returns nil if position records can be stored in the topic. A *[checkpoint.Unusable] has the
+// reason if they cannot; any other error means that the check failed.
 func (c *Cluster) CheckPositionTopic(ctx context.Context, topic string) error {
 	ctl, done, err := c.temporaryControl(ctx)
 	if err != nil {
@@ -102,7 +102,8 @@ func (l *positionLog) check(ctx context.Context) error {
 	})
 }
 
-// ReadPosition reads the newest position record of a slot, like [Producer.LoadPosition], for commands that deliver nothing.
+// ReadPosition reads the newest position record of a slot, like [Producer.LoadPosition], for commands that deliver
+// nothing.
 func (c *Cluster) ReadPosition(ctx context.Context, topic, slot string) (*checkpoint.PositionRecord, error) {
 	ctl, done, err := c.temporaryControl(ctx)
 	if err != nil {

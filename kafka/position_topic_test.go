@@ -12,8 +12,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// TestNoEventInPositionTopic: events and position records have the same producer id and separate sequence numbers. If they were in one
-// partition, the broker would acknowledge an event as a duplicate of a position record, and not store it.
+// TestNoEventInPositionTopic: events and position records have the same producer id and separate sequence numbers. If
+// they were in one partition, the broker would acknowledge an event as a duplicate of a position record, and not
+// store it.
 func TestNoEventInPositionTopic(t *testing.T) {
 	f := newFake(t)
 	p, l := openSession(t, newPositionCluster(t, f))
@@ -34,7 +35,8 @@ func TestNoEventInPositionTopic(t *testing.T) {
 	}
 }
 
-// TestCheckPositionTopicJustMade: the leader of a new topic may not know the topic yet. It is asked a limited number of times.
+// TestCheckPositionTopicJustMade: the leader of a new topic may not know the topic yet. It is asked a limited number
+// of times.
 func TestCheckPositionTopicJustMade(t *testing.T) {
 	for count, want := range map[int]bool{1: true, missingTries - 1: true, -1: false} {
 		f := newFake(t)

@@ -12,7 +12,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/advice"
 )
 
-// positionLog reads and writes the single partition of the position topic, over its own connection. It is for one goroutine at a time.
+// positionLog reads and writes the single partition of the position topic, over its own connection. It is for one
+// goroutine at a time.
 type positionLog struct {
 	ctl      *control
 	topic    string
@@ -74,15 +75,17 @@ func (l *positionLog) locate(ctx context.Context, tries int) error {
 	return nil
 }
 
-// preconnect connects before the first request, because a start waits for that request. It ignores errors, which the request will return.
+// preconnect connects before the first request, because a start waits for that request. It ignores errors, which the
+// request will return.
 func (l *positionLog) preconnect(ctx context.Context) {
 	if l.locate(ctx, 1) == nil {
 		_ = l.ctl.askBroker(ctx, l.leader, ping)
 	}
 }
 
-// missingTries is how many look-ups must lack the topic, or all brokers, because a broker that has just started has incomplete metadata.
-// A daemon stops without the topic, and a supervisor may not start it again, so it looks for 5 s.
+// missingTries is how many look-ups must lack the topic, or all brokers, because a broker that has just started has
+// incomplete metadata. A daemon stops without the topic, and a supervisor may not start it again, so it looks for 5
+// s.
 const (
 	missingTries = 4
 	daemonTries  = 25
@@ -164,9 +167,9 @@ func (l *positionLog) unusable(why, remedy string, err error) error {
 	return &checkpoint.Unusable{Topic: l.topic, Why: why, Remedy: remedy, Err: err}
 }
 
-// LoadPosition reads the newest position record of the slot, merged with those before it. It returns nil if there is none. The error is a
-// *[checkpoint.Unusable] or transient. If only the newest record cannot be read, the result of the earlier ones is returned with the
-// error. After the end of ctx the session can only be closed.
+// LoadPosition reads the newest position record of the slot, merged with those before it. It returns nil if there is
+// none. The error is a *[checkpoint.Unusable] or transient. If only the newest record cannot be read, the result of
+// the earlier ones is returned with the error. After the end of ctx the session can only be closed.
 func (p *Producer) LoadPosition(ctx context.Context) (*checkpoint.PositionRecord, error) {
 	if p.cluster.cfg.PositionTopic == "" {
 		return nil, errNoPositionTopic
@@ -198,9 +201,9 @@ func (p *Producer) LoadPosition(ctx context.Context) (*checkpoint.PositionRecord
 // markKey is the suffix of the key of marks. It occurs in no name of a slot.
 const markKey = "/reader"
 
-// mark stores a record without content before the session reads the position records. A broker that no longer leads the topic, and does not
-// know it, would answer a read with old records, but cannot acknowledge a record. Its records have another key than position records, so
-// that compaction keeps one for each slot.
+// mark stores a record without content before the session reads the position records. A broker that no longer leads
+// the topic, and does not know it, would answer a read with old records, but cannot acknowledge a record. Its records
+// have another key than position records, so that compaction keeps one for each slot.
 func (p *Producer) mark(ctx context.Context, l *positionLog) (*sarama.RecordBatch, error) {
 	return p.store(ctx, l, &sarama.Record{Key: []byte(l.slot + markKey)})
 }
@@ -208,12 +211,13 @@ func (p *Producer) mark(ctx context.Context, l *positionLog) (*sarama.RecordBatc
 // errNoMark is transient.
 var errNoMark = fmt.Errorf("the broker does not have the record that this session has just stored, so it does not lead the topic: %w", sarama.ErrNotLeaderForPartition)
 
-// positionStep is the size of the first window. The topic has about one record per second of each slot. The window must have the records of
-// several seconds, so that a late record of an earlier session is not mistaken for the newest.
+// positionStep is the size of the first window. The topic has about one record per second of each slot. The window
+// must have the records of several seconds, so that a late record of an earlier session is not mistaken for the
+// newest.
 const positionStep = 1000
 
-// load reads backwards from the end until it finds a record of the slot. With a mark, the window at the end must have it: what is read there
-// is believed only then.
+// load reads backwards from the end until it finds a record of the slot. With a mark, the window at the end must have
+// it: what is read there is believed only then.
 func (l *positionLog) load(ctx context.Context, mark *sarama.RecordBatch) (*checkpoint.PositionRecord, error) {
 	end, err := l.offset(ctx, sarama.OffsetNewest)
 	if err != nil {

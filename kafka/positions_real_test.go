@@ -66,7 +66,8 @@ func trust(a *testcert.Authority) *tls.Config {
 	return &tls.Config{RootCAs: pool, ServerName: "localhost"}
 }
 
-// positions: the topic is created with its configuration, and position records are stored although the broker is restarted.
+// positions: the topic is created with its configuration, and position records are stored although the broker is
+// restarted.
 func (r *realEnds) positions(ctx context.Context, t *testing.T) {
 	cfg := withPositions(r.cfg, "s")
 	cfg.ReadTimeout, cfg.ProduceTimeout = 1500*time.Millisecond, time.Second

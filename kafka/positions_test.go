@@ -83,8 +83,8 @@ func rawSaved(slot string, generation uint64, confirm int) *kgo.Record {
 	return &kgo.Record{Key: []byte(slot), Value: value}
 }
 
-// TestForgedPositionRecord: another daemon of the same Kafka may send events to the position topic, with any key and value. An event has
-// headers, and a position record has none.
+// TestForgedPositionRecord: another daemon of the same Kafka may send events to the position topic, with any key and
+// value. An event has headers, and a position record has none.
 func TestForgedPositionRecord(t *testing.T) {
 	f := newFake(t)
 	p, _ := openSession(t, newPositionCluster(t, f))
@@ -397,8 +397,8 @@ func TestBrokerKnowsNoBrokers(t *testing.T) {
 	}
 }
 
-// TestPositionsAreFoundAhead: a session looks up its position topic in advance, and once, so that neither reading the record nor writing the
-// first one waits for the look-up.
+// TestPositionsAreFoundAhead: a session looks up its position topic in advance, and once, so that neither reading the
+// record nor writing the first one waits for the look-up.
 func TestPositionsAreFoundAhead(t *testing.T) {
 	f := newFake(t)
 	c := newPositionCluster(t, f)

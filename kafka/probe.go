@@ -8,9 +8,10 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// Probe checks, without writing, whether everything that the last session waited for is available: brokers answer, its topics exist and may
-// be written, and every partition has a reachable leader and enough replicas in sync. The error names what is missing. The position topic,
-// which every session needs, is always checked; if it cannot be used, the error is a *[checkpoint.Unusable].
+// Probe checks, without writing, whether everything that the last session waited for is available: brokers answer,
+// its topics exist and may be written, and every partition has a reachable leader and enough replicas in sync. The
+// error names what is missing. The position topic, which every session needs, is always checked; if it cannot be
+// used, the error is a *[checkpoint.Unusable].
 func (c *Cluster) Probe(ctx context.Context) (err error) {
 	ctl, done, err := c.temporaryControl(ctx)
 	if err != nil {
@@ -121,8 +122,8 @@ func checkLeaders(md *sarama.TopicMetadata, minISR int) error {
 		return fmt.Errorf("partition %d has no leader", id)
 	}
 	for _, part := range md.Partitions {
-		// Kafka 4 requires no more replicas than exist. With an older broker and such a setting the next session fails again, which
-		// is better than never trying.
+		// Kafka 4 requires no more replicas than exist. With an older broker and such a setting the next session fails
+		// again, which is better than never trying.
 		if want := min(minISR, len(part.Replicas)); len(part.Isr) < want {
 			return fmt.Errorf("partition %d has %d replicas in sync, min.insync.replicas is %d", part.ID, len(part.Isr), minISR)
 		}

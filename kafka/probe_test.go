@@ -44,7 +44,8 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// While a position record cannot be stored, a probe fails with the reason. It neither creates nor pins the position topic.
+// While a position record cannot be stored, a probe fails with the reason. It neither creates nor pins the position
+// topic.
 func TestProbePositionTopic(t *testing.T) {
 	f := newFake(t)
 	cfg := withPositions(testConfig(f.ListenAddrs()...), "s")

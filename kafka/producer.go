@@ -15,11 +15,11 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// Callbacks are called from goroutines of the session, one at a time, and never after Close has returned. They must return at once, and
-// must not wait for the goroutine that calls Send or Close.
+// Callbacks are called from goroutines of the session, one at a time, and never after Close has returned. They must
+// return at once, and must not wait for the goroutine that calls Send or Close.
 type Callbacks struct {
-	// Acked is called when Kafka has stored a batch, with the numbers of its events, which are valid during the call. Per partition, the
-	// numbers are in the order of Send, without holes.
+	// Acked is called when Kafka has stored a batch, with the numbers of its events, which are valid during the call.
+	// Per partition, the numbers are in the order of Send, without holes.
 	Acked func(events []uint64)
 	// Failed is called at most once, when the session has failed. Acks of other partitions may follow.
 	Failed func(err error)
@@ -27,11 +27,12 @@ type Callbacks struct {
 	Wake func()
 }
 
-// Producer is one session with Kafka. Ready, Missing, Check, Partition and Send must be called from one goroutine; the other methods may be called
-// from any.
+// Producer is one session with Kafka. Ready, Missing, Check, Partition and Send must be called from one goroutine;
+// the other methods may be called from any.
 //
-// A session has one producer id and epoch. Send adds a record to its partition's batch (partition.go). Each broker has a goroutine that
-// sends batches (node.go). Another goroutine, the watch, looks up topics and leaders (topic.go, leaders.go).
+// A session has one producer id and epoch. Send adds a record to its partition's batch (partition.go). Each broker
+// has a goroutine that sends batches (node.go). Another goroutine, the watch, looks up topics and leaders (topic.go,
+// leaders.go).
 type Producer struct {
 	cluster *Cluster
 	metrics *metrics
@@ -133,8 +134,9 @@ func (p *Producer) abandon() {
 	p.control.hangUp()
 }
 
-// Check checks before Send whether Kafka can store the record; its topic must be ready. alone means that the caller must wait until nothing
-// is in flight, send the record, and wait for its ack. poison has no event id and no position.
+// Check checks before Send whether Kafka can store the record; its topic must be ready. alone means that the caller
+// must wait until nothing is in flight, send the record, and wait for its ack. poison has no event id and no
+// position.
 func (p *Producer) Check(rec *router.Record) (alone bool, poison *router.Poison) {
 	t := p.topic(rec.Topic)
 	if rec.OwnPartition && t.aloneAbove != 0 && int(rec.Partition) >= len(t.parts) {
@@ -163,9 +165,10 @@ func (p *Producer) Check(rec *router.Record) (alone bool, poison *router.Poison)
 	}
 }
 
-// Send copies the record and returns; it never waits for Kafka. The record is sent with the next Flush, if not before. n is the number
-// for Acked. The caller limits the number of unacknowledged events, and so the memory. An error means that the caller broke a rule. A
-// failure of the session is only reported by Failed; a record sent after that counts as unacknowledged.
+// Send copies the record and returns; it never waits for Kafka. The record is sent with the next Flush, if not
+// before. n is the number for Acked. The caller limits the number of unacknowledged events, and so the memory. An
+// error means that the caller broke a rule. A failure of the session is only reported by Failed; a record sent after
+// that counts as unacknowledged.
 func (p *Producer) Send(rec *router.Record, n uint64) error {
 	t := p.topic(rec.Topic)
 	if v := t.verdict.Load(); v == nil || t.aloneAbove == 0 {
@@ -286,7 +289,8 @@ func (p *Producer) ended() bool {
 	}
 }
 
-// failLocked ends the session; mu is held, and the caller must call deliver afterwards. Only the first failure is reported.
+// failLocked ends the session; mu is held, and the caller must call deliver afterwards. Only the first failure is
+// reported.
 func (p *Producer) failLocked(err error) {
 	if p.stop() {
 		p.failErr = err
@@ -301,7 +305,8 @@ func (p *Producer) wake() {
 	}
 }
 
-// Healthy returns nil if a broker has answered a look-up recently, and every broker for which records wait can be reached.
+// Healthy returns nil if a broker has answered a look-up recently, and every broker for which records wait can be
+// reached.
 func (p *Producer) Healthy() error {
 	if err := p.lookUpErr.Load(); err != nil {
 		return &failure{op: "ask kafka", err: *err}
@@ -376,8 +381,9 @@ func (p *Producer) Waiting() []string {
 // errUnacked is the error of Close if events are not acknowledged.
 var errUnacked = errors.New("not acknowledged")
 
-// Close ends the session. No request begins after the call. Close waits until open requests have answers or ctx ends, and then cuts every
-// connection. The error has the number of unacknowledged events, some of which may be in Kafka. A second Close returns the same error.
+// Close ends the session. No request begins after the call. Close waits until open requests have answers or ctx ends,
+// and then cuts every connection. The error has the number of unacknowledged events, some of which may be in Kafka. A
+// second Close returns the same error.
 func (p *Producer) Close(ctx context.Context) error {
 	p.closeOnce.Do(func() { p.closeErr = p.close(ctx) })
 	return p.closeErr

@@ -212,7 +212,8 @@ func refusedEvents(err error) ([]uint64, bool) {
 	return r.Refused()
 }
 
-// A refused batch ends the session. The error has exactly its events, and later events of the partition are not acknowledged.
+// A refused batch ends the session. The error has exactly its events, and later events of the partition are not
+// acknowledged.
 func TestRefusedBatch(t *testing.T) {
 	for _, code := range []*kerr.Error{kerr.MessageTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp} {
 		t.Run(code.Message, func(t *testing.T) {
@@ -263,7 +264,8 @@ func TestRefusedBatch(t *testing.T) {
 	}
 }
 
-// A batch fails for lack of replicas until its retries are used up: the session fails, and each partition has a prefix of its events.
+// A batch fails for lack of replicas until its retries are used up: the session fails, and each partition has a
+// prefix of its events.
 func TestBudgetSpent(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(3, "orders"))
 	cfg := testConfig(f.ListenAddrs()...)
@@ -418,8 +420,8 @@ func TestOwnTimeAndPartition(t *testing.T) {
 	}
 }
 
-// A row names a partition that was added under the running process: it is no poison once a look-up has seen the partition. Recount makes one. The next session
-// sends to it, and the keys keep their partitions.
+// A row names a partition that was added under the running process: it is no poison once a look-up has seen the
+// partition. Recount makes one. The next session sends to it, and the keys keep their partitions.
 func TestRowNamesANewPartition(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(3, "t"))
 	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
@@ -464,7 +466,8 @@ func TestRowNamesANewPartition(t *testing.T) {
 	}
 }
 
-// F112: a time that no row has given to a record, and that Kafka refuses, is the fault of a clock: no event is refused for it.
+// F112: a time that no row has given to a record, and that Kafka refuses, is the fault of a clock: no event is
+// refused for it.
 func TestWrongClockIsNoPoison(t *testing.T) {
 	for _, of := range []string{"sending", "commit", "row"} {
 		f := newFake(t, kfake.SeedTopics(1, "t"))

@@ -20,7 +20,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 )
 
-// TestMurmur2IsJavas uses the vectors of Kafka's UtilsTest.testMurmur2. A large prime partition count shows the whole hash.
+// TestMurmur2IsJavas uses the vectors of Kafka's UtilsTest.testMurmur2. A large prime partition count shows the whole
+// hash.
 func TestMurmur2IsJavas(t *testing.T) {
 	vectors := map[string]int32{
 		"21": -973932308, "foobar": -790332482, "a-little-bit-long-string": -985981536,

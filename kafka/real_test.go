@@ -113,7 +113,8 @@ func realTopics(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	}
 }
 
-// realFaults: the broker is suspended, killed and started again under load. Within one session no record is duplicated, lost or out of order.
+// realFaults: the broker is suspended, killed and started again under load. Within one session no record is
+// duplicated, lost or out of order.
 func realFaults(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	if err := kafkatest.CreateTopic(ctx, k.Brokers(), "faults", 6, nil); err != nil {
 		t.Fatal(err)
@@ -157,8 +158,8 @@ func realFaults(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	checkReal(ctx, t, k, "faults", 6, total)
 }
 
-// realWrap: with five open requests and connections that are cut, the sequence numbers of each partition pass 2³¹-1. (kfake counts modulo
-// 2³¹-1, unlike Kafka.)
+// realWrap: with five open requests and connections that are cut, the sequence numbers of each partition pass 2³¹-1.
+// (kfake counts modulo 2³¹-1, unlike Kafka.)
 func realWrap(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	if err := kafkatest.CreateTopic(ctx, k.Brokers(), "wraps", 3, nil); err != nil {
 		t.Fatal(err)

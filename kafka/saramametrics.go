@@ -5,9 +5,9 @@ import (
 	gometrics "github.com/rcrowley/go-metrics"
 )
 
-// saramaMetrics is sarama's registry of metrics. It counts bytes and requests of connections in our counters, and disables all other
-// metrics: sarama's histograms use a lock and have a resolution of milliseconds, and we measure batches ourselves (metrics.duration,
-// .batchBytes). All connections share the counters.
+// saramaMetrics is sarama's registry of metrics. It counts bytes and requests of connections in our counters, and
+// disables all other metrics: sarama's histograms use a lock and have a resolution of milliseconds, and we measure
+// batches ourselves (metrics.duration, .batchBytes). All connections share the counters.
 type saramaMetrics struct{ m *metrics }
 
 func (s saramaMetrics) GetOrRegister(name string, metric any) any {

@@ -23,7 +23,8 @@ const (
 
 	// unknownLimit is Kafka's default max.message.bytes, which is assumed if a topic's setting may not be read.
 	unknownLimit = 1048588
-	// hugeLimit is the maximum size of a batch in a request of sarama (sarama.MaxRequestSize minus the rest of the request).
+	// hugeLimit is the maximum size of a batch in a request of sarama (sarama.MaxRequestSize minus the rest of the
+	// request).
 	hugeLimit = 100<<20 - 64<<10
 )
 
@@ -35,8 +36,8 @@ func recordSize(rec *router.Record) int {
 	return recordOverhead + rec.Size() + headerOverhead*len(rec.Headers)
 }
 
-// reserve returns the difference between a batch limit and the topic's limit. It covers the growth of incompressible bytes by compression,
-// and the part of the batch header that sarama does not count.
+// reserve returns the difference between a batch limit and the topic's limit. It covers the growth of incompressible
+// bytes by compression, and the part of the batch header that sarama does not count.
 func reserve(limit int) int { return min(1024, 64+limit/16) }
 
 // batchLimit returns the maximum size of a batch, before compression, for a topic with this max.message.bytes.
@@ -44,8 +45,8 @@ func batchLimit(topicLimit, most int) int {
 	return min(most, max(1, topicLimit-reserve(topicLimit)))
 }
 
-// tooLarge reports whether a batch with only rec is larger than limit, the topic's max.message.bytes, and its size: an upper bound if it is
-// not.
+// tooLarge reports whether a batch with only rec is larger than limit, the topic's max.message.bytes, and its size:
+// an upper bound if it is not.
 func tooLarge(rec *router.Record, limit int, codec sarama.CompressionCodec) (size int, is bool) {
 	size = roughSize(rec)
 	if size+reserve(size) <= limit {
@@ -61,7 +62,8 @@ func tooLarge(rec *router.Record, limit int, codec sarama.CompressionCodec) (siz
 	return size, true
 }
 
-// TooLarge reports whether the record is larger than limit, a topic's max.message.bytes, as the daemon judges it. 0: the limit is not known.
+// TooLarge reports whether the record is larger than limit, a topic's max.message.bytes, as the daemon judges it. 0:
+// the limit is not known.
 func (c *Client) TooLarge(rec *router.Record, limit int) bool {
 	if limit == 0 {
 		limit = unknownLimit
@@ -76,8 +78,8 @@ func exactSize(rec *router.Record, codec sarama.CompressionCodec) (int, error) {
 	return batchHeader + len(packed), err
 }
 
-// encodeRecord encodes rec as the only record of a batch (record format 2). The length, which comes first, is written into reserved room at
-// the end, so that a large record is copied once.
+// encodeRecord encodes rec as the only record of a batch (record format 2). The length, which comes first, is written
+// into reserved room at the end, so that a large record is copied once.
 func encodeRecord(rec *router.Record) []byte {
 	const room = binary.MaxVarintLen32
 	out := make([]byte, room, room+roughSize(rec))
@@ -103,7 +105,8 @@ func appendBytes(dst, b []byte) []byte {
 	return append(binary.AppendVarint(dst, int64(len(b))), b...)
 }
 
-// compress compresses like sarama's unexported function of that name at the default level. A test compares the sizes with a broker's limit.
+// compress compresses like sarama's unexported function of that name at the default level. A test compares the sizes
+// with a broker's limit.
 func compress(codec sarama.CompressionCodec, data []byte) ([]byte, error) {
 	var buf bytes.Buffer
 	switch codec {

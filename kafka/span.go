@@ -29,12 +29,13 @@ type Span struct {
 // spanPermissions are those that Spans and ReadSpan need.
 func spanPermissions(topic string) string { return "Read and Describe on topic " + topic }
 
-// Spans finds the records of topics that were written at or after since, or all records if since is zero. It returns one span for each
-// partition, by topic and partition. A span begins at the first record that is not older than since, and ends where the log ended
-// during the call. Later records can be older than since: producers set timestamps. Topics that do not exist are returned as missing.
+// Spans finds the records of topics that were written at or after since, or all records if since is zero. It returns
+// one span for each partition, by topic and partition. A span begins at the first record that is not older than
+// since, and ends where the log ended during the call. Later records can be older than since: producers set
+// timestamps. Topics that do not exist are returned as missing.
 //
-// If a partition has no record at or after since, its span is empty. In one case Kafka finds none although there is one: records from
-// after since were deleted with DeleteRecords, and the first one that is left is from before since.
+// If a partition has no record at or after since, its span is empty. In one case Kafka finds none although there is
+// one: records from after since were deleted with DeleteRecords, and the first one that is left is from before since.
 func (c *Client) Spans(ctx context.Context, topics []string, since time.Time) (spans []Span, missing []string, err error) {
 	ctl := c.takeControl("")
 	defer c.returnControl(ctl)
@@ -94,7 +95,8 @@ type spanLookup struct {
 	found    []Span
 }
 
-// round looks up the topics and asks each leader once. If something has to be asked again, it returns an error and the topic concerned.
+// round looks up the topics and asks each leader once. If something has to be asked again, it returns an error and
+// the topic concerned.
 func (l *spanLookup) round(ctx context.Context) (topic string, err error) {
 	names := slices.Clone(l.unlisted)
 	for _, s := range l.open {
@@ -162,8 +164,8 @@ func (l *spanLookup) list(name string, md *sarama.TopicMetadata) (listed bool, e
 
 // ask asks a leader for the offsets of spans. It returns the spans that have to be asked for again, and notes why.
 func (l *spanLookup) ask(ctx context.Context, addr string, spans []*Span, note func(*Span, error)) (open []*Span) {
-	// The end is asked for before the first record since a time. In the other order a record that is produced between the two
-	// questions would be in no span.
+	// The end is asked for before the first record since a time. In the other order a record that is produced between
+	// the two questions would be in no span.
 	ends, err := l.offsets(ctx, addr, spans, sarama.OffsetOldest, sarama.OffsetNewest, 0, max(0, l.since.UnixMilli()))
 	if err != nil {
 		note(spans[0], err)
@@ -181,9 +183,9 @@ func (l *spanLookup) ask(ctx context.Context, addr string, spans []*Span, note f
 		if oldest.Offset >= 0 {
 			s.Oldest = time.UnixMilli(oldest.Timestamp)
 		}
-		// Kafka may find nothing although there is such a record: it looks into one segment only, the first one that had a record at
-		// or after since. For some minutes after DeleteRecords all records of that segment can be deleted, and the segment be there.
-		// The span then begins with the log.
+		// Kafka may find nothing although there is such a record: it looks into one segment only, the first one that had a
+		// record at or after since. For some minutes after DeleteRecords all records of that segment can be deleted, and
+		// the segment be there. The span then begins with the log.
 		s.From = s.First
 		switch {
 		case l.since.IsZero():
@@ -225,8 +227,8 @@ func (l *spanLookup) offsets(ctx context.Context, addr string, spans []*Span, wh
 	return out, nil
 }
 
-// compacted reports which topics Kafka compacts: of records with the same key only the last one is sure to be there. A topic is missing in
-// the map if its configuration may not be read.
+// compacted reports which topics Kafka compacts: of records with the same key only the last one is sure to be there.
+// A topic is missing in the map if its configuration may not be read.
 func (c *control) compacted(ctx context.Context, topics []string) (map[string]bool, error) {
 	settings, err := c.describe(ctx, topics, []string{"cleanup.policy"})
 	if err != nil {
@@ -261,8 +263,8 @@ func (c *control) leaderIn(md *sarama.TopicMetadata, partition int32) (string, e
 	return "", sarama.ErrUnknownTopicOrPartition
 }
 
-// patience decides how long the same question is asked again. Errors that pass end it after AwayBudget, others after , and a
-// permission that is missing at once.
+// patience decides how long the same question is asked again. Errors that pass end it after AwayBudget, others after
+// , and a permission that is missing at once.
 type patience struct {
 	client       *Client
 	began        time.Time // of the first error
@@ -273,7 +275,8 @@ type patience struct {
 // progress forgets the errors so far.
 func (p *patience) progress() { *p = patience{client: p.client} }
 
-// wait returns nil after a pause, or at the end of ctx, if the question is to be asked again. Otherwise it returns why not.
+// wait returns nil after a pause, or at the end of ctx, if the question is to be asked again. Otherwise it returns
+// why not.
 func (p *patience) wait(ctx context.Context, err error) error {
 	cfg := &p.client.cluster.cfg
 	if p.tries == 0 {

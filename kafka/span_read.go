@@ -14,46 +14,50 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// Record is a record that ReadSpan has read. The Record itself and Headers are valid until fn returns. Key, Value and the values of
-// headers are never overwritten, but they keep the whole batch in memory: copy what is needed for long.
+// Record is a record that ReadSpan has read. The Record itself and Headers are valid until fn returns. Key, Value and
+// the values of headers are never overwritten, but they keep the whole batch in memory: copy what is needed for long.
 type Record struct {
 	Offset  int64
 	Time    time.Time // as the producer has set it; if message.timestamp.type is LogAppendTime: when the broker has stored it
 	Key     []byte    // nil: null
 	Value   []byte    // nil: null
 	Headers []router.Header
-	// Uncommitted is whether the record is of a transaction that was aborted, or is open: consumers with isolation.level=read_committed do not
-	// get it, and others do.
+	// Uncommitted is whether the record is of a transaction that was aborted, or is open: consumers with
+	// isolation.level=read_committed do not get it, and others do.
 	Uncommitted bool
-	// Gap is whether the log has no records at offsets just before this one: compaction leaves such gaps. Control records are none.
+	// Gap is whether the log has no records at offsets just before this one: compaction leaves such gaps. Control
+	// records are none.
 	Gap bool
 }
 
 const (
-	// spanWait is how long a broker may wait for records when it has none. It has them at once, except after an election or if it
-	// reads them from remote storage.
+	// spanWait is how long a broker may wait for records when it has none. It has them at once, except after an election
+	// or if it reads them from remote storage.
 	spanWait = 500 * time.Millisecond
 	// quietTries is how often in a row a broker must send no records until the log counts as empty up to the span's end.
 	quietTries = 3
-	// quietBytes is the maximum of a fetch after an answer without records. Batches that compaction has emptied take part in an answer,
-	// and sarama leaves them out. Kafka keeps one such batch for each producer.
+	// quietBytes is the maximum of a fetch after an answer without records. Batches that compaction has emptied take
+	// part in an answer, and sarama leaves them out. Kafka keeps one such batch for each producer.
 	quietBytes = 16 << 20
-	// headerNames is the maximum number of header names that a reader keeps, so that it need not allocate them for each record.
+	// headerNames is the maximum number of header names that a reader keeps, so that it need not allocate them for each
+	// record.
 	headerNames = 100
 )
 
 // errQuiet is an answer without records, although the log goes on.
 var errQuiet = errors.New("the broker sends no records, although the log goes on")
 
-// ReadSpan calls fn with each record of the span in the order of the offsets. It returns an error of fn as it is, and the cause of ctx
-// soon after ctx has ended. s.From is then the offset of the first record that fn has not accepted, so a later call can go on there.
+// ReadSpan calls fn with each record of the span in the order of the offsets. It returns an error of fn as it is, and
+// the cause of ctx soon after ctx has ended. s.From is then the offset of the first record that fn has not accepted,
+// so a later call can go on there.
 //
-// ReadSpan tries again if the leader moves or does not answer, for as long as Config.AwayBudget without a record. If Kafka has deleted
-// records before they were read, it goes on with the first one left: s.First is its offset, and s.Deleted counts the missing offsets.
-// Control records are skipped.
+// ReadSpan tries again if the leader moves or does not answer, for as long as Config.AwayBudget without a record. If
+// Kafka has deleted records before they were read, it goes on with the first one left: s.First is its offset, and
+// s.Deleted counts the missing offsets. Control records are skipped.
 //
-// Several spans can be read at the same time, also of one leader: each call has a connection of its own, and calls its fn in the
-// goroutine of its caller. A call holds one answer of the broker in memory: 1 MiB as it is stored in Kafka, or one larger batch.
+// Several spans can be read at the same time, also of one leader: each call has a connection of its own, and calls
+// its fn in the goroutine of its caller. A call holds one answer of the broker in memory: 1 MiB as it is stored in
+// Kafka, or one larger batch.
 func (c *Client) ReadSpan(ctx context.Context, s *Span, fn func(*Record) error) error {
 	ctl := c.takeControl(s.leader)
 	defer c.returnControl(ctl)
@@ -100,8 +104,8 @@ type spanReader struct {
 	gap     bool              // the log has no records at offsets just before next
 	stable  int64             // from this offset on, the outcome of transactions is not known
 
-	// notBefore is the end of a pause that a quota demands. Sarama would make the same pause before the next request, whatever
-	// happens to ctx.
+	// notBefore is the end of a pause that a quota demands. Sarama would make the same pause before the next request,
+	// whatever happens to ctx.
 	notBefore time.Time
 }
 
@@ -230,7 +234,8 @@ func (r *spanReader) deliver(ctx context.Context, b *sarama.RecordBatch, uncommi
 	return nil
 }
 
-// reach notes that the log has something from an offset up to before next, and nothing between the last noted one and that.
+// reach notes that the log has something from an offset up to before next, and nothing between the last noted one and
+// that.
 func (r *spanReader) reach(offset, next int64) {
 	r.gap, r.next = r.gap || offset > r.next, max(r.next, next)
 }
@@ -266,8 +271,8 @@ func (r *spanReader) outOfRange(ctx context.Context) error {
 	return nil
 }
 
-// noRecords judges an answer without records. In a log that is compacted the last records before the span's end can be missing. In any
-// other log they cannot: then the broker has not read them in time, from remote storage for one.
+// noRecords judges an answer without records. In a log that is compacted the last records before the span's end can
+// be missing. In any other log they cannot: then the broker has not read them in time, from remote storage for one.
 func (r *spanReader) noRecords(ctx context.Context, highWaterMark int64) error {
 	s := r.span
 	if highWaterMark < s.End {

@@ -90,7 +90,8 @@ func (r *realEnds) spans(ctx context.Context, t *testing.T, authority *testcert.
 		}
 	})
 
-	// Tombstones are deleted, too, so no record is left before the end of the span. The log keeps an empty batch of each producer.
+	// Tombstones are deleted, too, so no record is left before the end of the span. The log keeps an empty batch of each
+	// producer.
 	t.Run("compacted", func(t *testing.T) {
 		const topic = "span-compacted"
 		r.create(ctx, t, topic, 1, map[string]string{

@@ -510,7 +510,8 @@ func TestSpanTransactions(t *testing.T) {
 	}
 }
 
-// Gaps in the offsets are those that compaction leaves: inside batches, between them, and at the end. Control records are none (F122).
+// Gaps in the offsets are those that compaction leaves: inside batches, between them, and at the end. Control records
+// are none (F122).
 func TestSpanGaps(t *testing.T) {
 	batch := func(first int64, size int32, control bool, left ...int64) *sarama.RecordBatch {
 		b := &sarama.RecordBatch{FirstOffset: first, LastOffsetDelta: size - 1, Control: control}
@@ -556,7 +557,8 @@ func TestSpanGaps(t *testing.T) {
 	}
 }
 
-// TestAborted checks which batches of an answer are of aborted transactions: those of a producer from its beginning until its next control record.
+// TestAborted checks which batches of an answer are of aborted transactions: those of a producer from its beginning
+// until its next control record.
 func TestAborted(t *testing.T) {
 	block := &sarama.FetchResponseBlock{AbortedTransactions: []*sarama.AbortedTransaction{{ProducerID: 7, FirstOffset: 16}, {ProducerID: 8, FirstOffset: 2}, {ProducerID: 7, FirstOffset: 10}}}
 	a, got := newAborted(block), ""
@@ -618,7 +620,8 @@ func wantTransactions(t testing.TB, c *Client, s *Span) {
 	}
 }
 
-// An error of fn ends the reading, and a later call goes on with the same record. A batch larger than a fetch is read like others.
+// An error of fn ends the reading, and a later call goes on with the same record. A batch larger than a fetch is read
+// like others.
 func TestSpanStopped(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 1, map[string]string{"max.message.bytes": "8000000"})
@@ -803,7 +806,8 @@ func TestSpanLeaderAway(t *testing.T) {
 	wantOffsets(t, offsetsOf(t, c, &lost), 0, 5)
 }
 
-// A broker that enforces a quota answers a fetch with nothing but the time to wait (KIP-219). The end of ctx ends that wait.
+// A broker that enforces a quota answers a fetch with nothing but the time to wait (KIP-219). The end of ctx ends
+// that wait.
 func TestSpanQuota(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "t", 1, nil)
@@ -834,9 +838,9 @@ func TestSpanQuota(t *testing.T) {
 	}
 }
 
-// BenchmarkReadSpan reads records of 300 bytes with the headers of an event from an in-process broker, which serves one batch again and
-// again, or from the topics span-none and span-lz4 of OUTBOXCDC_BENCH_KAFKA, which it creates. The broker's CPU is in the figures only
-// if it is in-process.
+// BenchmarkReadSpan reads records of 300 bytes with the headers of an event from an in-process broker, which serves
+// one batch again and again, or from the topics span-none and span-lz4 of OUTBOXCDC_BENCH_KAFKA, which it creates.
+// The broker's CPU is in the figures only if it is in-process.
 func BenchmarkReadSpan(b *testing.B) {
 	const n = 1_000_000
 	for _, codec := range []string{"none", "lz4"} {

@@ -16,8 +16,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// losesController makes broker 0 answer as if it had lost its controller when it led all partitions: with old metadata, and, to a produce
-// request, that its replicas did not answer. Broker 1 leads.
+// losesController makes broker 0 answer as if it had lost its controller when it led all partitions: with old
+// metadata, and, to a produce request, that its replicas did not answer. Broker 1 leads.
 func (f *fake) losesController(t *testing.T, topics ...string) {
 	t.Helper()
 	for _, topic := range topics {
@@ -61,8 +61,9 @@ func (f *fake) losesController(t *testing.T, topics ...string) {
 	})
 }
 
-// TestBrokerWithOldMetadata: a broker that has lost its controller is first in the list of brokers. Another one is asked, and its higher leader
-// epoch wins. The position record is read from the broker that has acknowledged a record.
+// TestBrokerWithOldMetadata: a broker that has lost its controller is first in the list of brokers. Another one is
+// asked, and its higher leader epoch wins. The position record is read from the broker that has acknowledged a
+// record.
 func TestBrokerWithOldMetadata(t *testing.T) {
 	f := newFake(t, kfake.NumBrokers(2))
 	f.createTopic(t, "t", 1, nil)
@@ -86,7 +87,8 @@ func TestBrokerWithOldMetadata(t *testing.T) {
 	}
 }
 
-// TestHigherLeaderEpochWins: metadata of a topic with a lower leader epoch than known is corrected. A recreated topic begins again.
+// TestHigherLeaderEpochWins: metadata of a topic with a lower leader epoch than known is corrected. A recreated topic
+// begins again.
 func TestHigherLeaderEpochWins(t *testing.T) {
 	c := newTestCluster(t, testConfig("127.0.0.1:1"))
 	look := func(id byte, leader, epoch int32) (int32, int32) {
@@ -126,7 +128,8 @@ func TestPositionsOfABrokerThatDoesNotLead(t *testing.T) {
 	}
 }
 
-// TestDamagedPositions: a batch of the position topic that cannot be decoded matters only if no later record of the slot can be read.
+// TestDamagedPositions: a batch of the position topic that cannot be decoded matters only if no later record of the
+// slot can be read.
 func TestDamagedPositions(t *testing.T) {
 	for _, last := range []bool{false, true} {
 		f := newFake(t)

@@ -12,7 +12,8 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// topic is one topic in one session. The watch sets the fields after verdict once, before the first verdict that is ready.
+// topic is one topic in one session. The watch sets the fields after verdict once, before the first verdict that is
+// ready.
 type topic struct {
 	name    string
 	verdict atomic.Pointer[verdict] // nil until the first look-up
@@ -39,12 +40,13 @@ type verdict struct {
 	missing bool   // the topic does not exist
 }
 
-// errPositionsOnly means that a record is for the position topic. An event and a position record in one partition could have the same
-// producer id and sequence number. Then the broker would acknowledge the later one as a duplicate, and not store it.
+// errPositionsOnly means that a record is for the position topic. An event and a position record in one partition
+// could have the same producer id and sequence number. Then the broker would acknowledge the later one as a
+// duplicate, and not store it.
 var errPositionsOnly = errors.New("it takes no events, because it holds position records (delivery.position_topic)")
 
-// topic returns the topic of that name. At the first use it requests a look-up. The position topic is never looked up, so no event can be
-// sent to it.
+// topic returns the topic of that name. At the first use it requests a look-up. The position topic is never looked
+// up, so no event can be sent to it.
 func (p *Producer) topic(name string) *topic {
 	if p.last != nil && p.last.name == name {
 		return p.last
@@ -67,9 +69,9 @@ func (p *Producer) topic(name string) *topic {
 	return t
 }
 
-// Ready reports whether records for the topic can be sent. It never blocks. The first call for a topic starts look-ups in the background,
-// which continue until the topic exists. Wake is called when the result of Ready changes. An error means that waiting alone does not help,
-// for example because a permission is missing.
+// Ready reports whether records for the topic can be sent. It never blocks. The first call for a topic starts
+// look-ups in the background, which continue until the topic exists. Wake is called when the result of Ready changes.
+// An error means that waiting alone does not help, for example because a permission is missing.
 func (p *Producer) Ready(name string) (bool, error) {
 	v := p.topic(name).verdict.Load()
 	if v == nil {
@@ -78,8 +80,8 @@ func (p *Producer) Ready(name string) (bool, error) {
 	return v.ready, v.err
 }
 
-// Missing reports whether Kafka answers and the topic does not exist or may not be written: Kafka may answer that permission is missing for
-// a topic that does not exist.
+// Missing reports whether Kafka answers and the topic does not exist or may not be written: Kafka may answer that
+// permission is missing for a topic that does not exist.
 func (p *Producer) Missing(name string) bool {
 	t := p.byName[name]
 	if t == nil {
@@ -99,7 +101,8 @@ func (p *Producer) Why(name string) string {
 	return ""
 }
 
-// Recount looks up the topic again, which is not ready until then. The row of a record may name a partition that the topic has got since.
+// Recount looks up the topic again, which is not ready until then. The row of a record may name a partition that the
+// topic has got since.
 func (p *Producer) Recount(name string) {
 	t := p.topic(name)
 	p.mu.Lock()
@@ -118,8 +121,9 @@ func (p *Producer) wantLookUp() {
 	}
 }
 
-// watch looks up requested topics until they are ready. It looks up all topics periodically, and when leaders are requested. So it finds
-// out whether Kafka answers, which brokers lead, and whether partitions were added, a topic was recreated or a permission was revoked.
+// watch looks up requested topics until they are ready. It looks up all topics periodically, and when leaders are
+// requested. So it finds out whether Kafka answers, which brokers lead, and whether partitions were added, a topic
+// was recreated or a permission was revoked.
 func (p *Producer) watch() {
 	defer p.background.Done()
 	cfg := &p.cluster.cfg
@@ -203,7 +207,8 @@ func (p *Producer) topicsToLookUp(all bool) []*topic {
 	})
 }
 
-// lookUp looks up topics, and reports whether a verdict changed. An error means that Kafka did not answer; verdicts are then unchanged.
+// lookUp looks up topics, and reports whether a verdict changed. An error means that Kafka did not answer; verdicts
+// are then unchanged.
 func (p *Producer) lookUp(due []*topic) (changed bool, err error) {
 	ctx := p.dialer.ctx
 	if len(due) == 0 {
@@ -363,8 +368,8 @@ func (p *Producer) setLimits(t *topic, maxBytes int) {
 	t.aloneAbove = batchLimit(t.limit, p.cluster.cfg.LargeRecord)
 }
 
-// setVerdict stores and logs a changed verdict. It reports whether the result of Ready has changed. If there were more calls of Recount than
-// recounts, the look-up began too early for the last one.
+// setVerdict stores and logs a changed verdict. It reports whether the result of Ready has changed. If there were
+// more calls of Recount than recounts, the look-up began too early for the last one.
 func (p *Producer) setVerdict(t *topic, v verdict, recounts int) (changed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

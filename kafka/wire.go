@@ -6,8 +6,8 @@ import (
 	"github.com/IBM/sarama"
 )
 
-// wireRecords are the records of one request in the form that sarama encodes. Sarama needs them only during a send, so each broker's
-// goroutine has one set of them, which it uses again.
+// wireRecords are the records of one request in the form that sarama encodes. Sarama needs them only during a send,
+// so each broker's goroutine has one set of them, which it uses again.
 type wireRecords struct {
 	records    []sarama.Record
 	headers    []sarama.RecordHeader
@@ -79,8 +79,8 @@ func (w *wireRecords) add(b *batch) []*sarama.Record {
 	return w.recordPtrs[from:w.recordsSet:w.recordsSet]
 }
 
-// release drops the pointers into the batches, so that the memory of large ones can be freed. It does not touch the batches: if the answer
-// has arrived already, they are in use again.
+// release drops the pointers into the batches, so that the memory of large ones can be freed. It does not touch the
+// batches: if the answer has arrived already, they are in use again.
 func (w *wireRecords) release() {
 	clear(w.records[:w.recordsSet])
 	clear(w.headers[:w.headersSet])

@@ -12,8 +12,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/outbox"
 )
 
-// fakeServer is a driver whose connections count statements and do nothing else, so that a benchmark measures only what Emit and
-// database/sql do.
+// fakeServer is a driver whose connections count statements and do nothing else, so that a benchmark measures only
+// what Emit and database/sql do.
 type fakeServer struct{ statements atomic.Int64 }
 
 func (s *fakeServer) Connect(context.Context) (driver.Conn, error) { return s, nil }

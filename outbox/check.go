@@ -11,7 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// EventError reports an event that Postgres would refuse or that the daemon would call poison. Nothing has been written.
+// EventError reports an event that Postgres would refuse or that the daemon would call poison. Nothing has been
+// written.
 type EventError struct {
 	Index   int    // of the event in the call
 	Field   string // the field of Event, for a header with its name: Headers["traceparent"]
@@ -172,7 +173,8 @@ func (w *Writer) badPayload(b []byte) string {
 	return ""
 }
 
-// badJSON returns why jsonb refuses a text in UTF-8, or "". It refuses null, too, which is SQL NULL in a row but not in a message.
+// badJSON returns why jsonb refuses a text in UTF-8, or "". It refuses null, too, which is SQL NULL in a row but not
+// in a message.
 func badJSON(b []byte) string {
 	if !json.Valid(b) {
 		return "is not valid JSON"
@@ -210,8 +212,8 @@ func hex4(b []byte) rune {
 	return rune(u)
 }
 
-// payloadSize returns the size of the record's value. As jsonb prints a space after each comma and colon, they count twice, those in
-// strings included.
+// payloadSize returns the size of the record's value. As jsonb prints a space after each comma and colon, they count
+// twice, those in strings included.
 func (w *Writer) payloadSize(b []byte) int {
 	if w.config.PayloadType != JSONB || w.config.MessagePrefix != "" {
 		return len(b)

@@ -18,25 +18,27 @@ type Config struct {
 	// PayloadType is the type of the payload's column.
 	PayloadType PayloadType
 
-	// DeleteRows deletes the rows in the same transaction, by a second statement. The daemon delivers the events all the same, because
-	// it reads the WAL, and the table stays empty. The application's role needs DELETE on the table and SELECT on the id.
+	// DeleteRows deletes the rows in the same transaction, by a second statement. The daemon delivers the events all the
+	// same, because it reads the WAL, and the table stays empty. The application's role needs DELETE on the table and
+	// SELECT on the id.
 	DeleteRows bool
-	// MessagePrefix, if it is not "", is the daemon's setting messages.prefix: the events are logical messages, without a table. Table,
-	// Columns, PayloadType and DeleteRows must then be zero.
+	// MessagePrefix, if it is not "", is the daemon's setting messages.prefix: the events are logical messages, without
+	// a table. Table, Columns, PayloadType and DeleteRows must then be zero.
 	MessagePrefix string
 
-	// Topic returns the topic to which the daemon sends an event, so that its name can be checked. It must agree with the daemon's
-	// route.topic, route.topics and route.replace. nil is the default of route.topic, outbox.event.{aggregate_type}. If it returns "",
-	// the name is not checked.
+	// Topic returns the topic to which the daemon sends an event, so that its name can be checked. It must agree with
+	// the daemon's route.topic, route.topics and route.replace. nil is the default of route.topic,
+	// outbox.event.{aggregate_type}. If it returns "", the name is not checked.
 	Topic func(Event) string
-	// CloudEvents refuses what is not allowed in attributes of CloudEvents: control characters in AggregateID and Type. Set it if the
-	// daemon's route.format is one of the two formats for CloudEvents.
+	// CloudEvents refuses what is not allowed in attributes of CloudEvents: control characters in AggregateID and Type.
+	// Set it if the daemon's route.format is one of the two formats for CloudEvents.
 	CloudEvents bool
-	// MaxBytes is the maximum size of key, value and headers of a record; 0 is [DefaultMaxBytes]. Set it below max.message.bytes of the
-	// topics.
+	// MaxBytes is the maximum size of key, value and headers of a record; 0 is [DefaultMaxBytes]. Set it below
+	// max.message.bytes of the topics.
 	MaxBytes int
 
-	// Inject, if it is not nil, adds headers to all events of a call of Emit, such as the trace context in ctx. With OpenTelemetry:
+	// Inject, if it is not nil, adds headers to all events of a call of Emit, such as the trace context in ctx. With
+	// OpenTelemetry:
 	//
 	//	Inject: func(ctx context.Context, headers map[string]string) {
 	//		otel.GetTextMapPropagator().Inject(ctx, propagation.MapCarrier(headers))
@@ -46,15 +48,17 @@ type Config struct {
 	Inject func(ctx context.Context, headers map[string]string)
 }
 
-// DefaultMaxBytes is below Kafka's default of max.message.bytes, 1,048,588, by what the daemon and the record batch add.
+// DefaultMaxBytes is below Kafka's default of max.message.bytes, 1,048,588, by what the daemon and the record batch
+// add.
 const DefaultMaxBytes = 1_000_000
 
-// Columns are the names of the table's columns, without quotes. AggregateID and Payload are required; "" elsewhere means that the
-// table has no such column. Without ID the database has to create the ids. Without Headers events cannot have headers. All other
-// columns of the table take their defaults.
+// Columns are the names of the table's columns, without quotes. AggregateID and Payload are required; "" elsewhere
+// means that the table has no such column. Without ID the database has to create the ids. Without Headers events
+// cannot have headers. All other columns of the table take their defaults.
 type Columns struct {
 	ID, AggregateType, AggregateID, EventType, Payload, Headers string
-	// SchemaVersion is a column of an integer type, and OccurredAt a timestamptz. They are NULL for events without a value.
+	// SchemaVersion is a column of an integer type, and OccurredAt a timestamptz. They are NULL for events without a
+	// value.
 	SchemaVersion, OccurredAt string
 }
 
@@ -69,8 +73,8 @@ func BundledColumns() Columns {
 // PayloadType is the type of the payload's column.
 type PayloadType int
 
-// The types of the payload's column. In columns of JSON the payload is JSON that jsonb accepts, and not null: leave Payload nil for an
-// event without a value. Text is UTF-8 without NUL; Bytea is anything.
+// The types of the payload's column. In columns of JSON the payload is JSON that jsonb accepts, and not null: leave
+// Payload nil for an event without a value. Text is UTF-8 without NUL; Bytea is anything.
 const (
 	JSONB PayloadType = iota
 	JSON
@@ -116,8 +120,8 @@ func New(c Config) (*Writer, error) {
 // Config returns the configuration, with the defaults filled in.
 func (w *Writer) Config() Config { return w.config }
 
-// newMessageWriter returns a writer of logical messages. The elements of the document are the bodies. As outbox_emit does, the server
-// adds its own time, and encodes the body in UTF-8 whatever the encoding of the database is.
+// newMessageWriter returns a writer of logical messages. The elements of the document are the bodies. As outbox_emit
+// does, the server adds its own time, and encodes the body in UTF-8 whatever the encoding of the database is.
 func newMessageWriter(c Config) (*Writer, error) {
 	if c.Table != "" || c.Columns != (Columns{}) || c.PayloadType != JSONB || c.DeleteRows {
 		return nil, errors.New("with MessagePrefix there is no table: Table, Columns, PayloadType and DeleteRows must not be set")
@@ -134,8 +138,8 @@ func newMessageWriter(c Config) (*Writer, error) {
 	}, nil
 }
 
-// newRowWriter returns a writer of rows. The table itself defines how the members of the document become values, so that the columns
-// may have any types.
+// newRowWriter returns a writer of rows. The table itself defines how the members of the document become values, so
+// that the columns may have any types.
 func newRowWriter(c Config) (*Writer, error) {
 	if c.PayloadType < JSONB || c.PayloadType > Bytea {
 		return nil, fmt.Errorf("PayloadType is %d, which is none of the constants", c.PayloadType)

@@ -14,8 +14,8 @@ import (
 // header is a header of the record, from the application or from a field of Event.
 type header struct{ name, value string }
 
-// encode returns the events as a JSON array of objects, whose members are the columns; a message's body has the same members. With
-// DeleteRows, ids is an array of objects with only the id.
+// encode returns the events as a JSON array of objects, whose members are the columns; a message's body has the same
+// members. With DeleteRows, ids is an array of objects with only the id.
 func (w *Writer) encode(ctx context.Context, events []Event) (document, ids string, err error) {
 	var injected map[string]string
 	if w.config.Inject != nil {
@@ -74,8 +74,8 @@ func encodePayload(payload any) ([]byte, *EventError) {
 	return b, nil
 }
 
-// headers appends the headers of an event, sorted by name: those of the event, the injected ones that the event does not have, and
-// those of fields without a column.
+// headers appends the headers of an event, sorted by name: those of the event, the injected ones that the event does
+// not have, and those of fields without a column.
 func (w *Writer) headers(to []header, injected map[string]string, e *Event) []header {
 	for name, value := range e.Headers {
 		to = append(to, header{name, value})

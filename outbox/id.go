@@ -19,8 +19,8 @@ var lastTime struct {
 	ticks uint64
 }
 
-// ticks is the number of units of a UUIDv7's time in a millisecond: RFC 9562 allows to use the 12 bits after the milliseconds for a
-// fraction of one.
+// ticks is the number of units of a UUIDv7's time in a millisecond: RFC 9562 allows to use the 12 bits after the
+// milliseconds for a fraction of one.
 const ticks = 1 << 12
 
 // NewID returns a UUIDv7. Each ID of a process is greater than those before it, also if the clock steps back.

@@ -19,8 +19,9 @@ type kindOptions struct{ schemaVersion int }
 // SchemaVersion sets Event.SchemaVersion of all events of a kind.
 func SchemaVersion(v int) KindOption { return func(o *kindOptions) { o.schemaVersion = v } }
 
-// Define defines a kind of events. It is meant for package variables, so it panics if a name is empty or cannot be written, if the
-// aggregate type has a character that is not allowed in the name of a topic, or if the schema version is not positive.
+// Define defines a kind of events. It is meant for package variables, so it panics if a name is empty or cannot be
+// written, if the aggregate type has a character that is not allowed in the name of a topic, or if the schema version
+// is not positive.
 func Define[P any](aggregateType, eventType string, options ...KindOption) Kind[P] {
 	refuse := func(what, name, why string) {
 		if why != "" {
@@ -42,8 +43,8 @@ func Define[P any](aggregateType, eventType string, options ...KindOption) Kind[
 	return Kind[P]{aggregateType: aggregateType, eventType: eventType, schemaVersion: o.schemaVersion}
 }
 
-// Event returns an event with the payload, which is encoded now: later changes of p do not change the event. The caller may set
-// further fields. An error is an [*EventError].
+// Event returns an event with the payload, which is encoded now: later changes of p do not change the event. The
+// caller may set further fields. An error is an [*EventError].
 func (k Kind[P]) Event(aggregateID string, p P) (Event, error) {
 	e := Event{AggregateType: k.aggregateType, AggregateID: aggregateID, Type: k.eventType, SchemaVersion: k.schemaVersion}
 	b, problem := encodePayload(p)

@@ -20,7 +20,8 @@ func quoteTable(text string) (string, error) {
 	return foldIdentifier(m[1]) + "." + foldIdentifier(m[2]), nil
 }
 
-// foldIdentifier quotes an identifier that is not quoted. As the server does in a UTF-8 database, it folds only ASCII letters.
+// foldIdentifier quotes an identifier that is not quoted. As the server does in a UTF-8 database, it folds only ASCII
+// letters.
 func foldIdentifier(s string) string {
 	if strings.HasPrefix(s, `"`) {
 		return s

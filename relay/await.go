@@ -9,8 +9,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// awaitTopic waits until records may be sent to the topic. The error is a *[router.Poison] if the topic has been missing, or access to it
-// denied, for longer than patience (0: no limit), earlier sessions included.
+// awaitTopic waits until records may be sent to the topic. The error is a *[router.Poison] if the topic has been
+// missing, or access to it denied, for longer than patience (0: no limit), earlier sessions included.
 func (s *session) awaitTopic(ctx context.Context, topic string, patience time.Duration) error {
 	var denied error
 	check := func() (ready bool, err error) {
@@ -74,7 +74,8 @@ func (s *session) missingFor(topic string) time.Duration {
 	return now.Sub(a.since)
 }
 
-// minMissing is the minimum time for which a topic must be missing: a broker may not know yet of a topic that was just created.
+// minMissing is the minimum time for which a topic must be missing: a broker may not know yet of a topic that was
+// just created.
 const minMissing = 5 * time.Second
 
 // missingTooLong reports whether the wait for any missing topic is over.
@@ -94,7 +95,8 @@ func (s *session) isFull() bool {
 	return n >= s.r.cfg.MaxEvents || bytes >= s.r.cfg.MaxBytes
 }
 
-// hasRoom reports whether a quarter of the window is free. Reading resumes only then, so that it does not pause at every event.
+// hasRoom reports whether a quarter of the window is free. Reading resumes only then, so that it does not pause at
+// every event.
 func (s *session) hasRoom() bool {
 	n, bytes := s.tracker.InFlight()
 	return n <= s.r.cfg.MaxEvents/4*3 && bytes <= s.r.cfg.MaxBytes/4*3
@@ -106,8 +108,8 @@ const sendingSingly = "a record that is sent alone"
 // readingEnds is the reason for the wait until the ends of partitions have been read.
 const readingEnds = "reading the ends of partitions, to find events already delivered"
 
-// stateAfter is how long a wait lasts before it is shown as a state. Shorter waits are normal: for the look-up of a topic, or
-// for room in the window.
+// stateAfter is how long a wait lasts before it is shown as a state. Shorter waits are normal: for the look-up of a
+// topic, or for room in the window.
 const stateAfter = 200 * time.Millisecond
 
 // topicStateAfter is stateAfter for topics: the look-up at a busy broker may take a second.

@@ -78,9 +78,9 @@ var kinds = map[replication.Kind]verdict{
 	replication.Protocol:           {Retry, waitBackoff, "protocol"},
 }
 
-// classify decides what an error means. delivered means that this process has had an acknowledgement. A permission or a column
-// that is missing before that is a mistake of the setup, and so is a position topic that cannot be used. A permission that goes missing later
-// may be granted again, and a column that goes missing later may affect events.
+// classify decides what an error means. delivered means that this process has had an acknowledgement. A permission or
+// a column that is missing before that is a mistake of the setup, and so is a position topic that cannot be used. A
+// permission that goes missing later may be granted again, and a column that goes missing later may affect events.
 func classify(err error, delivered bool) verdict {
 	v := verdict{Retry, waitBackoff, "other"}
 	var stalled *errStalled

@@ -11,8 +11,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// turn does everything that is due besides reading: it ends the session on shutdown or failure, takes the guard's answer, confirms, and
-// checks both sides for silence. It returns when to call it again at the latest.
+// turn does everything that is due besides reading: it ends the session on shutdown or failure, takes the guard's
+// answer, confirms, and checks both sides for silence. It returns when to call it again at the latest.
 func (s *session) turn(ctx context.Context, now time.Time) (time.Time, error) {
 	r := s.r
 	r.tick()
@@ -26,8 +26,8 @@ func (s *session) turn(ctx context.Context, now time.Time) (time.Time, error) {
 		if failure := s.failure.Load(); failure != nil {
 			return now, *failure
 		}
-		// Read the open transaction to its end: without its Commit it cannot be confirmed and would be repeated. A transaction
-		// that is too long, or that waits for Kafka already, is left.
+		// Read the open transaction to its end: without its Commit it cannot be confirmed and would be repeated. A
+		// transaction that is too long, or that waits for Kafka already, is left.
 		if s.finishBy.IsZero() {
 			s.finishBy = now.Add(grace)
 		}
@@ -191,9 +191,9 @@ func (s *session) waits() time.Time {
 	return time.Time{}
 }
 
-// watchServer returns an error if the server is silent and its walsender does not work. A walsender sends nothing while it decodes a
-// transaction whose changes are not published, for minutes if the transaction is large. The server is expected to send only while the
-// stream is read.
+// watchServer returns an error if the server is silent and its walsender does not work. A walsender sends nothing
+// while it decodes a transaction whose changes are not published, for minutes if the transaction is large. The server
+// is expected to send only while the stream is read.
 func (s *session) watchServer(now time.Time) error {
 	silence, limit := now.Sub(s.lastMessage), s.r.cfg.WalSenderTimeout
 	if silence <= limit {

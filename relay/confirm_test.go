@@ -24,8 +24,8 @@ const (
 	maxCheckInterval = checkpoint.MaxCheckInterval
 )
 
-// TestConfirmed runs scripts, and checks the slot's position three seconds after the last step. The fake Postgres checks that
-// no status update is beyond an unacknowledged event.
+// TestConfirmed runs scripts, and checks the slot's position three seconds after the last step. The fake Postgres
+// checks that no status update is beyond an unacknowledged event.
 //
 //	tx a b     a transaction of two events       open a / more b / close   a transaction in pieces
 //	ack b      acknowledgements in this order    foreign                   WAL that is not ours, with its keepalive
@@ -107,7 +107,8 @@ func TestConfirmed(t *testing.T) {
 	}
 }
 
-// TestConfirmedInEveryOrder acknowledges three transactions of two events in all 720 orders. The fake Postgres checks the positions.
+// TestConfirmedInEveryOrder acknowledges three transactions of two events in all 720 orders. The fake Postgres checks
+// the positions.
 func TestConfirmedInEveryOrder(t *testing.T) {
 	var orders [][]string
 	var permute func(done, rest []string)
@@ -146,8 +147,8 @@ func TestConfirmedInEveryOrder(t *testing.T) {
 	})
 }
 
-// TestFirstStatusCarriesTheSlotsPosition: before the first acknowledgement, status updates have the slot's position, never 0
-// and never the received position.
+// TestFirstStatusCarriesTheSlotsPosition: before the first acknowledgement, status updates have the slot's position,
+// never 0 and never the received position.
 func TestFirstStatusCarriesTheSlotsPosition(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -244,7 +245,8 @@ func TestStatusEveryThirdOfWalSenderTimeoutOtherwise(t *testing.T) {
 	}
 }
 
-// TestStatusWhenTheServerAsks: the server gets at most ten replies a second with an unchanged position, however often it asks.
+// TestStatusWhenTheServerAsks: the server gets at most ten replies a second with an unchanged position, however often
+// it asks.
 func TestStatusWhenTheServerAsks(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -276,8 +278,8 @@ func (b *bench) askInALoop(d time.Duration) {
 	}
 }
 
-// TestAServerThatAsksAllTheTimeGetsItsPosition: replies must not prevent catalog checks. Otherwise a server that shuts down
-// waits for our position for ever.
+// TestAServerThatAsksAllTheTimeGetsItsPosition: replies must not prevent catalog checks. Otherwise a server that
+// shuts down waits for our position for ever.
 func TestAServerThatAsksAllTheTimeGetsItsPosition(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -331,7 +333,8 @@ func TestLastStatusOnLeaving(t *testing.T) {
 
 // The guard.
 
-// TestOnlyWhatACheckHasSeenIsConfirmed: only positions that were received before the start of a passed check are confirmed.
+// TestOnlyWhatACheckHasSeenIsConfirmed: only positions that were received before the start of a passed check are
+// confirmed.
 func TestOnlyWhatACheckHasSeenIsConfirmed(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -358,7 +361,8 @@ func TestOnlyWhatACheckHasSeenIsConfirmed(t *testing.T) {
 	})
 }
 
-// TestGuardLooks: the catalogs are checked before each status update that moves the slot, at most once a second, and otherwise every 15 s.
+// TestGuardLooks: the catalogs are checked before each status update that moves the slot, at most once a second, and
+// otherwise every 15 s.
 func TestGuardLooks(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -403,8 +407,8 @@ func altered() error {
 	return &replication.Error{Kind: replication.PublicationChanged, Op: "check publication", Err: errors.New("it was altered")}
 }
 
-// TestFreeze: each of these errors freezes the position and ends the session, most of them the process. Acknowledgements while
-// the session closes do not change that.
+// TestFreeze: each of these errors freezes the position and ends the session, most of them the process.
+// Acknowledgements while the session closes do not change that.
 func TestFreeze(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -504,7 +508,8 @@ func (pg *postgres) glitch(msg []byte) {
 	pg.live().data(0, msg)
 }
 
-// TestWaitingForStandby: while the server withholds rows because of synchronized_standby_slots, the session continues in a state of its own.
+// TestWaitingForStandby: while the server withholds rows because of synchronized_standby_slots, the session continues
+// in a state of its own.
 func TestWaitingForStandby(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -529,7 +534,8 @@ func TestWaitingForStandby(t *testing.T) {
 	})
 }
 
-// TestMissingColumn: rows from before the column was removed still have it and are delivered first. Then the process stops.
+// TestMissingColumn: rows from before the column was removed still have it and are delivered first. Then the process
+// stops.
 func TestMissingColumn(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -61,8 +61,8 @@ func TestEpochAfterFailover(t *testing.T) {
 	})
 }
 
-// TestEpochOfTwoPrimaries: a session on another primary has read the same position record and begun the same epoch, and its record is stored
-// before ours. Ours begins again, with an epoch of its own.
+// TestEpochOfTwoPrimaries: a session on another primary has read the same position record and begun the same epoch,
+// and its record is stored before ours. Ours begins again, with an epoch of its own.
 func TestEpochOfTwoPrimaries(t *testing.T) {
 	epochs(t, func(b *bench, p *fakePositions) {
 		x := b.pg.commit("a")

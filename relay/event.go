@@ -11,8 +11,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// event routes and sends one event. If the process dies anywhere in this function, the transaction is not confirmed, and the
-// server sends it again.
+// event routes and sends one event. If the process dies anywhere in this function, the transaction is not confirmed,
+// and the server sends it again.
 func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	r := s.r
 	pos := PositionOf(s.stream.Identity(), ev)
@@ -77,10 +77,10 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	return s.send(ctx, alone, nil, pos)
 }
 
-// send hands the record to the sink, with nothing else in flight if alone is set or a record of its transaction may be one that
-// Kafka refused. dead is the counter of a dead letter, nil for other records. Other records wait until no dead letter is in
-// flight: if a dead letter is lost, the next process may deliver its event normally, and a later event of its key must not be in
-// Kafka already.
+// send hands the record to the sink, with nothing else in flight if alone is set or a record of its transaction may
+// be one that Kafka refused. dead is the counter of a dead letter, nil for other records. Other records wait until no
+// dead letter is in flight: if a dead letter is lost, the next process may deliver its event normally, and a later
+// event of its key must not be in Kafka already.
 func (s *session) send(ctx context.Context, alone bool, dead prometheus.Counter, pos checkpoint.Position) error {
 	r := s.r
 	if alone = alone || s.begin.CommitLSN <= r.sendSinglyUntil; alone {

@@ -14,8 +14,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// TestSinkFailure: the first error of Kafka ends the session, in both forms of failure. Nothing is confirmed after it. The
-// next session sends exactly the events that were not acknowledged.
+// TestSinkFailure: the first error of Kafka ends the session, in both forms of failure. Nothing is confirmed after
+// it. The next session sends exactly the events that were not acknowledged.
 func TestSinkFailure(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -172,8 +172,8 @@ func TestBrokenPromise(t *testing.T) {
 	})
 }
 
-// TestHolesAreNoProgress: acknowledgements after a gap do not reset the pause between sessions. Otherwise the events would be
-// repeated without a pause.
+// TestHolesAreNoProgress: acknowledgements after a gap do not reset the pause between sessions. Otherwise the events
+// would be repeated without a pause.
 func TestHolesAreNoProgress(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -268,8 +268,8 @@ func TestBackoff(t *testing.T) {
 	})
 }
 
-// TestKafkaAway: no replication connection is opened while Kafka cannot be reached, except the one that learns the slot's
-// idle timeout.
+// TestKafkaAway: no replication connection is opened while Kafka cannot be reached, except the one that learns the
+// slot's idle timeout.
 func TestKafkaAway(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		away := true
@@ -353,8 +353,8 @@ func TestPoisonWithKafkaGone(t *testing.T) {
 
 // Record by record.
 
-// TestRefusedBatch: the broker refuses a batch because of one record. The next session sends record by record. The record that
-// is refused alone is poison, and everything before it is delivered and confirmed.
+// TestRefusedBatch: the broker refuses a batch because of one record. The next session sends record by record. The
+// record that is refused alone is poison, and everything before it is delivered and confirmed.
 func TestRefusedBatch(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.refused["bad"] = true
@@ -382,7 +382,8 @@ func TestRefusedBatch(t *testing.T) {
 	})
 }
 
-// TestRefusedTogether: records that are refused only in one batch are delivered one by one. Later records are sent in batches again.
+// TestRefusedTogether: records that are refused only in one batch are delivered one by one. Later records are sent in
+// batches again.
 func TestRefusedTogether(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -549,8 +550,8 @@ func TestSilentServer(t *testing.T) {
 	})
 }
 
-// TestServerDecodesForLong: a walsender that sends nothing because it decodes a large transaction is at work. The session goes on and the
-// relay is not ready, until the walsender sends again or no longer works.
+// TestServerDecodesForLong: a walsender that sends nothing because it decodes a large transaction is at work. The
+// session goes on and the relay is not ready, until the walsender sends again or no longer works.
 func TestServerDecodesForLong(t *testing.T) {
 	for _, dies := range []bool{false, true} {
 		bubble(t, testConfig(), func(b *bench) {

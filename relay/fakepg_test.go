@@ -13,8 +13,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
-// postgres is a fake Source: a WAL of transactions, a slot that a crash takes back, and the rules of a walsender. It checks
-// each status update against the acknowledgements of the fake Kafka. bench.mu guards its fields and those of its streams.
+// postgres is a fake Source: a WAL of transactions, a slot that a crash takes back, and the rules of a walsender. It
+// checks each status update against the acknowledgements of the fake Kafka. bench.mu guards its fields and those of
+// its streams.
 type postgres struct {
 	b *bench
 
@@ -73,8 +74,8 @@ func newPostgres(b *bench) *postgres {
 	}
 }
 
-// row returns the pgoutput message of an event: "id", or "id@topic". After a ! the row has no key, which is poison. A ^ at the
-// start makes it an update, a * a logical message, and *! a message whose body is no object.
+// row returns the pgoutput message of an event: "id", or "id@topic". After a ! the row has no key, which is poison. A
+// ^ at the start makes it an update, a * a logical message, and *! a message whose body is no object.
 func (pg *postgres) row(spec string) []byte {
 	if id, ok := strings.CutPrefix(spec, "*"); ok {
 		return pg.message(id)
@@ -129,8 +130,8 @@ func (pg *postgres) commit(specs ...string) *tx {
 	return pg.finish()
 }
 
-// begin sends the first rows of a transaction, more the following rows, finish its commit. (A walsender sends a transaction
-// only after its commit, but may send it slowly.)
+// begin sends the first rows of a transaction, more the following rows, finish its commit. (A walsender sends a
+// transaction only after its commit, but may send it slowly.)
 func (pg *postgres) begin(specs ...string) *tx {
 	pg.b.mu.Lock()
 	t := &tx{open: true, Tx: walsendertest.Tx{

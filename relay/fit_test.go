@@ -8,8 +8,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// TestTablesThatDoNotFit: if a column is unsuitable according to the catalogs, the process ends before it reads, and nothing is
-// confirmed. Once an event was delivered, rows in the slot may be older than the catalogs, and relation messages decide.
+// TestTablesThatDoNotFit: if a column is unsuitable according to the catalogs, the process ends before it reads, and
+// nothing is confirmed. Once an event was delivered, rows in the slot may be older than the catalogs, and relation
+// messages decide.
 func TestTablesThatDoNotFit(t *testing.T) {
 	now := func(b *bench, headersType uint32) {
 		table := replication.TableNow{OID: b.pg.table.OID, Schema: "public", Name: "outbox"}

@@ -103,8 +103,8 @@ func (b *handler) transaction(events int) {
 	b.message(b.commit)
 }
 
-// BenchmarkEvent handles transactions and acknowledges their events in batches of 50: an event's path without the two sockets and without
-// the sink (kafka.BenchmarkSend).
+// BenchmarkEvent handles transactions and acknowledges their events in batches of 50: an event's path without the two
+// sockets and without the sink (kafka.BenchmarkSend).
 func BenchmarkEvent(b *testing.B) {
 	for _, events := range []int{1, 100} {
 		b.Run(fmt.Sprintf("transaction=%d", events), func(b *testing.B) {

@@ -20,8 +20,8 @@ func (p *fakePositions) unseen() (age time.Duration) {
 	return age
 }
 
-// TestLeaseNeedsEvidence: neither a status update nor a catalog check without an answer renews the lease. The network loses everything here,
-// but the socket still accepts status updates.
+// TestLeaseNeedsEvidence: neither a status update nor a catalog check without an answer renews the lease. The network
+// loses everything here, but the socket still accepts status updates.
 func TestLeaseNeedsEvidence(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
@@ -60,8 +60,9 @@ func TestLeaseNeedsEvidence(t *testing.T) {
 	})
 }
 
-// TestLeaseLooks: the lease is renewed every quarter of fence_wait while something is in flight, rarely while nothing is, and at once when
-// the first record after that is sent. A catalog check without a result about the publication renews it as well.
+// TestLeaseLooks: the lease is renewed every quarter of fence_wait while something is in flight, rarely while nothing
+// is, and at once when the first record after that is sent. A catalog check without a result about the publication
+// renews it as well.
 func TestLeaseLooks(t *testing.T) {
 	for _, undecided := range []bool{false, true} {
 		t.Run(fmt.Sprintf("undecided %v", undecided), func(t *testing.T) {
@@ -96,8 +97,8 @@ func TestLeaseLooks(t *testing.T) {
 	}
 }
 
-// TestLeaseBehindTheRecord: an instance that takes the slot before Kafka has this session's first record does not know its producer id. So
-// no event is sent before a catalog check that began later finds our walsender at the slot.
+// TestLeaseBehindTheRecord: an instance that takes the slot before Kafka has this session's first record does not
+// know its producer id. So no event is sent before a catalog check that began later finds our walsender at the slot.
 func TestLeaseBehindTheRecord(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
@@ -123,7 +124,8 @@ func TestLeaseBehindTheRecord(t *testing.T) {
 	})
 }
 
-// TestLeaseWhileTheFirstRecordWaits: catalog checks continue while Kafka is slow to store the first position record, or the last.
+// TestLeaseWhileTheFirstRecordWaits: catalog checks continue while Kafka is slow to store the first position record,
+// or the last.
 func TestLeaseWhileTheFirstRecordWaits(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}

@@ -14,8 +14,8 @@ import (
 // grace is how long a session that ends with an error waits for acknowledgements: each one is an event less to repeat.
 const grace = 2 * time.Second
 
-// leave ends the session's work with Kafka. On shutdown, and at a poison event, it delivers and confirms all events that were read. After
-// any other error it freezes the position, because the meaning of the error is not known here.
+// leave ends the session's work with Kafka. On shutdown, and at a poison event, it delivers and confirms all events
+// that were read. After any other error it freezes the position, because the meaning of the error is not known here.
 func (s *session) leave(ctx context.Context, cause error) error {
 	cause = s.findRefused(cause)
 	if errors.Is(cause, errShutdown) || errors.As(cause, new(*router.Poison)) {
@@ -34,8 +34,8 @@ func (s *session) leave(ctx context.Context, cause error) error {
 	return cause
 }
 
-// finish delivers and confirms the events that were read: it drains, stores the last position record, closes the sink, and sends the last
-// status update. Its error replaces cause.
+// finish delivers and confirms the events that were read: it drains, stores the last position record, closes the
+// sink, and sends the last status update. Its error replaces cause.
 func (s *session) finish(ctx context.Context, cause error) error {
 	s.sink.Flush()
 	s.r.setState(Draining, "")
@@ -75,8 +75,8 @@ func (s *session) finish(ctx context.Context, cause error) error {
 	return nil
 }
 
-// leaveRecord stores the last position record of the session, unless Kafka has failed. drained means that every event that was sent is
-// acknowledged. It reports whether a catalog check has passed since the last event was read.
+// leaveRecord stores the last position record of the session, unless Kafka has failed. drained means that every event
+// that was sent is acknowledged. It reports whether a catalog check has passed since the last event was read.
 func (s *session) leaveRecord(ctx context.Context, drained bool) (checked bool) {
 	if !s.rule.RecordsRequired() || s.failure.Load() != nil {
 		return false
@@ -88,12 +88,13 @@ func (s *session) leaveRecord(ctx context.Context, drained bool) (checked bool) 
 	return true
 }
 
-// lastCheckEvery is the time between two checks of whether the slot has moved to the position of the last status update.
+// lastCheckEvery is the time between two checks of whether the slot has moved to the position of the last status
+// update.
 const lastCheckEvery = 20 * time.Millisecond
 
-// confirmLast sends the last status update and waits until the slot has moved to its position. The stream must not be read
-// meanwhile: while the client reads as fast as the walsender sends a long transaction, the walsender reads status updates only
-// every half of wal_sender_timeout. A walsender that cannot send reads them at once.
+// confirmLast sends the last status update and waits until the slot has moved to its position. The stream must not be
+// read meanwhile: while the client reads as fast as the walsender sends a long transaction, the walsender reads
+// status updates only every half of wal_sender_timeout. A walsender that cannot send reads them at once.
 func (s *session) confirmLast(ctx context.Context) error {
 	if s.rule.Safe() > s.rule.Confirmed() {
 		if err := s.sendStatus(s.r.clock(), false); err != nil {
@@ -168,8 +169,8 @@ func (s *session) waitFor(ctx context.Context, done func() (bool, error)) error 
 	}
 }
 
-// repeatStatus sends the last status update again if one falls due within d, a time in which none can be sent. It does nothing after an
-// update has failed: that update may have arrived with a later position.
+// repeatStatus sends the last status update again if one falls due within d, a time in which none can be sent. It
+// does nothing after an update has failed: that update may have arrived with a later position.
 func (s *session) repeatStatus(d time.Duration) {
 	now := s.r.clock()
 	if s.statusFailed || s.rule.SilentFor(now.Add(d)) <= s.r.cfg.WalSenderTimeout/3 {
@@ -190,7 +191,8 @@ func endedAtRow(err error) bool {
 	return errors.As(err, new(*router.MissingColumnError)) || errors.As(err, new(*decoder.Error))
 }
 
-// deliverBeforeRow waits until the events before the row are delivered: no later session would get further. The position is frozen.
+// deliverBeforeRow waits until the events before the row are delivered: no later session would get further. The
+// position is frozen.
 func (s *session) deliverBeforeRow(ctx context.Context) {
 	s.sink.Flush()
 	ctx, cancel := context.WithTimeout(ctx, grace)
@@ -222,8 +224,9 @@ func (e *errInFlight) Error() string {
 	return fmt.Sprintf("%d events are not acknowledged: they are not confirmed, and the next start sends them again", e.events)
 }
 
-// findRefused handles an error of the sink that means that Kafka refuses the content of a batch. If the batch had a single record, that
-// record is poison. Otherwise the next session sends these transactions record by record, to find the refused record.
+// findRefused handles an error of the sink that means that Kafka refuses the content of a batch. If the batch had a
+// single record, that record is poison. Otherwise the next session sends these transactions record by record, to find
+// the refused record.
 func (s *session) findRefused(cause error) error {
 	var r interface {
 		Refused() (n []uint64, ok bool)
@@ -255,8 +258,8 @@ func (s *session) closeSink(d time.Duration) error {
 	return s.sink.Close(ctx)
 }
 
-// close ends the stream and adds the session to the history. The last status update carries the position that may be confirmed: after an
-// error, the frozen one.
+// close ends the stream and adds the session to the history. The last status update carries the position that may be
+// confirmed: after an error, the frozen one.
 func (s *session) close() {
 	r := s.r
 	last := s.rule.Safe()

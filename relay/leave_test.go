@@ -15,8 +15,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
-// TestDrain: on shutdown the relay stops reading, waits for the events in flight while it sends status updates, confirms them and
-// ends.
+// TestDrain: on shutdown the relay stops reading, waits for the events in flight while it sends status updates,
+// confirms them and ends.
 func TestDrain(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -120,8 +120,8 @@ func TestDrainIncomplete(t *testing.T) {
 	})
 }
 
-// TestPostgresGoneWhileStopping: the end is not clean if acknowledged events could not be confirmed, because the next start repeats
-// them.
+// TestPostgresGoneWhileStopping: the end is not clean if acknowledged events could not be confirmed, because the next
+// start repeats them.
 func TestPostgresGoneWhileStopping(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -228,8 +228,8 @@ func TestSIGTERMInEveryState(t *testing.T) {
 	})
 }
 
-// TestStopFinishesATransaction: an open transaction is read to its end, so that it is confirmed and not repeated, if that takes only
-// a moment and Kafka accepts its events.
+// TestStopFinishesATransaction: an open transaction is read to its end, so that it is confirmed and not repeated, if
+// that takes only a moment and Kafka accepts its events.
 func TestStopFinishesATransaction(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -292,8 +292,8 @@ func TestStopInsideATransaction(t *testing.T) {
 	})
 }
 
-// TestStopWhileTheServerIsBusy: a walsender that sends a long transaction does not read status updates while the relay reads.
-// The relay ends when the slot has moved, and not before.
+// TestStopWhileTheServerIsBusy: a walsender that sends a long transaction does not read status updates while the
+// relay reads. The relay ends when the slot has moved, and not before.
 func TestStopWhileTheServerIsBusy(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -365,8 +365,8 @@ func TestWaitFor(t *testing.T) {
 	})
 }
 
-// TestStopWhileTheRecordWaits: Kafka stores the last position record late. Status updates continue meanwhile, so the server keeps the
-// session.
+// TestStopWhileTheRecordWaits: Kafka stores the last position record late. Status updates continue meanwhile, so the
+// server keeps the session.
 func TestStopWhileTheRecordWaits(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		b.start()
@@ -396,7 +396,8 @@ func TestStopWhileTheRecordWaits(t *testing.T) {
 	})
 }
 
-// TestRowsBeforeOneThatCannotBeRead: rows before a row that cannot be read are delivered, but not confirmed. No later start would get further.
+// TestRowsBeforeOneThatCannotBeRead: rows before a row that cannot be read are delivered, but not confirmed. No later
+// start would get further.
 func TestRowsBeforeOneThatCannotBeRead(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()

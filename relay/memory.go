@@ -23,8 +23,8 @@ type memory struct {
 	loadRead   int64     // what was read of the position topic, which each session reads again
 }
 
-// isOwn reports whether the last session of this process wrote the record. Two processes that began with the same record have the same
-// generation, but different producer ids.
+// isOwn reports whether the last session of this process wrote the record. Two processes that began with the same
+// record have the same generation, but different producer ids.
 func (m *memory) isOwn(b *checkpoint.PositionRecord) bool {
 	return b.Generation == m.generation && !slices.ContainsFunc(b.Producers, func(id int64) bool { return !slices.Contains(m.producers, id) })
 }

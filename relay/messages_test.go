@@ -16,8 +16,8 @@ func withMessages(b *bench) {
 	b.relay.router, b.relay.cfg.MessagePrefix = simRouter(nil, "produce"), messagePrefix
 }
 
-// TestMessagesBesideRows: messages and rows of a transaction are numbered together. An interrupted transaction resumes at the right
-// event.
+// TestMessagesBesideRows: messages and rows of a transaction are numbered together. An interrupted transaction
+// resumes at the right event.
 func TestMessagesBesideRows(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		withMessages(b)
@@ -97,7 +97,8 @@ func TestMessagesOfOthers(t *testing.T) {
 	}
 }
 
-// TestMessagesWithoutATransaction: messages that are not transactional are no events. They are counted, and logged once per session.
+// TestMessagesWithoutATransaction: messages that are not transactional are no events. They are counted, and logged
+// once per session.
 func TestMessagesWithoutATransaction(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		withMessages(b)

@@ -37,8 +37,8 @@ type Metrics struct {
 	once sync.Once
 }
 
-// NewMetrics registers the relay's metrics. Series with known labels exist from the start, at zero, so that rate() sees the
-// first event.
+// NewMetrics registers the relay's metrics. Series with known labels exist from the start, at zero, so that rate()
+// sees the first event.
 func NewMetrics(reg prometheus.Registerer, slot string) *Metrics {
 	m := &Metrics{reg: reg, slot: newSlotMetrics(reg, slot)}
 	counter := func(name, help string) prometheus.Counter {
@@ -92,8 +92,8 @@ func NewMetrics(reg prometheus.Registerer, slot string) *Metrics {
 	return m
 }
 
-// counts are what a session has counted since it last published them. An atomic addition for each message is slow. Only the session's
-// goroutine uses them.
+// counts are what a session has counted since it last published them. An atomic addition for each message is slow.
+// Only the session's goroutine uses them.
 type counts struct {
 	received, transactions, bytes int
 	kinds                         [decoder.KindAbort + 1]int
@@ -109,7 +109,8 @@ func (c *counts) read(m *Metrics, k decoder.Kind, bytes int) {
 	}
 }
 
-// publish adds the counts to the metrics. The session calls it outside of transactions before it waits for messages, at each turn, and when it ends.
+// publish adds the counts to the metrics. The session calls it outside of transactions before it waits for messages,
+// at each turn, and when it ends.
 func (c *counts) publish(m *Metrics) {
 	if c.bytes == 0 {
 		return

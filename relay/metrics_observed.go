@@ -18,8 +18,8 @@ func (m *Metrics) observe(r *Relay) {
 	})
 }
 
-// observed collects all of its series under one lock, so that a scrape is consistent: events in flight never appear without
-// their bytes, nor a confirmed position above the received one.
+// observed collects all of its series under one lock, so that a scrape is consistent: events in flight never appear
+// without their bytes, nor a confirmed position above the received one.
 type observed struct {
 	r      *Relay
 	gauges []observedGauge

@@ -14,7 +14,8 @@ var walStatuses = []string{"reserved", "extended", "unreserved", "lost"}
 // invalidations are the values of invalidation_reason up to PostgreSQL 18. Values of newer servers count as "other".
 var invalidations = []string{"wal_removed", "rows_removed", "wal_level_insufficient", "idle_timeout", "other"}
 
-// slotMetrics show the slot's row in pg_replication_slots. The series of each known status and reason exist from the start.
+// slotMetrics show the slot's row in pg_replication_slots. The series of each known status and reason exist from the
+// start.
 type slotMetrics struct {
 	name       string
 	retained   *prometheus.GaugeVec
@@ -76,8 +77,8 @@ func (m *slotMetrics) set(s *replication.Slot) {
 	}
 }
 
-// invalidation returns why the slot is invalid, "" if it is valid. Servers before PostgreSQL 17 have no reason: the usual one
-// is the removal of WAL.
+// invalidation returns why the slot is invalid, "" if it is valid. Servers before PostgreSQL 17 have no reason: the
+// usual one is the removal of WAL.
 func invalidation(s *replication.Slot) string {
 	switch {
 	case s.Invalidation == "" && s.WALStatus == "lost":

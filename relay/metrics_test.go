@@ -208,8 +208,8 @@ func TestCausesAreComplete(t *testing.T) {
 	}
 }
 
-// TestCountsArePublished: the counts of the session's goroutine are complete when all that has arrived is handled, and within a transaction at
-// each turn. They are not added up at each commit of a backlog.
+// TestCountsArePublished: the counts of the session's goroutine are complete when all that has arrived is handled,
+// and within a transaction at each turn. They are not added up at each commit of a backlog.
 func TestCountsArePublished(t *testing.T) {
 	b := newHandler(t, 7)
 	check := func(when string, want float64) {

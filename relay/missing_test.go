@@ -16,8 +16,8 @@ func patient(after time.Duration) Config {
 	return cfg
 }
 
-// TestMissingTopicIsPoison: events for a topic become poison when the topic has been missing for the configured time, parked or not.
-// Later events for it are poison at once.
+// TestMissingTopicIsPoison: events for a topic become poison when the topic has been missing for the configured time,
+// parked or not. Later events for it are poison at once.
 func TestMissingTopicIsPoison(t *testing.T) {
 	for _, after := range []time.Duration{10 * time.Second, 5 * time.Minute} {
 		t.Run(after.String(), func(t *testing.T) {
@@ -47,8 +47,8 @@ func TestMissingTopicIsPoison(t *testing.T) {
 	}
 }
 
-// TestDeniedTopicIsPoison: Kafka may deny access to a topic that is missing. The relay waits for such a topic as long as for a missing one,
-// also if it has delivered nothing yet. If access is granted in time, nothing is poison.
+// TestDeniedTopicIsPoison: Kafka may deny access to a topic that is missing. The relay waits for such a topic as long
+// as for a missing one, also if it has delivered nothing yet. If access is granted in time, nothing is poison.
 func TestDeniedTopicIsPoison(t *testing.T) {
 	for _, exists := range []bool{false, true} {
 		bubble(t, patient(10*time.Second), func(b *bench) {
@@ -79,8 +79,8 @@ func TestDeniedTopicIsPoison(t *testing.T) {
 	})
 }
 
-// TestMissingTopicsTogether: the relay waits once for all missing topics. Otherwise rows for 300 missing topics could stop delivery for a day.
-// After a time without missing topics, it waits again.
+// TestMissingTopicsTogether: the relay waits once for all missing topics. Otherwise rows for 300 missing topics could
+// stop delivery for a day. After a time without missing topics, it waits again.
 func TestMissingTopicsTogether(t *testing.T) {
 	bubble(t, patient(5*time.Minute), func(b *bench) {
 		b.start()
@@ -160,7 +160,8 @@ func TestMissingTopicStops(t *testing.T) {
 	})
 }
 
-// TestReasonOfAMissingTopic: what Kafka answers when the topic is to be created is the reason of the state, and in the dead letter's message.
+// TestReasonOfAMissingTopic: what Kafka answers when the topic is to be created is the reason of the state, and in
+// the dead letter's message.
 func TestReasonOfAMissingTopic(t *testing.T) {
 	bubble(t, patient(10*time.Second), func(b *bench) {
 		b.start()

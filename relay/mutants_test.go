@@ -13,8 +13,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// TestFrozenThoughGuarded: after an error the position does not move, even if a catalog check covers the events that are acknowledged
-// while the session closes.
+// TestFrozenThoughGuarded: after an error the position does not move, even if a catalog check covers the events that
+// are acknowledged while the session closes.
 func TestFrozenThoughGuarded(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -61,8 +61,8 @@ func TestFrozenThoughGuarded(t *testing.T) {
 	}
 }
 
-// TestRowsOlderThanTheLastCommit: a row may have been written long before the last delivered commit, although its own transaction
-// was committed later. The row's LSN does not show whether it was delivered.
+// TestRowsOlderThanTheLastCommit: a row may have been written long before the last delivered commit, although its own
+// transaction was committed later. The row's LSN does not show whether it was delivered.
 func TestRowsOlderThanTheLastCommit(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -87,8 +87,8 @@ func TestRowsOlderThanTheLastCommit(t *testing.T) {
 	})
 }
 
-// TestTwoTransactionsWereCut: a crash takes the slot back to a transaction from before this process began, whose sending is
-// interrupted as well. No event of the two transactions is repeated, which the fake Kafka checks.
+// TestTwoTransactionsWereCut: a crash takes the slot back to a transaction from before this process began, whose
+// sending is interrupted as well. No event of the two transactions is repeated, which the fake Kafka checks.
 func TestTwoTransactionsWereCut(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -120,8 +120,8 @@ func TestTwoTransactionsWereCut(t *testing.T) {
 	})
 }
 
-// TestKeepaliveInsideATransactionIsNotReceived: a catalog check that begins before the transaction's Commit was read does not cover
-// the transaction, even if a keepalive had a later position.
+// TestKeepaliveInsideATransactionIsNotReceived: a catalog check that begins before the transaction's Commit was read
+// does not cover the transaction, even if a keepalive had a later position.
 func TestKeepaliveInsideATransactionIsNotReceived(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()

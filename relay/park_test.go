@@ -10,8 +10,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// TestPark: events wait for park_after without an acknowledgement. The stream is closed, the slot keeps the WAL, and only probes
-// are sent. Acknowledged events are not repeated afterwards.
+// TestPark: events wait for park_after without an acknowledgement. The stream is closed, the slot keeps the WAL, and
+// only probes are sent. Acknowledged events are not repeated afterwards.
 func TestPark(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -88,8 +88,8 @@ func TestPark(t *testing.T) {
 	}
 }
 
-// TestKafkaAwayParks: after an error of Kafka the next session begins only after a successful probe, so that events are not sent
-// again and again meanwhile.
+// TestKafkaAwayParks: after an error of Kafka the next session begins only after a successful probe, so that events
+// are not sent again and again meanwhile.
 func TestKafkaAwayParks(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -217,8 +217,8 @@ func TestProbeSaysYesAndItStallsAgain(t *testing.T) {
 	})
 }
 
-// slotKept reports whether the slot was opened often enough, and not too often, in two hours with idle_replication_slot_timeout at
-// 20 minutes. bench.mu is held.
+// slotKept reports whether the slot was opened often enough, and not too often, in two hours with
+// idle_replication_slot_timeout at 20 minutes. bench.mu is held.
 func (b *bench) slotKept() {
 	b.Helper()
 	for i := 1; i < len(b.pg.opens); i++ {

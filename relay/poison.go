@@ -84,14 +84,14 @@ const (
 	HeaderSlot      = "outboxcdc-slot" // tells the dead letters of several daemons in one topic apart
 )
 
-// refusedAgain ends a session in which Kafka has refused a record whose policy is not to stop. The next session applies the
-// policy when it reaches the event.
+// refusedAgain ends a session in which Kafka has refused a record whose policy is not to stop. The next session
+// applies the policy when it reaches the event.
 type refusedAgain struct{ poison *router.Poison }
 
 func (e *refusedAgain) Error() string { return "Kafka refuses an event: " + e.poison.Error() }
 
-// maxRefused is the maximum number of refused events that are remembered. There is rarely more than one, because each ends a
-// session.
+// maxRefused is the maximum number of refused events that are remembered. There is rarely more than one, because each
+// ends a session.
 const maxRefused = 1000
 
 // noteRefused remembers a record that Kafka has refused, unless its policy is to stop.
@@ -123,8 +123,8 @@ func (s *session) handlePoison(ctx context.Context, p *router.Poison, pos checkp
 	return p
 }
 
-// deadLetter sends the event, with the parts of its record that the router could set, to the dead-letter topic. Its transaction
-// is confirmed after Kafka has acknowledged the dead letter.
+// deadLetter sends the event, with the parts of its record that the router could set, to the dead-letter topic. Its
+// transaction is confirmed after Kafka has acknowledged the dead letter.
 func (s *session) deadLetter(ctx context.Context, p *router.Poison, pos checkpoint.Position) error {
 	rec := &s.rec
 	s.r.cfg.Poison.DeadLetter(rec, p)
@@ -192,9 +192,9 @@ func (s *session) shortenDeadLetter(over *router.Poison) (alone bool, still *rou
 	return alone, still
 }
 
-// shorten removes half of the value. If the value is empty, it removes the event's own headers that are larger than half of the largest
-// one, and then half of the key. Halving needs no exact calculation of the record's size. It reports false if only the event's id and the
-// headers of a dead letter remain.
+// shorten removes half of the value. If the value is empty, it removes the event's own headers that are larger than
+// half of the largest one, and then half of the key. Halving needs no exact calculation of the record's size. It
+// reports false if only the event's id and the headers of a dead letter remain.
 func shorten(rec *router.Record) bool {
 	if len(rec.Value) > 0 {
 		rec.Value = rec.Value[:len(rec.Value)/2]

@@ -40,8 +40,8 @@ func (b *bench) wantStored(want ...string) {
 	}
 }
 
-// TestDeadLetter: poison events go to the dead-letter topic, other events to their topics, and the slot moves past all of them. Poison
-// occurs first in a session, twice in a row, in the middle and at the end of a transaction.
+// TestDeadLetter: poison events go to the dead-letter topic, other events to their topics, and the slot moves past
+// all of them. Poison occurs first in a session, twice in a row, in the middle and at the end of a transaction.
 func TestDeadLetter(t *testing.T) {
 	bubble(t, dead(nil), func(b *bench) {
 		b.pg.commit("!a")
@@ -60,7 +60,8 @@ func TestDeadLetter(t *testing.T) {
 	})
 }
 
-// TestDeadLetterIsAcknowledgedFirst: a transaction with a poison event is confirmed only after the dead letter is acknowledged.
+// TestDeadLetterIsAcknowledgedFirst: a transaction with a poison event is confirmed only after the dead letter is
+// acknowledged.
 func TestDeadLetterIsAcknowledgedFirst(t *testing.T) {
 	bubble(t, dead(nil), func(b *bench) {
 		b.kafka.hold()
@@ -152,8 +153,8 @@ func TestRefusedBecomesDeadLetter(t *testing.T) {
 	})
 }
 
-// TestDeadLetterRefused: a dead letter that cannot be delivered stops the relay whatever the policy is, and nothing after it is
-// confirmed.
+// TestDeadLetterRefused: a dead letter that cannot be delivered stops the relay whatever the policy is, and nothing
+// after it is confirmed.
 func TestDeadLetterRefused(t *testing.T) {
 	for name, harm := range map[string]func(*bench){
 		"by the broker":     func(b *bench) { b.kafka.refused["b"] = true },
@@ -178,7 +179,8 @@ func TestDeadLetterRefused(t *testing.T) {
 	}
 }
 
-// TestDeadLetterShortened: a shortened dead letter is small, and has the event's id, whatever key, value and headers the row had.
+// TestDeadLetterShortened: a shortened dead letter is small, and has the event's id, whatever key, value and headers
+// the row had.
 func TestDeadLetterShortened(t *testing.T) {
 	rec := router.Record{ID: []byte("7"), Key: make([]byte, 64<<10), Value: make([]byte, 16<<20)}
 	rec.PartitionBy = rec.Key
@@ -235,8 +237,9 @@ func TestDeadLetterWhileKafkaFails(t *testing.T) {
 	})
 }
 
-// TestDeadLetterIsAwaited: events after a dead letter are sent when Kafka has acknowledged the dead letter. Otherwise a later event of its
-// key could be in Kafka while the dead letter is lost, and the event could be sent after it once it is no longer poison.
+// TestDeadLetterIsAwaited: events after a dead letter are sent when Kafka has acknowledged the dead letter. Otherwise
+// a later event of its key could be in Kafka while the dead letter is lost, and the event could be sent after it once
+// it is no longer poison.
 func TestDeadLetterIsAwaited(t *testing.T) {
 	bubble(t, dead(nil), func(b *bench) {
 		b.kafka.hold()
@@ -262,8 +265,8 @@ func TestDeadLetterIsAwaited(t *testing.T) {
 	})
 }
 
-// TestHold: after a poison event the process waits for SIGTERM. It is not ready, and confirms nothing. Its result is that of the
-// poison event.
+// TestHold: after a poison event the process waits for SIGTERM. It is not ready, and confirms nothing. Its result is
+// that of the poison event.
 func TestHold(t *testing.T) {
 	bubble(t, dead(func(p *PoisonPolicies) { p.Policy, p.Hold = StopAtPoison, true }), func(b *bench) {
 		b.start()
@@ -291,8 +294,8 @@ func TestHold(t *testing.T) {
 	})
 }
 
-// TestHoldAtLost: with class Lost the process holds as well, because the next one may not notice what happened to the slot or publication.
-// A process that has delivered nothing ends.
+// TestHoldAtLost: with class Lost the process holds as well, because the next one may not notice what happened to the
+// slot or publication. A process that has delivered nothing ends.
 func TestHoldAtLost(t *testing.T) {
 	for _, delivered := range []bool{true, false} {
 		bubble(t, dead(func(p *PoisonPolicies) { p.Hold = true }), func(b *bench) {
@@ -345,7 +348,8 @@ func TestHoldKeepsTheSlot(t *testing.T) {
 	})
 }
 
-// TestDeadLetterIsCountedWhenAcknowledged: a dead letter is counted when it is acknowledged, and once, even if a session had to resend it.
+// TestDeadLetterIsCountedWhenAcknowledged: a dead letter is counted when it is acknowledged, and once, even if a
+// session had to resend it.
 func TestDeadLetterIsCountedWhenAcknowledged(t *testing.T) {
 	bubble(t, dead(nil), func(b *bench) {
 		counted := func(want float64) {

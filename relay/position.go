@@ -23,8 +23,8 @@ type Deduplication struct {
 
 // position keeps the position records of a session: the record of its predecessor, and its own ones.
 //
-// If the process dies at any point, the position topic has a record that allows at least the position of the last status update, and that
-// names the producer id of every record in Kafka after its acked position.
+// If the process dies at any point, the position topic has a record that allows at least the position of the last
+// status update, and that names the producer id of every record in Kafka after its acked position.
 type position struct {
 	predecessor *checkpoint.PositionRecord // nil: there was none
 	record      checkpoint.PositionRecord  // the last one given to the sink
@@ -38,8 +38,9 @@ type position struct {
 // errSlotTaken ends a session that lost its slot before it began to read.
 var errSlotTaken = errors.New("another client has taken the slot")
 
-// loadPosition reads the predecessor's record and stores the first one of this session, before any event is sent. From then on a successor
-// recognises the records of this session's producer. The error is a *[checkpoint.Unusable] if the position topic cannot be used.
+// loadPosition reads the predecessor's record and stores the first one of this session, before any event is sent.
+// From then on a successor recognises the records of this session's producer. The error is a *[checkpoint.Unusable]
+// if the position topic cannot be used.
 func (s *session) loadPosition(ctx context.Context) error {
 	r, p := s.r, &s.position
 	if r.cfg.Deduplication.Slot == "" {
@@ -64,8 +65,9 @@ func (s *session) loadPosition(ctx context.Context) error {
 			return fmt.Errorf("read the position record again: %w", err)
 		}
 	}
-	// Before our record was stored, another instance may have taken the slot and read the predecessor's record. A check that begins now shows
-	// that none has. An instance that takes the slot later reads our record, and knows our producer.
+	// Before our record was stored, another instance may have taken the slot and read the predecessor's record. A check
+	// that begins now shows that none has. An instance that takes the slot later reads our record, and knows our
+	// producer.
 	if err := s.checkAgain(ctx); err != nil {
 		return err
 	}
@@ -106,8 +108,9 @@ func (s *session) compare(ctx context.Context, predecessor *checkpoint.PositionR
 	return err
 }
 
-// saveFirst begins to store the first record of this session, which allows the slot's position and what earlier records have allowed: a
-// standby that is promoted later may have copied the slot from an earlier primary, before it went back. The predecessor's record may be nil.
+// saveFirst begins to store the first record of this session, which allows the slot's position and what earlier
+// records have allowed: a standby that is promoted later may have copied the slot from an earlier primary, before it
+// went back. The predecessor's record may be nil.
 func (s *session) saveFirst(predecessor *checkpoint.PositionRecord) {
 	p := &s.position
 	p.predecessor, p.stored = predecessor, make(chan error, 1)
@@ -127,14 +130,15 @@ func (s *session) saveFirst(predecessor *checkpoint.PositionRecord) {
 // errEpochTaken ends a session. The next one begins an epoch of its own.
 var errEpochTaken = errors.New("another session has begun the same epoch on another timeline")
 
-// beginsEpoch reports whether the session's first record begins an epoch. A session on another server may have begun the same one, because
-// both have read the same predecessor's record. The one whose record was stored later finds both records in the topic.
+// beginsEpoch reports whether the session's first record begins an epoch. A session on another server may have begun
+// the same one, because both have read the same predecessor's record. The one whose record was stored later finds
+// both records in the topic.
 func (p *position) beginsEpoch() bool {
 	return p.predecessor != nil && p.record.Epoch != p.predecessor.Epoch
 }
 
-// verifyEpoch reads the position records again, after the first one of this session was stored, and returns an error if another session has
-// begun the same epoch.
+// verifyEpoch reads the position records again, after the first one of this session was stored, and returns an error
+// if another session has begun the same epoch.
 func (s *session) verifyEpoch(ctx context.Context) error {
 	now, err := s.load(ctx)
 	if err != nil {
@@ -210,7 +214,8 @@ func (s *session) savePosition(confirm pglogrepl.LSN, clean bool) {
 		rec.Settle()
 		rec.FenceWait = s.r.cfg.Deduplication.FenceWait
 	}
-	// The topics of the last second are used again, more often than not: the next start reads the ends of all that are listed at once.
+	// The topics of the last second are used again, more often than not: the next start reads the ends of all that are
+	// listed at once.
 	rec.Use(slices.Concat(p.inherited, s.sink.Topics(p.unlisted)))
 	rec.Published = s.stream.Published()
 	s.storeRecord(rec)
@@ -224,8 +229,8 @@ func (s *session) storeRecord(rec *checkpoint.PositionRecord) {
 	})
 }
 
-// keepFinding stores a record with what a catalog check has found, before the session ends. Later sessions find it there, whatever has
-// happened to the table meanwhile.
+// keepFinding stores a record with what a catalog check has found, before the session ends. Later sessions find it
+// there, whatever has happened to the table meanwhile.
 func (s *session) keepFinding(ctx context.Context, cause error) {
 	if replication.KindOf(cause) != replication.PublicationChanged || !s.rule.RecordsRequired() || s.failure.Load() != nil {
 		return
@@ -281,8 +286,8 @@ func (s *session) positionStored() (answered bool, err error) {
 	}
 }
 
-// saveLast stores the last record of a session. drained means that Kafka has acknowledged every event that the session sent. Then the record
-// may be clean, so that the next start does not read the ends of partitions.
+// saveLast stores the last record of a session. drained means that Kafka has acknowledged every event that the
+// session sent. Then the record may be clean, so that the next start does not read the ends of partitions.
 func (s *session) saveLast(ctx context.Context, drained bool) error {
 	p, clean := &s.position, drained && s.recordCoversAll()
 	if err := s.checkAgain(ctx); err != nil {
@@ -306,7 +311,8 @@ func (s *session) saveLast(ctx context.Context, drained bool) error {
 	return err
 }
 
-// recordCoversAll reports whether all events of this process and of earlier ones that are in Kafka are at or before the acked position.
+// recordCoversAll reports whether all events of this process and of earlier ones that are in Kafka are at or before
+// the acked position.
 func (s *session) recordCoversAll() bool {
 	settled, acked := s.settled(), s.position.record.Acked.On(s.stream.Identity())
 	if at, _ := s.tracker.Progress().Last(s.stream.Identity()); at.Compare(acked) > 0 {

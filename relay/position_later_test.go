@@ -18,9 +18,9 @@ func unusablePositions() *checkpoint.Unusable {
 	return &checkpoint.Unusable{Topic: "positions", Why: "access is refused", Denied: true, Remedy: "grant it"}
 }
 
-// TestUnusableAtTheStart: before the first event a position topic that cannot be used stops the daemon with the remedy, and nothing is
-// delivered: with 77 if a permission is missing, with 79 if the newest record cannot be read, which may say that events are missing, and
-// otherwise with 78.
+// TestUnusableAtTheStart: before the first event a position topic that cannot be used stops the daemon with the
+// remedy, and nothing is delivered: with 77 if a permission is missing, with 79 if the newest record cannot be read,
+// which may say that events are missing, and otherwise with 78.
 func TestUnusableAtTheStart(t *testing.T) {
 	missing := &checkpoint.Unusable{Topic: "positions", Why: "it does not exist", Missing: true, Remedy: "create it"}
 	unread := &checkpoint.Unusable{Topic: "positions", Why: "the newest record cannot be read", Record: true, Remedy: "decide"}
@@ -51,8 +51,9 @@ func TestUnusableAtTheStart(t *testing.T) {
 	}
 }
 
-// TestUnusableLater: a running daemon waits, without a replication connection, until the position topic can be used again. Meanwhile it
-// delivers and confirms nothing, and afterwards repeats nothing. The topic fails when a record is stored, or when the next session reads it.
+// TestUnusableLater: a running daemon waits, without a replication connection, until the position topic can be used
+// again. Meanwhile it delivers and confirms nothing, and afterwards repeats nothing. The topic fails when a record is
+// stored, or when the next session reads it.
 func TestUnusableLater(t *testing.T) {
 	for _, stores := range []bool{false, true} {
 		deduplicating(t, func(b *bench, p *fakePositions) {
@@ -91,7 +92,8 @@ func TestUnusableLater(t *testing.T) {
 	}
 }
 
-// TestMovedWhileUnusable: another client moves the slot while the position topic cannot be used. The next session finds that out.
+// TestMovedWhileUnusable: another client moves the slot while the position topic cannot be used. The next session
+// finds that out.
 func TestMovedWhileUnusable(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		b.start()
@@ -109,8 +111,8 @@ func TestMovedWhileUnusable(t *testing.T) {
 	})
 }
 
-// TestMovedSlotIsAccountedFor: a standby moves the slot, a crash of Postgres takes the slot back, and the standby writes records with the
-// earlier position. They do not contradict the position that this process saw in between.
+// TestMovedSlotIsAccountedFor: a standby moves the slot, a crash of Postgres takes the slot back, and the standby
+// writes records with the earlier position. They do not contradict the position that this process saw in between.
 func TestMovedSlotIsAccountedFor(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		fallen := before(b, func(s *checkpoint.PositionRecord) { s.Generation, s.Producers, s.Clean = 7, []int64{3, 7, 9}, false })
@@ -132,8 +134,8 @@ func TestMovedSlotIsAccountedFor(t *testing.T) {
 	})
 }
 
-// TestOtherSettingsOlderCopy: the settings that number events have changed, and the server is an older copy. No event is skipped because of
-// the position record.
+// TestOtherSettingsOlderCopy: the settings that number events have changed, and the server is an older copy. No event
+// is skipped because of the position record.
 func TestOtherSettingsOlderCopy(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		b.pg.commit("a") // not the delivered rows, but at the same LSNs
@@ -150,8 +152,8 @@ func TestOtherSettingsOlderCopy(t *testing.T) {
 	})
 }
 
-// TestOtherSettingsHideATransaction: the last transaction of the position record had only a logical message, and messages.prefix was unset,
-// so the server does not send the transaction. That is not taken for another history.
+// TestOtherSettingsHideATransaction: the last transaction of the position record had only a logical message, and
+// messages.prefix was unset, so the server does not send the transaction. That is not taken for another history.
 func TestOtherSettingsHideATransaction(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		b.pg.commit()
@@ -173,8 +175,8 @@ func TestOtherSettingsHideATransaction(t *testing.T) {
 	})
 }
 
-// TestCleanCoversTheProcess: a session ends before it has re-read the events that earlier sessions of the process delivered. The position
-// record does not cover them, so it is not clean, and the next start searches for them.
+// TestCleanCoversTheProcess: a session ends before it has re-read the events that earlier sessions of the process
+// delivered. The position record does not cover them, so it is not clean, and the next start searches for them.
 func TestCleanCoversTheProcess(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
@@ -198,8 +200,8 @@ func TestCleanCoversTheProcess(t *testing.T) {
 	})
 }
 
-// TestAlteredPublication: the publication was altered after the last record. Events may be missing in the stream, so the session does not
-// begin.
+// TestAlteredPublication: the publication was altered after the last record. Events may be missing in the stream, so
+// the session does not begin.
 func TestAlteredPublication(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) { s.Published = "q" })}
@@ -246,8 +248,8 @@ func (b *bench) failOver(end pglogrepl.LSN) {
 	b.pg.cut()
 }
 
-// TestCopiesOfDifferentAge: after a failover to a standby with an old copy of the slot, a standby with a newer copy is promoted. The slot's
-// position there was confirmed two primaries ago.
+// TestCopiesOfDifferentAge: after a failover to a standby with an old copy of the slot, a standby with a newer copy
+// is promoted. The slot's position there was confirmed two primaries ago.
 func TestCopiesOfDifferentAge(t *testing.T) {
 	for _, restarted := range []bool{false, true} {
 		deduplicating(t, func(b *bench, p *fakePositions) {
@@ -285,8 +287,9 @@ func TestCopiesOfDifferentAge(t *testing.T) {
 	}
 }
 
-// TestPhantomsOfThisProcess: after a failover, a running daemon searches for phantoms like a restarted one. The position record is up to a
-// second old, so its acked position need not be lost. An event of the lost timeline is reported once.
+// TestPhantomsOfThisProcess: after a failover, a running daemon searches for phantoms like a restarted one. The
+// position record is up to a second old, so its acked position need not be lost. An event of the lost timeline is
+// reported once.
 func TestPhantomsOfThisProcess(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		b.start()
@@ -338,8 +341,8 @@ func TestPhantomsOfThisProcess(t *testing.T) {
 	})
 }
 
-// TestPhantomsAfterTwoSessions: the first session after a failover ends before the ends of partitions have been read. The next one reads them,
-// although it is on the timeline of the position record.
+// TestPhantomsAfterTwoSessions: the first session after a failover ends before the ends of partitions have been read.
+// The next one reads them, although it is on the timeline of the position record.
 func TestPhantomsAfterTwoSessions(t *testing.T) {
 	for _, restarted := range []bool{false, true} {
 		deduplicating(t, func(b *bench, p *fakePositions) {

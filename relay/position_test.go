@@ -183,8 +183,8 @@ func before(b *bench, f func(*checkpoint.PositionRecord)) checkpoint.PositionRec
 	return s
 }
 
-// TestPositionRecord: a record is stored before the first event is sent and before each status update that moves the slot, and a clean one at
-// the end.
+// TestPositionRecord: a record is stored before the first event is sent and before each status update that moves the
+// slot, and a clean one at the end.
 func TestPositionRecord(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
@@ -286,8 +286,8 @@ func TestFollows(t *testing.T) {
 	}
 }
 
-// TestFindingIsKept (F111): what a catalog check has found is in the position record, so that the next start finds it whatever happens meanwhile. A
-// finding at the start is stored once, and changes nothing else.
+// TestFindingIsKept (F111): what a catalog check has found is in the position record, so that the next start finds it
+// whatever happens meanwhile. A finding at the start is stored once, and changes nothing else.
 func TestFindingIsKept(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		b.start()
@@ -316,7 +316,8 @@ func TestFindingIsKept(t *testing.T) {
 	})
 }
 
-// TestSlotWasMoved: a slot that another client has moved ends the process, and nothing is confirmed, unless the other client still has it.
+// TestSlotWasMoved: a slot that another client has moved ends the process, and nothing is confirmed, unless the other
+// client still has it.
 func TestSlotWasMoved(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) { s.Confirm -= 8 })}
@@ -332,8 +333,8 @@ func TestSlotWasMoved(t *testing.T) {
 	})
 }
 
-// TestPositionUnheard: the first position record of a session is not acknowledged. The session gives up the slot, and the relay parks, with
-// Kafka's error as the reason, until Kafka works again.
+// TestPositionUnheard: the first position record of a session is not acknowledged. The session gives up the slot, and
+// the relay parks, with Kafka's error as the reason, until Kafka works again.
 func TestPositionUnheard(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.mute = true
@@ -366,7 +367,8 @@ func TestPositionUnheard(t *testing.T) {
 	})
 }
 
-// TestKafkaFailsBeforeTheFirstRecord: an error of Kafka while a session waits for its first record is the session's error.
+// TestKafkaFailsBeforeTheFirstRecord: an error of Kafka while a session waits for its first record is the session's
+// error.
 func TestKafkaFailsBeforeTheFirstRecord(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.mute = true
@@ -386,8 +388,8 @@ func TestKafkaFailsBeforeTheFirstRecord(t *testing.T) {
 	})
 }
 
-// TestSameGeneration: another process began with the same record as this one, so that both wrote the same generation, and then had the slot.
-// This process searches for the events that the other one delivered, after fence_wait.
+// TestSameGeneration: another process began with the same record as this one, so that both wrote the same generation,
+// and then had the slot. This process searches for the events that the other one delivered, after fence_wait.
 func TestSameGeneration(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		p.saved = []checkpoint.PositionRecord{before(b, nil)}
@@ -413,8 +415,9 @@ func TestSameGeneration(t *testing.T) {
 	})
 }
 
-// TestFenceOfTheOther: the relay waits for the longer fence_wait of its own and its predecessor's settings. Its records have the
-// predecessor's longer fence_wait until every event that the predecessor may have sent is acknowledged.
+// TestFenceOfTheOther: the relay waits for the longer fence_wait of its own and its predecessor's settings. Its
+// records have the predecessor's longer fence_wait until every event that the predecessor may have sent is
+// acknowledged.
 func TestFenceOfTheOther(t *testing.T) {
 	for theirs, want := range map[time.Duration]time.Duration{0: 5 * time.Second, time.Second: 5 * time.Second, 12 * time.Second: 12 * time.Second} {
 		t.Run(theirs.String(), func(t *testing.T) {
@@ -547,8 +550,8 @@ func TestSearch(t *testing.T) {
 	})
 }
 
-// TestSettledAtFirst: the first session, and a session with other settings, begins with the last position before the slot's as Settled.
-// Events before it are never sent.
+// TestSettledAtFirst: the first session, and a session with other settings, begins with the last position before the
+// slot's as Settled. Events before it are never sent.
 func TestSettledAtFirst(t *testing.T) {
 	for name, edit := range map[string]func(*fakePositions, checkpoint.PositionRecord){
 		"first": func(*fakePositions, checkpoint.PositionRecord) {},
@@ -578,8 +581,8 @@ func TestSettledAtFirst(t *testing.T) {
 	}
 }
 
-// TestSkipped: an event is skipped only if a record with its exact position and id was found, or if it is at or before the acked position of
-// the position record.
+// TestSkipped: an event is skipped only if a record with its exact position and id was found, or if it is at or
+// before the acked position of the position record.
 func TestSkipped(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit  func(*checkpoint.PositionRecord)
@@ -640,7 +643,8 @@ func TestSkipped(t *testing.T) {
 	}
 }
 
-// TestStoppedWhileRereading: nothing is confirmed before the server has sent again all events that a predecessor delivered. The error says so.
+// TestStoppedWhileRereading: nothing is confirmed before the server has sent again all events that a predecessor
+// delivered. The error says so.
 func TestStoppedWhileRereading(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		x := b.pg.commit("a")
@@ -666,8 +670,9 @@ func TestStoppedWhileRereading(t *testing.T) {
 	})
 }
 
-// TestOlderCopy: a server that was taken back, and has since written beyond the acked position, is recognised because it sends another
-// transaction than the delivered one. Nothing is confirmed, although events before that transaction were skipped.
+// TestOlderCopy: a server that was taken back, and has since written beyond the acked position, is recognised because
+// it sends another transaction than the delivered one. Nothing is confirmed, although events before that transaction
+// were skipped.
 func TestOlderCopy(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(*checkpoint.TxID)

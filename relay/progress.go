@@ -9,8 +9,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// This file decides, without I/O and clock, whether delivery gets on: from one session to the next (progress), and within a session
-// (oldest).
+// This file decides, without I/O and clock, whether delivery gets on: from one session to the next (progress), and
+// within a session (oldest).
 
 // reach is how far delivery has come.
 type reach struct {
@@ -41,11 +41,13 @@ type progress struct {
 	why      string // the error of the last one
 }
 
-// stuckAfter is the number of such sessions after which the relay is not ready. Restarts of a server or broker cause one or two.
+// stuckAfter is the number of such sessions after which the relay is not ready. Restarts of a server or broker cause
+// one or two.
 const stuckAfter = 3
 
-// note notes the end of a session, and reports whether the session has made progress: Kafka has acknowledged more, more of the ends of
-// partitions was read, or more was received while nothing waited for Kafka. A session that had nothing to do counts as well.
+// note notes the end of a session, and reports whether the session has made progress: Kafka has acknowledged more,
+// more of the ends of partitions was read, or more was received while nothing waited for Kafka. A session that had
+// nothing to do counts as well.
 func (p *progress) note(e ending) bool {
 	moved := e.acked != p.best.acked && !e.acked.IsZero() || e.ends > p.best.ends
 	if e.unfinished == 0 {
@@ -67,8 +69,8 @@ func (p *progress) note(e ending) bool {
 	return moved
 }
 
-// stuck returns why the relay is stuck; "": it is not, or is no longer, because Kafka has acknowledged everything before the position now,
-// or because the present session has caught up and nothing waits.
+// stuck returns why the relay is stuck; "": it is not, or is no longer, because Kafka has acknowledged everything
+// before the position now, or because the present session has caught up and nothing waits.
 func (p *progress) stuck(now pglogrepl.LSN, idle bool) string {
 	switch {
 	case now > p.at, idle && !p.refused:
@@ -84,8 +86,8 @@ func (p *progress) stuck(now pglogrepl.LSN, idle bool) string {
 // maxPatience is the largest factor of patience.
 const maxPatience = 8
 
-// patience returns how long a session waits for something to be read where the first sessions have waited for d: longer after each session
-// without progress, because a large batch takes long over a slow link.
+// patience returns how long a session waits for something to be read where the first sessions have waited for d:
+// longer after each session without progress, because a large batch takes long over a slow link.
 func (p *progress) patience(d time.Duration) time.Duration {
 	return d * time.Duration(min(1<<min(max(0, p.sessions-stuckAfter+1), 8), maxPatience))
 }
@@ -105,8 +107,8 @@ func (c *counter) movedAt(now time.Time, n int64) time.Time {
 	return c.at
 }
 
-// oldest observes the oldest event that is not delivered, and the oldest one that is not confirmed. Acknowledgements of later events and
-// messages of the server say nothing about them.
+// oldest observes the oldest event that is not delivered, and the oldest one that is not confirmed. Acknowledgements
+// of later events and messages of the server say nothing about them.
 type oldest struct {
 	delivered   checkpoint.Progress
 	confirmed   pglogrepl.LSN
@@ -131,7 +133,8 @@ func (o *oldest) see(now time.Time, inFlight int, delivered checkpoint.Progress,
 	o.delivered, o.confirmed = delivered, confirmed
 }
 
-// lateAfter is how long the oldest event may wait for Kafka until the relay is not ready. An election of leaders takes less.
+// lateAfter is how long the oldest event may wait for Kafka until the relay is not ready. An election of leaders
+// takes less.
 const lateAfter = 3 * time.Second
 
 // confirmLateAfter is how much longer than the status interval something acknowledged may wait until it is confirmed.

@@ -15,8 +15,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// The model of progress: histories in which one part is dead, slow or wrong for ever. Each event whose own path is alive is delivered and
-// confirmed within a bound, or the relay is not ready and names the part that it waits for.
+// The model of progress: histories in which one part is dead, slow or wrong for ever. Each event whose own path is
+// alive is delivered and confirmed within a bound, or the relay is not ready and names the part that it waits for.
 
 // brokenPart is a part that breaks and never recovers.
 type brokenPart struct {

@@ -11,8 +11,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// TestProgressOfSessions: a session makes progress if Kafka has acknowledged more, if more of the ends was read, if more was received and
-// nothing waits, or if it had nothing to do.
+// TestProgressOfSessions: a session makes progress if Kafka has acknowledged more, if more of the ends was read, if
+// more was received and nothing waits, or if it had nothing to do.
 func TestProgressOfSessions(t *testing.T) {
 	acked := func(lsn pglogrepl.LSN) reach { return reach{acked: checkpoint.Position{CommitLSN: lsn}, received: 100} }
 	first := ending{reach: acked(50), unfinished: 60, why: "x"}
@@ -37,7 +37,8 @@ func TestProgressOfSessions(t *testing.T) {
 	}
 }
 
-// TestStuckSessions: after three sessions without progress the reason is known until more is acknowledged, and patience grows up to a limit.
+// TestStuckSessions: after three sessions without progress the reason is known until more is acknowledged, and
+// patience grows up to a limit.
 func TestStuckSessions(t *testing.T) {
 	var p progress
 	for n := range 10 {
@@ -57,8 +58,8 @@ func TestStuckSessions(t *testing.T) {
 	}
 }
 
-// TestNotReadyWhileTheOldestEventWaits: a relay whose oldest event Kafka does not acknowledge is not ready, also if later events of another
-// partition are acknowledged, and says so once in the log.
+// TestNotReadyWhileTheOldestEventWaits: a relay whose oldest event Kafka does not acknowledge is not ready, also if
+// later events of another partition are acknowledged, and says so once in the log.
 func TestNotReadyWhileTheOldestEventWaits(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -89,8 +90,8 @@ func TestNotReadyWhileTheOldestEventWaits(t *testing.T) {
 	})
 }
 
-// TestNotReadyUntilTheLateEventIsDelivered: a session that follows one whose oldest event was late is not ready before that event is
-// delivered, whatever the earlier session delivered before it.
+// TestNotReadyUntilTheLateEventIsDelivered: a session that follows one whose oldest event was late is not ready
+// before that event is delivered, whatever the earlier session delivered before it.
 func TestNotReadyUntilTheLateEventIsDelivered(t *testing.T) {
 	var p progress
 	p.note(ending{reach: reach{acked: checkpoint.Position{CommitLSN: 50}, received: 100}, unfinished: 60, late: true, why: "no answer"})

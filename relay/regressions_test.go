@@ -33,8 +33,8 @@ func TestBugIdleSlotWithKafkaAway(t *testing.T) {
 	})
 }
 
-// TestBugLearnForgetsThePartialTransaction: a session that ended while it re-read an old transaction replaced the progress in a
-// later one, of which fewer events were acknowledged.
+// TestBugLearnForgetsThePartialTransaction: a session that ended while it re-read an old transaction replaced the
+// progress in a later one, of which fewer events were acknowledged.
 func TestBugLearnForgetsThePartialTransaction(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -52,8 +52,8 @@ func TestBugLearnForgetsThePartialTransaction(t *testing.T) {
 	})
 }
 
-// TestBugPartialTransactionIsNotVerified: the relay did not notice that the server's history lacks a transaction of which events
-// are in Kafka.
+// TestBugPartialTransactionIsNotVerified: the relay did not notice that the server's history lacks a transaction of
+// which events are in Kafka.
 func TestBugPartialTransactionIsNotVerified(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -91,8 +91,8 @@ func TestBugPartialTransactionIsNotVerified(t *testing.T) {
 	}
 }
 
-// TestBugAnswersAreLate: the relay replied to a server only at the end of the read deadline, up to a second later. A server that
-// shuts down needs several replies.
+// TestBugAnswersAreLate: the relay replied to a server only at the end of the read deadline, up to a second later. A
+// server that shuts down needs several replies.
 func TestBugAnswersAreLate(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -113,8 +113,8 @@ func TestBugAnswersAreLate(t *testing.T) {
 	})
 }
 
-// TestBugFirstStatusFails: a stream that broke before the first status update was never closed. Two connections leaked and could
-// hold the slot, and the metrics showed a session.
+// TestBugFirstStatusFails: a stream that broke before the first status update was never closed. Two connections
+// leaked and could hold the slot, and the metrics showed a session.
 func TestBugFirstStatusFails(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.pg.stillborn = 1
@@ -164,7 +164,8 @@ type failsWhenAsked struct {
 
 func (c failsWhenAsked) Err() error { c.f(); return c.Context.Err() }
 
-// TestBugDrainDoesNotHearOfFailure: after the sink had failed, the drain still waited for acknowledgements until shutdown_timeout.
+// TestBugDrainDoesNotHearOfFailure: after the sink had failed, the drain still waited for acknowledgements until
+// shutdown_timeout.
 func TestBugDrainDoesNotHearOfFailure(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -181,8 +182,8 @@ func TestBugDrainDoesNotHearOfFailure(t *testing.T) {
 	})
 }
 
-// TestBugShortParkAfter: the wait of an event was measured from the server's last message, up to ten seconds ago on an idle stream.
-// With park_after at 5 s the relay parked at once.
+// TestBugShortParkAfter: the wait of an event was measured from the server's last message, up to ten seconds ago on
+// an idle stream. With park_after at 5 s the relay parked at once.
 func TestBugShortParkAfter(t *testing.T) {
 	cfg := testConfig()
 	cfg.ParkAfter = 5 * time.Second
@@ -201,8 +202,8 @@ func TestBugShortParkAfter(t *testing.T) {
 	})
 }
 
-// TestBugWaitingForStandbyStays: the standby had caught up, and the withheld WAL had no events. The state remained, and the relay was
-// not ready, until the next outbox row.
+// TestBugWaitingForStandbyStays: the standby had caught up, and the withheld WAL had no events. The state remained,
+// and the relay was not ready, until the next outbox row.
 func TestBugWaitingForStandbyStays(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -218,8 +219,8 @@ func TestBugWaitingForStandbyStays(t *testing.T) {
 	})
 }
 
-// TestBugStatusCadence: the time between status updates was longer than a third of wal_sender_timeout, by up to one turn (a second, or
-// another third if wal_sender_timeout is short).
+// TestBugStatusCadence: the time between status updates was longer than a third of wal_sender_timeout, by up to one
+// turn (a second, or another third if wal_sender_timeout is short).
 func TestBugStatusCadence(t *testing.T) {
 	for _, timeout := range []time.Duration{time.Second, 5 * time.Second, 15 * time.Second} {
 		t.Run(timeout.String(), func(t *testing.T) {
@@ -242,8 +243,8 @@ func TestBugStatusCadence(t *testing.T) {
 	}
 }
 
-// TestBugGoneServerCountsAsTold: the stream was lost during the drain, but not the ordinary connection. Close sent nothing and returned no
-// error, so the relay ended as if everything acknowledged were confirmed.
+// TestBugGoneServerCountsAsTold: the stream was lost during the drain, but not the ordinary connection. Close sent
+// nothing and returned no error, so the relay ended as if everything acknowledged were confirmed.
 func TestBugGoneServerCountsAsTold(t *testing.T) {
 	t.Run("fake", func(t *testing.T) {
 		bubble(t, testConfig(), func(b *bench) {
@@ -279,8 +280,8 @@ func TestBugGoneServerCountsAsTold(t *testing.T) {
 	})
 }
 
-// TestBugSlotAheadOfOurselves: the server received the last status update and then sent an error. The relay did not count the update as
-// sent, so the next session warned of another instance.
+// TestBugSlotAheadOfOurselves: the server received the last status update and then sent an error. The relay did not
+// count the update as sent, so the next session warned of another instance.
 func TestBugSlotAheadOfOurselves(t *testing.T) {
 	wire(t, nil, func(w *wired) {
 		w.start()
@@ -316,8 +317,8 @@ func TestBugHungOpen(t *testing.T) {
 	}
 }
 
-// TestBugHungLookUp: the session's goroutine waited for ever for the look-up of a relation. It sent no status updates and did not
-// end.
+// TestBugHungLookUp: the session's goroutine waited for ever for the look-up of a relation. It sent no status updates
+// and did not end.
 func TestBugHungLookUp(t *testing.T) {
 	wire(t, nil, func(w *wired) {
 		w.start()
@@ -334,8 +335,8 @@ func TestBugHungLookUp(t *testing.T) {
 	})
 }
 
-// TestBugFailureDuringALookUp: Kafka refused a batch during the look-up of a relation. The error of the cancelled look-up hid Kafka's
-// error, so the records were not sent one by one.
+// TestBugFailureDuringALookUp: Kafka refused a batch during the look-up of a relation. The error of the cancelled
+// look-up hid Kafka's error, so the records were not sent one by one.
 func TestBugFailureDuringALookUp(t *testing.T) {
 	wire(t, nil, func(w *wired) {
 		w.kafka.hold()
@@ -365,8 +366,8 @@ func (w *wired) looksUp() {
 	w.sleep(100 * time.Millisecond)
 }
 
-// TestBugBackoffRemembersOldTroubles: only an acknowledgement reset the pause between sessions. A relay that had streamed an idle outbox
-// for a day waited up to 30 s after a lost connection.
+// TestBugBackoffRemembersOldTroubles: only an acknowledgement reset the pause between sessions. A relay that had
+// streamed an idle outbox for a day waited up to 30 s after a lost connection.
 func TestBugBackoffRemembersOldTroubles(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.pg.edit(func() { b.pg.down = true })
@@ -403,8 +404,8 @@ func TestBugExtraConnections(t *testing.T) {
 	})
 }
 
-// TestBugIdleSlotWithKafkaAwayFromTheStart: a process that started while Kafka was unavailable never opened the slot, so it did not know
-// idle_replication_slot_timeout. A restart during a long outage of Kafka lost the slot.
+// TestBugIdleSlotWithKafkaAwayFromTheStart: a process that started while Kafka was unavailable never opened the slot,
+// so it did not know idle_replication_slot_timeout. A restart during a long outage of Kafka lost the slot.
 func TestBugIdleSlotWithKafkaAwayFromTheStart(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.pg.idle = 20 * time.Minute
@@ -417,8 +418,8 @@ func TestBugIdleSlotWithKafkaAwayFromTheStart(t *testing.T) {
 	})
 }
 
-// TestBugDrainKeepsStatusInterval: the drain ran once per status_interval. If that is longer than wal_sender_timeout, the server ended the
-// connection, and the last position was not confirmed.
+// TestBugDrainKeepsStatusInterval: the drain ran once per status_interval. If that is longer than wal_sender_timeout,
+// the server ended the connection, and the last position was not confirmed.
 func TestBugDrainKeepsStatusInterval(t *testing.T) {
 	cfg := testConfig()
 	cfg.StatusInterval = 20 * time.Second
@@ -441,8 +442,8 @@ func TestBugDrainKeepsStatusInterval(t *testing.T) {
 	})
 }
 
-// TestBugSIGTERMDuringALookUp: shutdown cancelled the look-up of a relation, whose error was taken for a lost connection. The relay did
-// not drain, and the end was not clean.
+// TestBugSIGTERMDuringALookUp: shutdown cancelled the look-up of a relation, whose error was taken for a lost
+// connection. The relay did not drain, and the end was not clean.
 func TestBugSIGTERMDuringALookUp(t *testing.T) {
 	wire(t, nil, func(w *wired) {
 		w.kafka.hold()
@@ -463,7 +464,8 @@ func TestBugSIGTERMDuringALookUp(t *testing.T) {
 	})
 }
 
-// TestBugTouchHammers: while parked, the relay tried to open the slot after every probe, although another instance had the slot.
+// TestBugTouchHammers: while parked, the relay tried to open the slot after every probe, although another instance
+// had the slot.
 func TestBugTouchHammers(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.pg.idle = 20 * time.Minute
@@ -517,8 +519,8 @@ func TestBugPoisonForgetsFailure(t *testing.T) {
 	})
 }
 
-// TestBugOwnStatusTakenForAnothers: a status update arrived although sending it returned an error. The next session found the slot ahead
-// of the position that it knew, and warned of another instance.
+// TestBugOwnStatusTakenForAnothers: a status update arrived although sending it returned an error. The next session
+// found the slot ahead of the position that it knew, and warned of another instance.
 func TestBugOwnStatusTakenForAnothers(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -535,8 +537,8 @@ func TestBugOwnStatusTakenForAnothers(t *testing.T) {
 	})
 }
 
-// TestBugLargeMessageTakenForSilence: a message took longer than wal_sender_timeout to arrive over a slow link. The session ended as if
-// the server were silent, and the next one met the same message.
+// TestBugLargeMessageTakenForSilence: a message took longer than wal_sender_timeout to arrive over a slow link. The
+// session ended as if the server were silent, and the next one met the same message.
 func TestBugLargeMessageTakenForSilence(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -556,8 +558,8 @@ func TestBugLargeMessageTakenForSilence(t *testing.T) {
 	})
 }
 
-// TestBugCheckFailsForGoodAtTheEnd: the last catalog check returned an error that no retry fixes, but the position still moved, and the
-// process did not report the error.
+// TestBugCheckFailsForGoodAtTheEnd: the last catalog check returned an error that no retry fixes, but the position
+// still moved, and the process did not report the error.
 func TestBugCheckFailsForGoodAtTheEnd(t *testing.T) {
 	cfg := testConfig()
 	cfg.StatusInterval = 4 * time.Second
@@ -585,9 +587,9 @@ func TestBugCheckFailsForGoodAtTheEnd(t *testing.T) {
 	})
 }
 
-// TestBugPartialTransactionOfBeforeATakeOver: part of a transaction was in Kafka when another instance took over and delivered the rest.
-// When this process had the slot again, it replaced its progress by part of a later transaction. After a crash took the slot back to
-// before the first transaction, all of its events were sent again.
+// TestBugPartialTransactionOfBeforeATakeOver: part of a transaction was in Kafka when another instance took over and
+// delivered the rest. When this process had the slot again, it replaced its progress by part of a later transaction.
+// After a crash took the slot back to before the first transaction, all of its events were sent again.
 func TestBugPartialTransactionOfBeforeATakeOver(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -612,8 +614,8 @@ func TestBugPartialTransactionOfBeforeATakeOver(t *testing.T) {
 	})
 }
 
-// TestBugCrashWhileKafkaIsSlow: Postgres crashes while Kafka is slow. Events that were in flight are acknowledged, and the next session
-// does not send them again.
+// TestBugCrashWhileKafkaIsSlow: Postgres crashes while Kafka is slow. Events that were in flight are acknowledged,
+// and the next session does not send them again.
 func TestBugCrashWhileKafkaIsSlow(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()

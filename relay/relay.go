@@ -1,9 +1,10 @@
-// Package relay is the pipeline from the walsender to Kafka: the loop of one session, and the supervisor that starts the next
-// session. Read this package first. session.go is one session from connect to first error, confirm.go runs the actions of the
-// confirm rule of package checkpoint, classify.go decides what an error means, and retry.go waits between sessions.
+// Package relay is the pipeline from the walsender to Kafka: the loop of one session, and the supervisor that starts
+// the next session. Read this package first. session.go is one session from connect to first error, confirm.go runs
+// the actions of the confirm rule of package checkpoint, classify.go decides what an error means, and retry.go waits
+// between sessions.
 //
-// The package obeys the confirm rule (docs: ARCHITECTURE.md). It sends events in order and ends a session at the first error. A
-// process does not send an event again that Kafka has acknowledged. Kafka is known only as a [Sink].
+// The package obeys the confirm rule (docs: ARCHITECTURE.md). It sends events in order and ends a session at the
+// first error. A process does not send an event again that Kafka has acknowledged. Kafka is known only as a [Sink].
 package relay
 
 import (
@@ -136,8 +137,8 @@ func (s *Stopped) Unwrap() error { return s.Err }
 // errShutdown ends a session on shutdown.
 var errShutdown = errors.New("shutting down")
 
-// Run runs sessions until ctx ends or an error occurs that no retry can fix. When ctx ends, it drains and returns nil, or an
-// error if the drain was incomplete. After an error that no retry can fix it returns *Stopped.
+// Run runs sessions until ctx ends or an error occurs that no retry can fix. When ctx ends, it drains and returns
+// nil, or an error if the drain was incomplete. After an error that no retry can fix it returns *Stopped.
 func (r *Relay) Run(ctx context.Context) error {
 	watch, stop := context.WithCancel(ctx)
 	defer stop()
@@ -172,8 +173,8 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 }
 
-// checkConfirmed returns the result of Run on shutdown: an error if an acknowledged transaction is not confirmed. It reads the slot,
-// because the last status update may be lost.
+// checkConfirmed returns the result of Run on shutdown: an error if an acknowledged transaction is not confirmed. It
+// reads the slot, because the last status update may be lost.
 func (r *Relay) checkConfirmed() error {
 	done := r.mem.Done()
 	if done == 0 {

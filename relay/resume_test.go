@@ -47,7 +47,8 @@ func TestNothingIsRepeatedAfterACrashOfPostgres(t *testing.T) {
 	})
 }
 
-// TestPartlyAcknowledgedTransactionIsResumed: each session resumes the transaction at the first event that is not acknowledged.
+// TestPartlyAcknowledgedTransactionIsResumed: each session resumes the transaction at the first event that is not
+// acknowledged.
 func TestPartlyAcknowledgedTransactionIsResumed(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -82,8 +83,8 @@ func TestPartlyAcknowledgedTransactionIsResumed(t *testing.T) {
 	})
 }
 
-// TestOtherHistory: the process stops when the server turns out to have another history. No event of that history is delivered or
-// confirmed.
+// TestOtherHistory: the process stops when the server turns out to have another history. No event of that history is
+// delivered or confirmed.
 func TestOtherHistory(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -128,8 +129,8 @@ func TestOtherHistory(t *testing.T) {
 	}
 }
 
-// TestNothingIsConfirmedOnSuspicion: events that are skipped before the last delivered transaction may belong to another history. The slot
-// does not move until the server has sent that transaction again.
+// TestNothingIsConfirmedOnSuspicion: events that are skipped before the last delivered transaction may belong to
+// another history. The slot does not move until the server has sent that transaction again.
 func TestNothingIsConfirmedOnSuspicion(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -182,7 +183,8 @@ func later(pg *postgres) (t walsendertest.Tx) {
 	return t
 }
 
-// TestSlotBeyondTheFork: a position that was confirmed on an earlier timeline does not explain a slot that is after the fork.
+// TestSlotBeyondTheFork: a position that was confirmed on an earlier timeline does not explain a slot that is after
+// the fork.
 func TestSlotBeyondTheFork(t *testing.T) {
 	for stands, want := range map[pglogrepl.LSN]float64{0: 0, 1: 1} { // the slot's distance from the fork
 		bubble(t, testConfig(), func(b *bench) {
@@ -246,8 +248,8 @@ func TestSlotFurtherAhead(t *testing.T) {
 	})
 }
 
-// TestNotRepeatedBehindAHole: events that Kafka has acknowledged after an event that it refuses are not sent again by later sessions of the
-// process.
+// TestNotRepeatedBehindAHole: events that Kafka has acknowledged after an event that it refuses are not sent again by
+// later sessions of the process.
 func TestNotRepeatedBehindAHole(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.hold()
@@ -275,8 +277,8 @@ func TestNotRepeatedBehindAHole(t *testing.T) {
 	})
 }
 
-// TestLossyFailover: a standby without the last delivered transaction was promoted. A running daemon continues, like a restarted one, and
-// logs that Kafka has events beyond the fork.
+// TestLossyFailover: a standby without the last delivered transaction was promoted. A running daemon continues, like
+// a restarted one, and logs that Kafka has events beyond the fork.
 func TestLossyFailover(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.start()
@@ -307,7 +309,8 @@ func TestLossyFailover(t *testing.T) {
 	})
 }
 
-// TestSkippedTakePlaceInTheWindow: events that are skipped after an unacknowledged event fill the window like events in flight.
+// TestSkippedTakePlaceInTheWindow: events that are skipped after an unacknowledged event fill the window like events
+// in flight.
 func TestSkippedTakePlaceInTheWindow(t *testing.T) {
 	cfg := testConfig()
 	cfg.MaxEvents = 10

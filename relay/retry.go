@@ -25,8 +25,8 @@ func (r *Relay) stop(ctx context.Context, class Class, cause error) error {
 	return &Stopped{Class: class, Err: cause}
 }
 
-// hold waits until the process is stopped, so that a supervisor does not restart it again and again. It keeps the slot from
-// its idle timeout, so that events that wait for the operator's decision are not lost.
+// hold waits until the process is stopped, so that a supervisor does not restart it again and again. It keeps the
+// slot from its idle timeout, so that events that wait for the operator's decision are not lost.
 func (r *Relay) hold(ctx context.Context, cause error) {
 	r.log.Error("holding: nothing is delivered or confirmed until an operator resolves the error and restarts the process", "error", cause)
 	logged := ""
@@ -92,8 +92,8 @@ func (r *Relay) backoff(ctx context.Context, attempt int, cause error) {
 	r.sleep(ctx, d)
 }
 
-// unavailableBackoffMax is the longest pause between two attempts while Postgres is unavailable. An attempt is cheap, and
-// delivery has to resume within 5 s after a new primary accepts connections: the rest is for the attempt itself.
+// unavailableBackoffMax is the longest pause between two attempts while Postgres is unavailable. An attempt is cheap,
+// and delivery has to resume within 5 s after a new primary accepts connections: the rest is for the attempt itself.
 const unavailableBackoffMax = 2 * time.Second
 
 // sleep waits for d or the end of ctx, and ticks meanwhile, so that the main loop counts as alive.
@@ -114,8 +114,8 @@ func (r *Relay) sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// park waits, without a replication connection, until a probe finds that Kafka works again. The slot keeps the WAL meanwhile,
-// and Postgres can be stopped and started freely.
+// park waits, without a replication connection, until a probe finds that Kafka works again. The slot keeps the WAL
+// meanwhile, and Postgres can be stopped and started freely.
 func (r *Relay) park(ctx context.Context, state State, cause error) error {
 	r.setState(state, cause.Error())
 	for attempt := 0; ctx.Err() == nil; attempt++ {
@@ -140,9 +140,9 @@ func (r *Relay) park(ctx context.Context, state State, cause error) error {
 	return ctx.Err()
 }
 
-// keepSlot opens and closes the slot, which restarts idle_replication_slot_timeout (PostgreSQL 18), when a third of the timeout
-// has passed since the slot was last used. Nothing is confirmed. It returns only errors that no retry can fix, such as another
-// history: a server that is unavailable cannot invalidate the slot.
+// keepSlot opens and closes the slot, which restarts idle_replication_slot_timeout (PostgreSQL 18), when a third of
+// the timeout has passed since the slot was last used. Nothing is confirmed. It returns only errors that no retry can
+// fix, such as another history: a server that is unavailable cannot invalidate the slot.
 func (r *Relay) keepSlot(ctx context.Context) error {
 	idle := r.mem.idleTimeout / 3
 	if r.mem.slotUsed.IsZero() { // no session yet, so the timeout is not known

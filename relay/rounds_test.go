@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// TestAckToConfirmed: an acknowledged position is confirmed within a second, in both modes of delivery, under load and when nothing
-// follows. A slow step, or a request of the server, does not delay later rounds. Checks, records and status updates each run about
-// once a second.
+// TestAckToConfirmed: an acknowledged position is confirmed within a second, in both modes of delivery, under load
+// and when nothing follows. A slow step, or a request of the server, does not delay later rounds. Checks, records and
+// status updates each run about once a second.
 func TestAckToConfirmed(t *testing.T) {
 	const lasts, disturbed = 30 * time.Second, 8 * time.Second
 	for _, mode := range []string{"at_least_once", "deduplicated"} {
@@ -99,8 +99,8 @@ func TestAckToConfirmed(t *testing.T) {
 	}
 }
 
-// TestLongStatusInterval: a long status_interval is kept. Position records are still stored once a second. Without them the catalogs are
-// checked only before a status update.
+// TestLongStatusInterval: a long status_interval is kept. Position records are still stored once a second. Without
+// them the catalogs are checked only before a status update.
 func TestLongStatusInterval(t *testing.T) {
 	const interval, lasts = 10 * time.Second, 62 * time.Second
 	run := func(b *bench) (checks int) {

@@ -17,12 +17,12 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// session is one stream, one sink and one tracker, from connect to first error. Only the session's goroutine reads the stream and
-// writes status updates. Back-pressure pauses reading, never status updates.
+// session is one stream, one sink and one tracker, from connect to first error. Only the session's goroutine reads
+// the stream and writes status updates. Back-pressure pauses reading, never status updates.
 //
-// If the process dies at any point, the slot is at the position of the last status update that arrived, and the server sends
-// everything after it again. The position record and the ends of partitions show which of these events Kafka has (position.go).
-// Without deduplicated delivery there is no other state than the slot.
+// If the process dies at any point, the slot is at the position of the last status update that arrived, and the
+// server sends everything after it again. The position record and the ends of partitions show which of these events
+// Kafka has (position.go). Without deduplicated delivery there is no other state than the slot.
 type session struct {
 	r          *Relay
 	stream     Stream
@@ -83,8 +83,8 @@ type singleRecord struct {
 	poison router.Poison
 }
 
-// session runs one session. wentWell means that the session made progress, or streamed for longer than the longest pause
-// between sessions.
+// session runs one session. wentWell means that the session made progress, or streamed for longer than the longest
+// pause between sessions.
 func (r *Relay) session(ctx context.Context) (wentWell bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -133,14 +133,15 @@ func (r *Relay) session(ctx context.Context) (wentWell bool, err error) {
 	endBackground()
 	newest := r.mem.Newest()
 	s.close()
-	// Acknowledgements after a gap are no progress. Otherwise, if Kafka never acknowledges the event in the gap, sessions would follow each
-	// other without a pause.
+	// Acknowledgements after a gap are no progress. Otherwise, if Kafka never acknowledges the event in the gap,
+	// sessions would follow each other without a pause.
 	moved := r.mem.Newest() != newest
 	r.noteProgress(s, err)
 	return moved || wentWell && replication.KindOf(err) != replication.CannotSend, err
 }
 
-// rootCause returns the error that ended the session. A failure of Kafka comes before the errors that it causes elsewhere.
+// rootCause returns the error that ended the session. A failure of Kafka comes before the errors that it causes
+// elsewhere.
 func (s *session) rootCause(err error) error {
 	if failure := s.failure.Load(); failure != nil {
 		if v := classify(err, s.r.delivered()); v.class == Retry && v.wait == waitBackoff {
@@ -150,14 +151,15 @@ func (s *session) rootCause(err error) error {
 	return s.readFinalError(err)
 }
 
-// openTimeout is the longest duration of opening either side, lookUpTimeout of one catalog query of the session's goroutine.
+// openTimeout is the longest duration of opening either side, lookUpTimeout of one catalog query of the session's
+// goroutine.
 const (
 	openTimeout   = 30 * time.Second
 	lookUpTimeout = 5 * time.Second
 )
 
-// callbacks connects the sink to the tracker. They run on the sink's goroutines. Failed and Wake may be called before open has
-// returned, Acked only after a Send.
+// callbacks connects the sink to the tracker. They run on the sink's goroutines. Failed and Wake may be called before
+// open has returned, Acked only after a Send.
 func (s *session) callbacks(cancel context.CancelFunc) Callbacks {
 	var commits []time.Time // used again
 	return Callbacks{
@@ -265,8 +267,8 @@ func (s *session) start(ctx context.Context) error {
 	return nil
 }
 
-// burst is the maximum number of messages between two turns. The read deadline is absolute, so that a slow trickle of messages
-// cannot delay a turn.
+// burst is the maximum number of messages between two turns. The read deadline is absolute, so that a slow trickle of
+// messages cannot delay a turn.
 const burst = 256
 
 // run reads until the first error or the end of ctx.
@@ -300,8 +302,8 @@ func (s *session) run(ctx context.Context) error {
 	}
 }
 
-// handle takes one message of the stream. The metrics are complete when all messages that have arrived are handled: to add up at each commit of a
-// backlog would be slow.
+// handle takes one message of the stream. The metrics are complete when all messages that have arrived are handled:
+// to add up at each commit of a backlog would be slow.
 func (s *session) handle(ctx context.Context, msg replication.Message, err error) error {
 	err = s.take(ctx, msg, err)
 	if !s.inTx && !msg.More {

@@ -15,7 +15,8 @@ func init() { relay.RunSimAudit, relay.RunSimRecover = simAudit, simRecover }
 
 var simTables = []audit.Table{{Name: "public.outbox", IDColumn: "id", CreatedAt: "created_at", Audited: true}}
 
-// simAudit runs `audit` in the simulator. Package audit imports package relay, so that a test inside relay cannot import it.
+// simAudit runs `audit` in the simulator. Package audit imports package relay, so that a test inside relay cannot
+// import it.
 func simAudit(ctx context.Context, a *relay.SimAudit) error {
 	job := audit.Audit{
 		Router: a.Router, Poison: &a.Poison, Tables: simTables,

@@ -13,15 +13,16 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// Runs in which `audit` runs beside the daemon, at any time and any number of times. It is the product's own (internal/audit); only what it
-// reads is simulated (sim_table_test.go). Additional checks:
+// Runs in which `audit` runs beside the daemon, at any time and any number of times. It is the product's own
+// (internal/audit); only what it reads is simulated (sim_table_test.go). Additional checks:
 //
-//   - an audit finds each row of its snapshot that neither Kafka nor the slot had all the while, and each record of a lost history
+//   - an audit finds each row of its snapshot that neither Kafka nor the slot had all the while, and each record of a
+//     lost history
 //   - it finds no row that Kafka has, or that the slot had all the while, and no record whose row was visible in time
 //   - after everything is healed an audit ends without an error
 //
-// A run ends with a fault that an audit has to find: Kafka loses records, the slot is advanced, dropped or lost, or a failover loses
-// transactions that were delivered.
+// A run ends with a fault that an audit has to find: Kafka loses records, the slot is advanced, dropped or lost, or a
+// failover loses transactions that were delivered.
 
 // RunSimAudit is the product's audit. sim_audit_external_test.go sets it, because package audit imports this one.
 var RunSimAudit func(context.Context, *SimAudit) error

@@ -9,9 +9,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// TestSimBesideAtLeastOnce runs the same histories of crashes with both delivery modes: the same transactions, kills after the same numbers of
-// stored records, the same deleted records. Deduplicated delivery never repeats more, never leaves an older state last where the other does
-// not, and never takes longer than the other and fence_wait for each start.
+// TestSimBesideAtLeastOnce runs the same histories of crashes with both delivery modes: the same transactions, kills
+// after the same numbers of stored records, the same deleted records. Deduplicated delivery never repeats more, never
+// leaves an older state last where the other does not, and never takes longer than the other and fence_wait for each
+// start.
 func TestSimBesideAtLeastOnce(t *testing.T) {
 	first, n := atLeastSeeds(t, 1000)
 	met, fewer, inOrder := simMetrics(), 0, 0

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// calm checks that acked events are confirmed soon if nothing prevents it. Otherwise a crash repeats more events than those in flight or
-// just acked (I3). w.mu is held.
+// calm checks that acked events are confirmed soon if nothing prevents it. Otherwise a crash repeats more events than
+// those in flight or just acked (I3). w.mu is held.
 func (w *world) calm() {
 	pg, st := w.pg, w.pg.holder
 	if st == nil || st.p.thaw != nil || len(w.sick) > 0 || w.ill() || st.mute || st.deaf || len(st.queue) > 0 || st.next < pg.flushed {
@@ -38,8 +38,8 @@ func (w *world) calm() {
 	for _, t := range []time.Time{cleared, st.lastSent, st.began, w.trouble, tx.readAt, pg.moved} {
 		since = maxTime(since, t)
 	}
-	// Nothing is confirmed before the server has sent again what an earlier session of the process has delivered (ARCHITECTURE.md, "The
-	// confirm rule", 9). A full window may keep the stream from getting there.
+	// Nothing is confirmed before the server has sent again what an earlier session of the process has delivered
+	// (ARCHITECTURE.md, "The confirm rule", 9). A full window may keep the stream from getting there.
 	for _, later := range pg.wal[i:min(pg.done, len(pg.wal))] {
 		for _, r := range later.rows {
 			if r.ev == nil || !st.p.delivered(r.ev) {

@@ -10,11 +10,12 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// Runs in which poison does not stop the relay: one row in twelve is poison, of any kind and in any place of a transaction. Each must
-// be in the dead-letter topic before its transaction is confirmed. Additional checks:
+// Runs in which poison does not stop the relay: one row in twelve is poison, of any kind and in any place of a
+// transaction. Each must be in the dead-letter topic before its transaction is confirmed. Additional checks:
 //
 //   - a dead letter is that of a poison event, with its cause, its topic, and the same bytes each time
-//   - poison goes to no other topic, and a row that only Kafka refuses becomes a dead letter only after Kafka has refused it in that process
+//   - poison goes to no other topic, and a row that only Kafka refuses becomes a dead letter only after Kafka has
+//     refused it in that process
 //   - a dead letter that cannot be delivered stops the relay, which continues after it once an operator has decided
 
 // deadTopic is the dead-letter topic. It has one partition, deadLane.
@@ -105,7 +106,8 @@ func (e *event) wrongHeaders(rec *router.Record, at *placement) string {
 	return ""
 }
 
-// storeDead stores a dead letter, which has no place in the order, or an event that was a dead letter for an earlier process, which has.
+// storeDead stores a dead letter, which has no place in the order, or an event that was a dead letter for an earlier
+// process, which has.
 func (f *flight) storeDead() {
 	e, w := f.e, f.by.k.w
 	w.see(f.by.p, "stored dead", uint64(e.id), uint64(e.stored))
@@ -159,7 +161,8 @@ func (e *event) skip() {
 	e.tx.left--
 }
 
-// decide is the operator's decision on a dead letter that cannot be delivered: the event is skipped from now on. w.mu is held.
+// decide is the operator's decision on a dead letter that cannot be delivered: the event is skipped from now on. w.mu
+// is held.
 func (w *world) decide() {
 	decisions := maps.Clone(w.cfg.Poison.Decisions) // an earlier process may still use the old map
 	for _, e := range w.pg.order {

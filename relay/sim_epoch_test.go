@@ -11,10 +11,12 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// The header outboxcdc-position in all runs. A consumer stores the last position of each lane, as docs/consumers.md says. Checks:
+// The header outboxcdc-position in all runs. A consumer stores the last position of each lane, as docs/consumers.md
+// says. Checks:
 //
 //   - no two events have the same header, except after a restore of a copy without a new timeline
-//   - an event that comes for the first time is new to the consumer, and its epoch is not lower than that of the events before it
+//   - an event that comes for the first time is new to the consumer, and its epoch is not lower than that of the
+//     events before it
 //   - a repeated event is not new
 
 // simDatabase is the OID of the database.
@@ -86,8 +88,8 @@ func (f *flight) consume() {
 	}
 }
 
-// TestSimRestored restores the server from older copies, onto timelines with lower or equal numbers, between failovers. The slot is created
-// again and adopted.
+// TestSimRestored restores the server from older copies, onto timelines with lower or equal numbers, between
+// failovers. The slot is created again and adopted.
 func TestSimRestored(t *testing.T) {
 	first, n := atLeastSeeds(t, 1000)
 	res := simRuns(t, "random histories with failovers, restores onto lower timelines and adoptions, read by a consumer that compares positions", "", first, func(i int) (simOptions, bool) {
@@ -147,8 +149,8 @@ func (w *world) restoreAll() {
 	w.heal()
 }
 
-// restoreOlder kills all processes, restores the server from an older copy, which begins another timeline, creates the slot at its end, and
-// adopts it. w.mu is held.
+// restoreOlder kills all processes, restores the server from an older copy, which begins another timeline, creates
+// the slot at its end, and adopts it. w.mu is held.
 func (w *world) restoreOlder() {
 	pg := w.pg
 	for len(w.sick) > 0 {
@@ -167,7 +169,8 @@ func (w *world) restoreOlder() {
 	k.saved = append(k.saved, checkpoint.Merge(k.saved).Adoption("slot", pg.id.SystemID, pg.id.Timeline, 18, pg.confirmed, "", "s", time.Now()))
 }
 
-// takeOlder restores the server from an older copy, which begins another timeline: its number can be lower than the one before. w.mu is held.
+// takeOlder restores the server from an older copy, which begins another timeline: its number can be lower than the
+// one before. w.mu is held.
 func (w *world) takeOlder() {
 	pg := w.pg
 	pg.crash()

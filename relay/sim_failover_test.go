@@ -9,10 +9,10 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// Runs in which standbys are promoted while the daemons live, any number of times. Each of two standbys has a copy of the slot, which is
-// renewed now and then, so a standby that is promoted later may have a newer copy than the one before it. A standby may lack the newest
-// transactions, which may be in Kafka already. All invariants hold for what the new primary has: nothing of it is lost, repeated without
-// need, or confirmed early. No failover ends a daemon.
+// Runs in which standbys are promoted while the daemons live, any number of times. Each of two standbys has a copy of
+// the slot, which is renewed now and then, so a standby that is promoted later may have a newer copy than the one
+// before it. A standby may lack the newest transactions, which may be in Kafka already. All invariants hold for what
+// the new primary has: nothing of it is lost, repeated without need, or confirmed early. No failover ends a daemon.
 
 // simStandbys is the number of standbys.
 const simStandbys = 2

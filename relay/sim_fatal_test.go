@@ -82,8 +82,9 @@ func (w *world) someRows(last poisonKind) *writer {
 	return wr
 }
 
-// restore takes the server back to before a transaction that the process knows to be in Kafka. Another history follows, which may have
-// a transaction at the same LSN, or reach beyond it. No server is on a timeline before the timeline begins.
+// restore takes the server back to before a transaction that the process knows to be in Kafka. Another history
+// follows, which may have a transaction at the same LSN, or reach beyond it. No server is on a timeline before the
+// timeline begins.
 func (w *world) restore(p *process) {
 	pg := w.pg
 	pg.crash()
@@ -157,7 +158,8 @@ func (w *world) operator() {
 	}
 }
 
-// ill reports whether there is a fault that must end a process. (A process need not notice a permission that was denied once.)
+// ill reports whether there is a fault that must end a process. (A process need not notice a permission that was
+// denied once.)
 func (w *world) ill() bool {
 	_, right := w.excused[PermissionDenied]
 	return len(w.excused) > 1 || len(w.excused) == 1 && !right

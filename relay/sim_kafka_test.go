@@ -15,8 +15,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// simKafka is the broker, with one log per lane (partition). A log has only the number of the lane's events, because each record is
-// checked when it is stored. Guarded by world.mu.
+// simKafka is the broker, with one log per lane (partition). A log has only the number of the lane's events, because
+// each record is checked when it is stored. Guarded by world.mu.
 type simKafka struct {
 	w       *world
 	high    [simLanes]int // the highest seq stored
@@ -202,8 +202,8 @@ func (s *simSink) event(rec *router.Record) *event {
 	return s.k.w.pg.events[i]
 }
 
-// Send checks that the record is that of an event (I4), is the next of this session and not known to be in Kafka (I3), and has the
-// content of the row, the same each time.
+// Send checks that the record is that of an event (I4), is the next of this session and not known to be in Kafka
+// (I3), and has the content of the row, the same each time.
 func (s *simSink) Send(rec *router.Record, n uint64) error {
 	if err := s.p.call("send"); err != nil {
 		return err
@@ -383,8 +383,8 @@ func (s *simSink) take(lane int) *flight {
 	return f
 }
 
-// learn notes, at the end of a session, which events the process knows to be in Kafka: those that the session has read, up to the first
-// event that is neither known nor acked.
+// learn notes, at the end of a session, which events the process knows to be in Kafka: those that the session has
+// read, up to the first event that is neither known nor acked.
 func (s *simSink) learn() {
 	w, p := s.k.w, s.p
 	if s.st == nil || s.cursor < 0 {
@@ -406,7 +406,8 @@ func (s *simSink) learn() {
 		}
 		if !hole {
 			p.know(e)
-			// An event that an earlier session acked after a gap is known by itself. It belongs to the prefix when a session reads it again.
+			// An event that an earlier session acked after a gap is known by itself. It belongs to the prefix when a session
+			// reads it again.
 			if e.ackedIn == s || e.tx.readIn == s.st {
 				p.prefix[e] = true
 				p.history = p.history || !e.skipped // a skipped event is not in Kafka

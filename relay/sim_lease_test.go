@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// One writer at a time, in runs of deduplicated delivery. A record leaves in a request, one per lane at a time, while there is a lease. Only
-// records that have left can be stored.
+// One writer at a time, in runs of deduplicated delivery. A record leaves in a request, one per lane at a time, while
+// there is a lease. Only records that have left can be stored.
 
 var errLease = errors.New("the slot may be another's by now")
 
@@ -77,8 +77,8 @@ func (w *world) leases() {
 	}
 }
 
-// judgeReading checks, when a session reads the ends of a topic, that open requests of earlier sessions left at least half of fence_wait
-// ago. w.mu is held.
+// judgeReading checks, when a session reads the ends of a topic, that open requests of earlier sessions left at least
+// half of fence_wait ago. w.mu is held.
 func (s *simSink) judgeReading(topic int) {
 	w := s.k.w
 	judge := func(lane []*flight) {
@@ -102,8 +102,8 @@ func (s *simSink) judgeReading(topic int) {
 	s.k.read[topic] = max(s.k.read[topic], s.st.n)
 }
 
-// judgeLate counts records that are stored after a later session has read the ends of their topic. They left long before that, as
-// judgeReading has checked. w.mu is held.
+// judgeLate counts records that are stored after a later session has read the ends of their topic. They left long
+// before that, as judgeReading has checked. w.mu is held.
 func (f *flight) judgeLate() {
 	w := f.by.k.w
 	if w.kafka.read[f.partitionOf().topic] <= f.by.st.n {

@@ -49,7 +49,8 @@ func (w *world) quitOne() {
 	}
 }
 
-// quit sends SIGTERM. With mercy 0 Kafka gives none of the acknowledgements that the drain waits for, with 1 some, with 2 all.
+// quit sends SIGTERM. With mercy 0 Kafka gives none of the acknowledgements that the drain waits for, with 1 some,
+// with 2 all.
 func (w *world) quit(p *process, mercy int) {
 	w.mu.Lock()
 	p.terminated = true

@@ -129,8 +129,8 @@ func (w *world) upTo(d time.Duration) time.Duration { return 2 + time.Duration(w
 // pick returns a random element.
 func pick[T any](w *world, from []T) T { return from[w.IntN(len(from))] }
 
-// work writes rows, commits them, or rolls them back. Several transactions are open at a time. A huge one has more rows than the
-// window.
+// work writes rows, commits them, or rolls them back. Several transactions are open at a time. A huge one has more
+// rows than the window.
 func (w *world) work() {
 	w.edit(func() {
 		pg := w.pg

@@ -12,8 +12,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
-// simPG is the server: a WAL with several concurrent writers, a slot whose position is saved now and then, and the parts of the catalogs
-// that the guard checks. Guarded by world.mu.
+// simPG is the server: a WAL with several concurrent writers, a slot whose position is saved now and then, and the
+// parts of the catalogs that the guard checks. Guarded by world.mu.
 type simPG struct {
 	w          *world
 	id         replication.Identity // except WALEnd
@@ -357,7 +357,8 @@ func (pg *simPG) cut(keep int) {
 	}
 }
 
-// forget drops the events that an altered publication has hidden: the operator finds them in the table. No process streams.
+// forget drops the events that an altered publication has hidden: the operator finds them in the table. No process
+// streams.
 func (pg *simPG) forget() {
 	kept := pg.wal[:0]
 	for i, tx := range pg.wal {

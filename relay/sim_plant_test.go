@@ -67,7 +67,8 @@ func (w *world) plant() {
 	}
 }
 
-// failOver promotes a standby that lacks the newest transactions, or restores such a copy, which has no new timeline. w.mu is held.
+// failOver promotes a standby that lacks the newest transactions, or restores such a copy, which has no new timeline.
+// w.mu is held.
 func (w *world) failOver() {
 	w.goBack(w.IntN(3) > 0)
 }
@@ -94,8 +95,8 @@ func (w *world) goBack(fork bool) {
 	pg.flush()
 }
 
-// otherDatabase has another database of another server write records with the ids of some events, into the logs that audits read. One of key and value may
-// be that of the event as well. They say nothing about the rows. w.mu is held.
+// otherDatabase has another database of another server write records with the ids of some events, into the logs that
+// audits read. One of key and value may be that of the event as well. They say nothing about the rows. w.mu is held.
 func (w *world) otherDatabase() {
 	if w.IntN(2) == 0 {
 		return

@@ -14,18 +14,19 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// Runs of deduplicated delivery: the broker keeps a log of each partition and the position topic. Between two processes topics grow, the
-// routing changes, and poison is fixed. Additional checks:
+// Runs of deduplicated delivery: the broker keeps a log of each partition and the position topic. Between two
+// processes topics grow, the routing changes, and poison is fixed. Additional checks:
 //
 //   - only events that were acked, or found in a log, are skipped (simSink.Send)
-//   - an event is not sent if a log that was read, or had to be read, has a predecessor's record of it (I12), unless a record was stored
-//     late: after the log was read, or after records of a later session
-//   - nor if an earlier event was sent again before it in its partition, or a record of an earlier event follows its record (followsResent, I13)
+//   - an event is not sent if a log that was read, or had to be read, has a predecessor's record of it (I12), unless
+//     a record was stored late: after the log was read, or after records of a later session
+//   - nor if an earlier event was sent again before it in its partition, or a record of an earlier event follows its
+//     record (followsResent, I13)
 //   - at the end, the last record of each key in a partition is the newest one of the key (judgeOrder, I13)
 //   - a position record covers only acked events, and only positions that the newest record allows are confirmed
-//   - one writer at a time: no record leaves after a session of a later stream has read the ends of its topic, and records in flight then
-//     left at least half of fence_wait before (depart, judgeReading). Records that Kafka stores later, or that left before their process
-//     was frozen, are counted (judgeLate)
+//   - one writer at a time: no record leaves after a session of a later stream has read the ends of its topic, and
+//     records in flight then left at least half of fence_wait before (depart, judgeReading). Records that Kafka
+//     stores later, or that left before their process was frozen, are counted (judgeLate)
 
 // simFence may be shorter than the time in which a dead process's requests arrive. Repeats are excused then.
 const simFence = 5*time.Second + 1_000_003
@@ -44,7 +45,8 @@ type logged struct {
 	late bool
 	// gone: Kafka has deleted it, because of retention or compaction.
 	gone bool
-	// hidden is the number of the stream whose session did not read it, because more than look_back records of others follow.
+	// hidden is the number of the stream whose session did not read it, because more than look_back records of others
+	// follow.
 	hidden int
 }
 
@@ -96,7 +98,8 @@ func (f *flight) partitionOf() simPartition {
 	return at.of(f.e.lane)
 }
 
-// queue returns the first lane whose records go to the same partition. They are stored in the order in which they were sent.
+// queue returns the first lane whose records go to the same partition. They are stored in the order in which they
+// were sent.
 func (at *placement) queue(lane int) int {
 	for first := range lane {
 		if at.of(first) == at.of(lane) {
@@ -128,7 +131,8 @@ func (k *simKafka) append(f *flight) {
 	}, id: strconv.Itoa(f.e.id), at: time.Now(), late: time.Since(f.at) >= k.w.cfg.Deduplication.FenceWait/2})
 }
 
-// strangers adds records of other producers to our partitions, some with positions like ours, of another slot of the server.
+// strangers adds records of other producers to our partitions, some with positions like ours, of another slot of the
+// server.
 func (w *world) strangers() {
 	w.edit(func() {
 		lane := w.IntN(simLanes)
@@ -214,8 +218,8 @@ func (s *simSink) Partition(rec *router.Record) int32 {
 	return int32(s.p.placement.of(e.lane).n)
 }
 
-// noteDoubtful notes that an event is sent that earlier sessions may have sent. It reports whether another one was before it in its partition, in this session
-// or, since the event was acknowledged, in an earlier one of the process.
+// noteDoubtful notes that an event is sent that earlier sessions may have sent. It reports whether another one was
+// before it in its partition, in this session or, since the event was acknowledged, in an earlier one of the process.
 func (s *simSink) noteDoubtful(f *flight) (follows bool) {
 	if f.dead || f.e.tx.commit >= s.st.id.WALEnd {
 		return false
@@ -240,8 +244,8 @@ type simKey struct {
 	key  string
 }
 
-// judgeOrder checks that the last record of each key in a partition is the newest one of the key: a reader of the partition that keeps the
-// newest state of each key ends with it (I13).
+// judgeOrder checks that the last record of each key in a partition is the newest one of the key: a reader of the
+// partition that keeps the newest state of each key ends with it (I13).
 func (w *world) judgeOrder() {
 	if w.back || !w.deduplicates() {
 		return
@@ -390,8 +394,8 @@ func (k *simKafka) save(s *simSink, rec *checkpoint.PositionRecord) {
 	}
 }
 
-// suspects reports whether the session still expects the acked transaction of its predecessor's record. Nothing is confirmed before that. at
-// is when the transaction arrived.
+// suspects reports whether the session still expects the acked transaction of its predecessor's record. Nothing is
+// confirmed before that. at is when the transaction arrived.
 func (s *simSink) suspects(st *simStream) (at time.Time, is bool) {
 	for _, tx := range s.k.w.pg.wal {
 		if tx.commit == s.expects && tx.commit >= st.start {
@@ -518,8 +522,8 @@ func (s *simSink) reaches(l logged) bool {
 	return slices.Contains(s.q.Producers, l.pid) && checkpoint.Holds(s.q.Lineage, l.pos) && l.pos.Compare(s.q.Settled) <= 0
 }
 
-// repeats returns why this record should not have been sent, or "" (I12). follows means that an earlier event in doubt was sent to its
-// partition. w.mu is held.
+// repeats returns why this record should not have been sent, or "" (I12). follows means that an earlier event in
+// doubt was sent to its partition. w.mu is held.
 func (s *simSink) repeats(f *flight, follows bool) string {
 	w := s.k.w
 	if !w.deduplicates() || !s.known {

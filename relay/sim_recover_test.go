@@ -15,11 +15,13 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// Runs in which the slot is lost, dropped, recreated or advanced after a history, and `recover` follows. It is the product's own
-// (internal/recovery); only the servers are simulated. It is killed at random times, the server crashes, applications write and daemons are
-// started meanwhile, and requests of killed processes arrive late. Then the daemon goes on. Checks:
+// Runs in which the slot is lost, dropped, recreated or advanced after a history, and `recover` follows. It is the
+// product's own (internal/recovery); only the servers are simulated. It is killed at random times, the server
+// crashes, applications write and daemons are started meanwhile, and requests of killed processes arrive late. Then
+// the daemon goes on. Checks:
 //
-//   - recover sends no event that Kafka has, or that the slot has, or that a crash could still undo, and uses no position twice
+//   - recover sends no event that Kafka has, or that the slot has, or that a crash could still undo, and uses no
+//     position twice
 //   - no daemon delivers from the first record of recover until a run has found nothing missing
 //   - once a run has found nothing missing any more, nothing is: the daemon delivers the rest
 //   - the daemon sends no event that recover has sent
@@ -292,8 +294,8 @@ func (r *SimRecover) TakeSnapshot(ctx context.Context) (s *SimSnapshot, err erro
 	return r.snapshot, err
 }
 
-// Compared checks the result of a comparison: the rows of its snapshot that neither Kafka nor the slot has are missing, or not judged if another
-// database has a record like theirs, and no other row is.
+// Compared checks the result of a comparison: the rows of its snapshot that neither Kafka nor the slot has are
+// missing, or not judged if another database has a record like theirs, and no other row is.
 func (r *SimRecover) Compared(missing, unjudged int) {
 	w := r.p.w
 	w.mu.Lock()
@@ -399,7 +401,8 @@ func (f *recovered) land(p *process) {
 	}
 	e.recovered = true
 	mark := &w.headers.marks[e.lane]
-	// As documented: the slot is as it was, so no epoch begins, and the consumer has an event of the key that is not confirmed.
+	// As documented: the slot is as it was, so no epoch begins, and the consumer has an event of the key that is not
+	// confirmed.
 	isLate := w.slotKept && mark.Epoch == f.header.Epoch && mark.pos.CommitLSN > f.header.pos.CommitLSN
 	if w.deduplicates() && !w.back && !isLate && !f.header.isNew(*mark) {
 		w.fail("event %d is recovered, and a consumer drops it: %s after %s", e.id, checkpoint.FormatHeader(f.header.pos, f.header.Origin), checkpoint.FormatHeader(mark.pos, mark.Origin))

@@ -12,8 +12,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// recoverAll is the script of the runs of recover: a history, a fault of the slot, runs of recover until one says that nothing is missing,
-// and the daemon again.
+// recoverAll is the script of the runs of recover: a history, a fault of the slot, runs of recover until one says
+// that nothing is missing, and the daemon again.
 func (w *world) recoverAll() {
 	w.positions, w.alike = map[string]string{}, true
 	w.start()
@@ -73,7 +73,8 @@ func (w *world) recoverAll() {
 	})
 }
 
-// recoverOnce runs recover once, and may kill it. unjudged is what the operator has decided about rows that cannot be judged.
+// recoverOnce runs recover once, and may kill it. unjudged is what the operator has decided about rows that cannot be
+// judged.
 func (w *world) recoverOnce(mayKill bool, unjudged string) *SimRecover {
 	r := w.beginRecover(unjudged)
 	killAt := 100 * time.Hour
@@ -143,8 +144,9 @@ func (w *world) recoverOnce(mayKill bool, unjudged string) *SimRecover {
 	return r
 }
 
-// isKeptAway reports whether a daemon that starts now delivers nothing before a recovery has finished, or nothing is missing before the slot. With
-// at_least_once, or without a position record, nothing tells a daemon that its slot was moved.
+// isKeptAway reports whether a daemon that starts now delivers nothing before a recovery has finished, or nothing is
+// missing before the slot. With at_least_once, or without a position record, nothing tells a daemon that its slot was
+// moved.
 func (w *world) isKeptAway(r *SimRecover) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -10,7 +10,8 @@ import (
 // small shortens a run: no delays, and few rows.
 func (w *world) small() { w.pg.async, w.pg.trickle, w.kafka.lookUp = false, false, w.IntN(4) == 0 }
 
-// overlap is a short script with overlapping transactions, a COPY, adjacent commits, keepalives, a cut, a crash and a clean end.
+// overlap is a short script with overlapping transactions, a COPY, adjacent commits, keepalives, a cut, a crash and a
+// clean end.
 func (w *world) overlap() {
 	w.small()
 	w.start()
@@ -28,7 +29,8 @@ func (w *world) overlap() {
 	}
 }
 
-// everyStep runs each seed once without a fault, and then once for each step of that run, with the fault of harm at the step.
+// everyStep runs each seed once without a fault, and then once for each step of that run, with the fault of harm at
+// the step.
 func everyStep(t *testing.T, done, faults string, seeds int, steps func(*world) int, harm func(o *simOptions, step int)) {
 	t.Helper()
 	first, seeds := simSeeds(t, seeds)
@@ -54,8 +56,8 @@ func everyStep(t *testing.T, done, faults string, seeds int, steps func(*world) 
 	})
 }
 
-// TestSimKilledInEveryCall: the process dies in each call across the boundary in turn, before the call has an effect. Another process
-// follows.
+// TestSimKilledInEveryCall: the process dies in each call across the boundary in turn, before the call has an effect.
+// Another process follows.
 func TestSimKilledInEveryCall(t *testing.T) {
 	everyStep(t, "the process dies in each call across the boundary in turn", "F02", 40,
 		func(w *world) int { return w.calls }, func(o *simOptions, n int) { o.dieAt = n })
@@ -67,8 +69,8 @@ func TestSimCutAfterEveryMessage(t *testing.T) {
 		func(w *world) int { return w.messages }, func(o *simOptions, n int) { o.cutAfter = n })
 }
 
-// TestSimAdjacentCommits: 1000 transactions, each with the end LSN of the previous one as its commit LSN. The process is killed between
-// every two of them, with the first one acked and not confirmed, or confirmed.
+// TestSimAdjacentCommits: 1000 transactions, each with the end LSN of the previous one as its commit LSN. The process
+// is killed between every two of them, with the first one acked and not confirmed, or confirmed.
 func TestSimAdjacentCommits(t *testing.T) {
 	pairs := 1000
 	if testing.Short() {
@@ -187,8 +189,8 @@ func TestSimClocks(t *testing.T) {
 	})
 }
 
-// TestSimTakeover: the first process is frozen at each of its calls in turn. A second process takes the slot after wal_sender_timeout and
-// delivers. Then the first process is resumed.
+// TestSimTakeover: the first process is frozen at each of its calls in turn. A second process takes the slot after
+// wal_sender_timeout and delivers. Then the first process is resumed.
 func TestSimTakeover(t *testing.T) {
 	first, n := simSeeds(t, 600)
 	simRuns(t, "a process is frozen, a second one takes over, the first goes on", "F06 F09", first, func(i int) (simOptions, bool) {
@@ -229,8 +231,8 @@ func (w *world) takeover() {
 	synctest.Wait()
 }
 
-// TestSimOtherHistory: the server is taken back to before delivered events, and continues with other transactions. The process ends, and
-// confirms none of them.
+// TestSimOtherHistory: the server is taken back to before delivered events, and continues with other transactions.
+// The process ends, and confirms none of them.
 func TestSimOtherHistory(t *testing.T) {
 	first, n := simSeeds(t, 600)
 	simRuns(t, "the server goes on with another history", "", first, func(i int) (simOptions, bool) {

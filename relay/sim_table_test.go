@@ -17,9 +17,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// The table and the logs, as a command reads them: snapshots of the rows, the slot, and the records of Kafka. A commit is in the WAL, and
-// may be delivered, before its rows are visible. With synchronous_commit = off it is the other way round. The types here are those of the
-// product, so that package audit reads the simulated servers as it reads real ones.
+// The table and the logs, as a command reads them: snapshots of the rows, the slot, and the records of Kafka. A
+// commit is in the WAL, and may be delivered, before its rows are visible. With synchronous_commit = off it is the
+// other way round. The types here are those of the product, so that package audit reads the simulated servers as it
+// reads real ones.
 
 // simTable is what decides when rows are visible.
 type simTable struct {

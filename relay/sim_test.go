@@ -1,18 +1,18 @@
 // The simulator: the real relay, tracker, decoder and router between a fake server and a fake broker, in fake time.
 //
-// A run is one seed. The seed determines the sizes (window, timeouts), the weights of operations, and then a script of
-// steps: rows, commits, acknowledgements, and faults of the server, the network, the broker and the process itself
-// (sim_ops_test.go, sim_life_test.go). After each step the fakes and the relay run until nothing more happens, and some time
-// passes. At the end all faults are healed, and everything must be delivered and confirmed in time. The relay's jitter comes
-// from the seed as well, every call into a fake takes a different odd time, and no two goroutines act at the same instant. So a
-// seed is always the same run, which TestSimSameTwice checks.
+// A run is one seed. The seed determines the sizes (window, timeouts), the weights of operations, and then a script
+// of steps: rows, commits, acknowledgements, and faults of the server, the network, the broker and the process itself
+// (sim_ops_test.go, sim_life_test.go). After each step the fakes and the relay run until nothing more happens, and
+// some time passes. At the end all faults are healed, and everything must be delivered and confirmed in time. The
+// relay's jitter comes from the seed as well, every call into a fake takes a different odd time, and no two
+// goroutines act at the same instant. So a seed is always the same run, which TestSimSameTwice checks.
 //
 // These invariants are checked at each call, not only at the end (test/faults.md):
 //
 //   - no loss (I1): heal; no gap in what a session sends (simSink.Send)
 //   - order per key (I2): flight.store
-//   - repeats only after a fault, with the same bytes, and of no event that the process knows to be in Kafka (I3): simSink.Send,
-//     simSink.learn; acked but not confirmed only for a moment (world.calm)
+//   - repeats only after a fault, with the same bytes, and of no event that the process knows to be in Kafka (I3):
+//     simSink.Send, simSink.learn; acked but not confirmed only for a moment (world.calm)
 //   - no phantom (I4): simSink.Send
 //   - the confirmed position never beyond an unacked commit, the received position, the last catalog check, or a frozen
 //     position (I5): simStream.status, simPG.took
@@ -20,11 +20,12 @@
 //   - an error that no retry fixes ends the process with its class (I9): judgeEnd
 //   - poison reaches the dead-letter topic, and only poison, where that is the policy (sim_dead_test.go)
 //   - a failover ends no daemon (sim_failover_test.go)
-//   - an audit finds what is missing, and nothing else (sim_audit_test.go); recover sends it, once (sim_recover_test.go)
+//   - an audit finds what is missing, and nothing else (sim_audit_test.go); recover sends it, once
+//     (sim_recover_test.go)
 //
-// A run that fails is repeated with its story: the script's steps and the relay's actions. OUTBOXCDC_TEST_SEED=n does that for
-// one seed, failed or not. OUTBOXCDC_TEST_SIM is how long TestSim runs fresh seeds, or how many: "10m", "100000".
-// testdata/seeds.txt has seeds that once failed. They are valid for one simVersion.
+// A run that fails is repeated with its story: the script's steps and the relay's actions. OUTBOXCDC_TEST_SEED=n does
+// that for one seed, failed or not. OUTBOXCDC_TEST_SIM is how long TestSim runs fresh seeds, or how many: "10m",
+// "100000". testdata/seeds.txt has seeds that once failed. They are valid for one simVersion.
 package relay
 
 import (

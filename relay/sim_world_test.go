@@ -18,8 +18,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// world is one run: a server, a broker, and processes. The script (sim_ops_test.go) runs in a goroutine of its own, the only one that
-// uses Rand. After each operation it waits until nothing more happens.
+// world is one run: a server, a broker, and processes. The script (sim_ops_test.go) runs in a goroutine of its own,
+// the only one that uses Rand. After each operation it waits until nothing more happens.
 type world struct {
 	*rand.Rand
 	seed  uint64
@@ -180,8 +180,8 @@ type process struct {
 	history     bool      // it knows transactions, so it must notice another history
 }
 
-// place is a place in the fakes where time passes. Each place has its own random numbers, so that they do not depend on the order of
-// goroutines.
+// place is a place in the fakes where time passes. Each place has its own random numbers, so that they do not depend
+// on the order of goroutines.
 type place int
 
 const (
@@ -220,8 +220,8 @@ func (p *process) draw(at place) uint64 {
 
 var errDead = &replication.Error{Kind: replication.Unavailable, Op: "talk", Err: errors.New("the process is dead")}
 
-// call begins every call of the relay across the boundary. It counts the call, and waits while the process is frozen. In a dead process
-// it returns an error. Without an error w.mu is held.
+// call begins every call of the relay across the boundary. It counts the call, and waits while the process is frozen.
+// In a dead process it returns an error. Without an error w.mu is held.
 func (p *process) call(what string) error {
 	if err := p.gate(); err != nil {
 		return err
@@ -242,7 +242,8 @@ func (p *process) count(what string) error {
 	return nil
 }
 
-// gate locks w.mu for a process that is alive and not frozen. Goroutines that a thaw resumes continue one after the other.
+// gate locks w.mu for a process that is alive and not frozen. Goroutines that a thaw resumes continue one after the
+// other.
 func (p *process) gate() error {
 	w := p.w
 	w.mu.Lock()
@@ -268,8 +269,8 @@ func (p *process) gate() error {
 	}
 }
 
-// spend lets time pass in a call, an odd number of nanoseconds, so that no two calls end at the same instant. It returns early if ctx or
-// the process ends.
+// spend lets time pass in a call, an odd number of nanoseconds, so that no two calls end at the same instant. It
+// returns early if ctx or the process ends.
 func (p *process) spend(ctx context.Context, at place, atMost time.Duration) {
 	p.w.mu.Lock()
 	d := time.Duration(p.draw(at)%uint64(atMost))&^1 + 1001 + 2*time.Duration(p.n)
@@ -345,7 +346,8 @@ func (w *world) start() *process {
 	return p
 }
 
-// router returns the router of a process. Columns are texts here, so that the setting for the commit's time stands for one that names a column.
+// router returns the router of a process. Columns are texts here, so that the setting for the commit's time stands
+// for one that names a column.
 func (w *world) router(routes map[string]string) *router.Router {
 	if w.stamped {
 		return simRouter(routes, router.TimestampCommit)

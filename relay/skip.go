@@ -10,8 +10,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// mustReadEnds reports whether Kafka may have records of earlier sessions that this process does not know, or events that the server has
-// lost. A running process on a new timeline is like a restarted one: its history says what was delivered, but the record of it may be lost.
+// mustReadEnds reports whether Kafka may have records of earlier sessions that this process does not know, or events
+// that the server has lost. A running process on a new timeline is like a restarted one: its history says what was
+// delivered, but the record of it may be lost.
 func (s *session) mustReadEnds() bool {
 	b, id, m := s.position.predecessor, s.stream.Identity(), &s.r.mem
 	switch {
@@ -23,8 +24,8 @@ func (s *session) mustReadEnds() bool {
 	return !b.Clean && (b.Timeline != id.Timeline || !m.isOwn(b))
 }
 
-// newestLost returns the newest position in Kafka, according to this process or to the predecessor's record, if a failover has lost its
-// transaction.
+// newestLost returns the newest position in Kafka, according to this process or to the predecessor's record, if a
+// failover has lost its transaction.
 func (s *session) newestLost() checkpoint.Position {
 	if acked := s.position.predecessor.Acked; s.lost.IsZero() && !acked.IsZero() && !checkpoint.Holds(s.stream.Identity(), acked) {
 		return acked
@@ -32,8 +33,8 @@ func (s *session) newestLost() checkpoint.Position {
 	return s.lost
 }
 
-// readEnds begins to read the ends of partitions if that is necessary. The sink reads them after fence_wait, when no record of earlier
-// sessions can still arrive.
+// readEnds begins to read the ends of partitions if that is necessary. The sink reads them after fence_wait, when no
+// record of earlier sessions can still arrive.
 func (s *session) readEnds() {
 	r, p := s.r, &s.position
 	if p.predecessor == nil {
@@ -87,7 +88,8 @@ func (s *session) lastBeforeSlot() checkpoint.Position {
 	return checkpoint.Position{SystemID: id.SystemID, Timeline: id.TimelineOf(last), CommitLSN: last, Ordinal: checkpoint.LastOrdinal}
 }
 
-// knownCounter returns the counter of the skipped event if the event lies in a part of the stream whose events are all in Kafka, otherwise nil.
+// knownCounter returns the counter of the skipped event if the event lies in a part of the stream whose events are
+// all in Kafka, otherwise nil.
 func (s *session) knownCounter(pos checkpoint.Position) prometheus.Counter {
 	switch {
 	case s.resume.Delivered(pos):
@@ -105,8 +107,9 @@ type resent struct {
 	logged bool
 }
 
-// noteSent notes that the current record, of the event at pos, is sent, and is no dead letter. While events are in doubt, none that follows it in its partition is
-// skipped any more: if a later one is in Kafka already, it is before this one in the partition, and the older state would be the last.
+// noteSent notes that the current record, of the event at pos, is sent, and is no dead letter. While events are in
+// doubt, none that follows it in its partition is skipped any more: if a later one is in Kafka already, it is before
+// this one in the partition, and the older state would be the last.
 func (s *session) noteSent(pos checkpoint.Position) {
 	if pos.CommitLSN >= s.earlierEnd {
 		return
@@ -121,8 +124,8 @@ func (s *session) noteSent(pos checkpoint.Position) {
 	}
 }
 
-// followsResent reports whether the session has sent an earlier event in doubt to the partition of the current record, which Kafka has
-// already. The first one of a partition is logged.
+// followsResent reports whether the session has sent an earlier event in doubt to the partition of the current
+// record, which Kafka has already. The first one of a partition is logged.
 func (s *session) followsResent(pos checkpoint.Position) bool {
 	parts := s.resent[s.rec.Topic]
 	if parts == nil { // the topic need not be ready
@@ -150,8 +153,9 @@ func (s *session) firstResent() (first checkpoint.Position) {
 	return first
 }
 
-// noteOvertaking notes, at the end of a session, the first event in doubt that it has sent to each partition. What earlier sessions have delivered to the
-// partition after that event is before it there, and the session may have ended before it could send all of it again.
+// noteOvertaking notes, at the end of a session, the first event in doubt that it has sent to each partition. What
+// earlier sessions have delivered to the partition after that event is before it there, and the session may have
+// ended before it could send all of it again.
 func (s *session) noteOvertaking() {
 	m := &s.r.mem
 	if !m.Overtaken() {
@@ -170,7 +174,8 @@ func (s *session) noteOvertaking() {
 	}
 }
 
-// wasOvertaken reports whether the event of the current record, which an earlier session has delivered, is before an older one in its partition.
+// wasOvertaken reports whether the event of the current record, which an earlier session has delivered, is before an
+// older one in its partition.
 func (s *session) wasOvertaken(ctx context.Context, pos checkpoint.Position) (bool, error) {
 	m := &s.r.mem
 	parts := m.overtaking[s.rec.Topic]
@@ -187,8 +192,9 @@ func (s *session) wasOvertaken(ctx context.Context, pos checkpoint.Position) (bo
 	return ok && pos.Compare(first) > 0, nil
 }
 
-// skipFound skips the event if its record was found in Kafka. It waits until the ends of partitions have been read, of the topics in the
-// position record and of topic, which the previous session may have used just before it ended. The order of dead letters does not matter.
+// skipFound skips the event if its record was found in Kafka. It waits until the ends of partitions have been read,
+// of the topics in the position record and of topic, which the previous session may have used just before it ended.
+// The order of dead letters does not matter.
 func (s *session) skipFound(ctx context.Context, pos checkpoint.Position, topic string, dead bool) (bool, error) {
 	if s.readsEnds && pos.CommitLSN < s.earlierEnd {
 		err := s.await(ctx, WaitingForKafka, readingEnds, func() bool { return s.sink.EndsRead(topic) })
@@ -205,8 +211,8 @@ func (s *session) skipFound(ctx context.Context, pos checkpoint.Position, topic 
 	return true, s.skip(ctx, s.r.met.skipped)
 }
 
-// skip enters an event that is not sent. The event has an ordinal like any other, and takes up room in the window while an event before it
-// waits for Kafka.
+// skip enters an event that is not sent. The event has an ordinal like any other, and takes up room in the window
+// while an event before it waits for Kafka.
 func (s *session) skip(ctx context.Context, counter prometheus.Counter) error {
 	s.tracker.Skip()
 	counter.Inc()
@@ -224,8 +230,9 @@ func (s *session) awaitRoom(ctx context.Context) error {
 	return err
 }
 
-// settled reports whether every event that earlier sessions may have sent is acknowledged, and the history is verified. The events found
-// in Kafka are then forgotten. The ends of partitions have been read as far as necessary: a later search would find no phantoms.
+// settled reports whether every event that earlier sessions may have sent is acknowledged, and the history is
+// verified. The events found in Kafka are then forgotten. The ends of partitions have been read as far as necessary:
+// a later search would find no phantoms.
 func (s *session) settled() bool {
 	if !s.isSettled && !s.resume.Expecting() && s.tracker.Acked() >= s.earlierEnd && s.knowsEnds() {
 		s.isSettled = true
@@ -243,8 +250,8 @@ func (s *session) knowsEnds() bool {
 	return !s.mustReadEnds() // they are read once the first record is stored
 }
 
-// reportPhantoms reports events of one timeline in Kafka that the server has lost. A process reports each event once: a later search may
-// find fewer of them, because it ends at a newer record.
+// reportPhantoms reports events of one timeline in Kafka that the server has lost. A process reports each event once:
+// a later search may find fewer of them, because it ends at a newer record.
 func (r *Relay) reportPhantoms(topic string, partition int32, p checkpoint.Phantoms) {
 	where := fmt.Sprintf("%s/%d/%d", topic, partition, p.First.Position.Timeline)
 	r.mu.Lock()

@@ -14,8 +14,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// checkColumns checks the columns of the tables before anything is delivered, so that a wrong configuration fails at the start and not at
-// the first row. Later, rows in the slot may be older than the catalogs.
+// checkColumns checks the columns of the tables before anything is delivered, so that a wrong configuration fails at
+// the start and not at the first row. Later, rows in the slot may be older than the catalogs.
 func (r *Relay) checkColumns(tables []replication.TableNow) error {
 	if r.delivered() {
 		return nil
@@ -37,8 +37,8 @@ type Resolver interface {
 	Resolve(ctx context.Context, rel *replication.Announced) (table int, err error)
 }
 
-// NewDecoder returns a decoder of a stream's messages. The stream identifies the table of a relation, and the router finds its columns.
-// Logical messages with the prefix are events; "": no messages are events.
+// NewDecoder returns a decoder of a stream's messages. The stream identifies the table of a relation, and the router
+// finds its columns. Logical messages with the prefix are events; "": no messages are events.
 func NewDecoder(ctx context.Context, st Resolver, r *router.Router, prefix string) *decoder.Decoder {
 	var d *decoder.Decoder
 	d = decoder.New(func(rel *decoder.Relation) (bool, error) {
@@ -63,8 +63,8 @@ func NewDecoder(ctx context.Context, st Resolver, r *router.Router, prefix strin
 	return d
 }
 
-// DecodeError adds the message's position to an error of the decoder. It does not if the look-up of a relation failed: that error is not
-// about the bytes of the message.
+// DecodeError adds the message's position to an error of the decoder. It does not if the look-up of a relation
+// failed: that error is not about the bytes of the message.
 func DecodeError(at pglogrepl.LSN, err error) error {
 	if missing, ok := errors.AsType[*router.MissingColumnError](err); ok {
 		return missing
@@ -90,7 +90,8 @@ func OriginOf(id replication.Identity, slot string) checkpoint.Origin {
 	return checkpoint.Origin{Database: id.Database, Slot: slot}
 }
 
-// origin returns the origin of the events of a transaction. Without a position record the epoch is 0, which means that it is not known.
+// origin returns the origin of the events of a transaction. Without a position record the epoch is 0, which means
+// that it is not known.
 func (s *session) origin(commit pglogrepl.LSN) checkpoint.Origin {
 	o := OriginOf(s.stream.Identity(), s.r.cfg.Slot)
 	if !o.IsZero() && s.rule.RecordsRequired() {
@@ -99,7 +100,8 @@ func (s *session) origin(commit pglogrepl.LSN) checkpoint.Origin {
 	return o
 }
 
-// NotPublished returns the error of columns that the publication lacks, after every row from before their removal has been read.
+// NotPublished returns the error of columns that the publication lacks, after every row from before their removal has
+// been read.
 func NotPublished(columns []string) error {
 	return &replication.Error{
 		Kind: replication.ColumnMissing, Op: "check the published columns",
@@ -132,8 +134,8 @@ func (s *session) skipRow(ctx context.Context, ev *decoder.Event) error {
 	return s.skip(ctx, s.r.met.updateSkipped)
 }
 
-// refusedMessage counts a message that has our prefix and is not transactional, and logs the first one of a session. Such a
-// message is no event: the transaction that emitted it may have been rolled back.
+// refusedMessage counts a message that has our prefix and is not transactional, and logs the first one of a session.
+// Such a message is no event: the transaction that emitted it may have been rolled back.
 func (s *session) refusedMessage(at pglogrepl.LSN) {
 	s.r.met.notTransactional.Inc()
 	if s.refusalLogged {

@@ -14,8 +14,8 @@ import (
 type State string
 
 // The states. waiting_for_standby is for a server that withholds rows until the standbys named in
-// synchronized_standby_slots have them, waiting_for_postgres for one that decodes a large transaction and sends nothing meanwhile.
-// waiting_for_position_topic is like parked, until the position topic can be used.
+// synchronized_standby_slots have them, waiting_for_postgres for one that decodes a large transaction and sends
+// nothing meanwhile. waiting_for_position_topic is like parked, until the position topic can be used.
 const (
 	Starting           State = "starting"
 	WaitingForSlot     State = "waiting_for_slot"
@@ -73,7 +73,8 @@ type view struct {
 // setState sets the state and its reason, and logs each change once.
 func (r *Relay) setState(s State, reason string) { r.setStateOf(s, reason, reason) }
 
-// setStateOf is setState for reasons whose text differs at each attempt: the label shows whether the reason has changed.
+// setStateOf is setState for reasons whose text differs at each attempt: the label shows whether the reason has
+// changed.
 func (r *Relay) setStateOf(s State, label, reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -131,8 +132,8 @@ func (r *Relay) endState(s State) {
 	}
 }
 
-// setLate sets a state in which something waits for longer than usual, unless the relay waits for something else already. While it lasts,
-// only its reason changes.
+// setLate sets a state in which something waits for longer than usual, unless the relay waits for something else
+// already. While it lasts, only its reason changes.
 func (r *Relay) setLate(s State, label, reason string) {
 	r.mu.Lock()
 	v := &r.view

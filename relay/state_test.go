@@ -8,7 +8,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
-// TestStandby: another instance has the slot. The relay reads the slot once a second, and takes it over when it is free.
+// TestStandby: another instance has the slot. The relay reads the slot once a second, and takes it over when it is
+// free.
 func TestStandby(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.pg.held = true
@@ -126,8 +127,8 @@ func TestStateSet(t *testing.T) {
 	})
 }
 
-// TestLagSeconds: the lag is the age of the oldest unacknowledged commit. It keeps growing while not streaming, and until a new
-// session has caught up.
+// TestLagSeconds: the lag is the age of the oldest unacknowledged commit. It keeps growing while not streaming, and
+// until a new session has caught up.
 func TestLagSeconds(t *testing.T) {
 	lag := func(b *bench) float64 { return b.metric("replication_lag_seconds") }
 	near := func(b *bench, want float64) {

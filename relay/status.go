@@ -121,8 +121,9 @@ func (v *view) oldestUnacked() time.Time {
 	return oldest.CommitTime
 }
 
-// lagSeconds returns the age of the oldest unacknowledged commit, or the time for which something has waited that cannot be seen in flight.
-// It keeps growing without a session, and after a reconnect until the session has caught up.
+// lagSeconds returns the age of the oldest unacknowledged commit, or the time for which something has waited that
+// cannot be seen in flight. It keeps growing without a session, and after a reconnect until the session has caught
+// up.
 func (r *Relay) lagSeconds(now time.Time) float64 {
 	v := &r.view
 	hidden := 0.0

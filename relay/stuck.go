@@ -62,8 +62,8 @@ func (v *view) noProgress() string {
 	return v.progress.stuck(at, idle)
 }
 
-// shown returns the state and its reason, as others see them: a session that streams, after several ones that have delivered nothing new, waits for what they
-// have waited for.
+// shown returns the state and its reason, as others see them: a session that streams, after several ones that have
+// delivered nothing new, waits for what they have waited for.
 func (v *view) shown() (State, string) {
 	if v.state != Streaming && v.state != Backpressured {
 		return v.state, v.reason
@@ -86,8 +86,8 @@ func (e *errCannotSend) Error() string {
 }
 func (e *errCannotSend) Unwrap() error { return e.err }
 
-// readFinalError returns the walsender's last error if err means that the walsender has ended. It drops the messages before that error: they
-// are not confirmed, and the server sends them again.
+// readFinalError returns the walsender's last error if err means that the walsender has ended. It drops the messages
+// before that error: they are not confirmed, and the server sends them again.
 func (s *session) readFinalError(err error) error {
 	if !errors.Is(err, replication.ErrSenderGone) {
 		return err

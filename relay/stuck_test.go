@@ -12,8 +12,8 @@ import (
 
 var errCannot = &replication.Error{Kind: replication.CannotSend, Op: "read the stream", SQLSTATE: "54000", Err: errors.New("out of memory")}
 
-// TestNoProgress: several sessions that end inside the same transaction make the relay not ready, one or two do not. The relay is ready
-// again once a later position is confirmed. Sessions without an open transaction do not count.
+// TestNoProgress: several sessions that end inside the same transaction make the relay not ready, one or two do not.
+// The relay is ready again once a later position is confirmed. Sessions without an open transaction do not count.
 func TestNoProgress(t *testing.T) {
 	for _, c := range []struct {
 		name  string
@@ -74,8 +74,8 @@ func TestNoProgress(t *testing.T) {
 	}
 }
 
-// TestLastWord: the guard may notice that the walsender has ended before its last messages are read. The session's error is that of the
-// walsender, with the transaction. The server sends the events before it again.
+// TestLastWord: the guard may notice that the walsender has ended before its last messages are read. The session's
+// error is that of the walsender, with the transaction. The server sends the events before it again.
 func TestLastWord(t *testing.T) {
 	for _, inside := range []bool{true, false} {
 		cfg := testConfig()

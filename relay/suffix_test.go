@@ -8,8 +8,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// TestSuffix: an event in doubt is not in Kafka any more, and later ones are. In its partition all later ones in doubt are sent again, so that
-// the older state is not the last. In other partitions they are skipped.
+// TestSuffix: an event in doubt is not in Kafka any more, and later ones are. In its partition all later ones in
+// doubt are sent again, so that the older state is not the last. In other partitions they are skipped.
 func TestSuffix(t *testing.T) {
 	for name, c := range map[string]struct {
 		one  bool   // each topic has one partition
@@ -58,8 +58,9 @@ func TestSuffix(t *testing.T) {
 	}
 }
 
-// TestSuffixOfTheProcess: a crash of Postgres takes the slot back before the process's first session. A session sends an event of before again, and
-// ends before it can send the later one again, which the process has delivered. The next session does.
+// TestSuffixOfTheProcess: a crash of Postgres takes the slot back before the process's first session. A session sends
+// an event of before again, and ends before it can send the later one again, which the process has delivered. The
+// next session does.
 func TestSuffixOfTheProcess(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.onePartition = true
@@ -130,8 +131,8 @@ func TestTopicsLeaveTheRecord(t *testing.T) {
 	})
 }
 
-// TestSuffixAcrossSessions: a session has found later events in a topic that no position record names, and has sent an earlier one again. The
-// next session of the process sends the later ones after it.
+// TestSuffixAcrossSessions: a session has found later events in a topic that no position record names, and has sent
+// an earlier one again. The next session of the process sends the later ones after it.
 func TestSuffixAcrossSessions(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		b.kafka.onePartition = true

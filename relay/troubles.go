@@ -16,7 +16,8 @@ type Trouble struct {
 	label string
 }
 
-// noteTrouble adds a trouble, or counts it if it is the last one again. Two troubles are the same if state and label are.
+// noteTrouble adds a trouble, or counts it if it is the last one again. Two troubles are the same if state and label
+// are.
 func (v *view) noteTrouble(s State, label, text string, now time.Time) {
 	if n := len(v.troubles); n > 0 && v.troubles[n-1].State == s && v.troubles[n-1].label == label {
 		t := &v.troubles[n-1]

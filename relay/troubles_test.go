@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestTroubles: an error that repeats at each attempt is one trouble with a count, another error is another trouble, and a full window
-// is none.
+// TestTroubles: an error that repeats at each attempt is one trouble with a count, another error is another trouble,
+// and a full window is none.
 func TestTroubles(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		b.kafka.edit(func() { b.kafka.openErr = func(n int) error { return fmt.Errorf("attempt %d: %w", n, errKafka) } })
@@ -64,7 +64,8 @@ func TestTroublesAreBounded(t *testing.T) {
 	}
 }
 
-// TestBothAway: while the daemon waits for Kafka, an error of Postgres is logged once, and again after Postgres was available.
+// TestBothAway: while the daemon waits for Kafka, an error of Postgres is logged once, and again after Postgres was
+// available.
 func TestBothAway(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		const line = "level=WARN msg=\"waiting for Kafka; Postgres cannot be used either\""

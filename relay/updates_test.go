@@ -70,8 +70,8 @@ func TestUpdatesPoison(t *testing.T) {
 	})
 }
 
-// TestUpdatesHaveOrdinals: positions do not depend on the handling of updates, and an interrupted transaction resumes at the right
-// event.
+// TestUpdatesHaveOrdinals: positions do not depend on the handling of updates, and an interrupted transaction resumes
+// at the right event.
 func TestUpdatesHaveOrdinals(t *testing.T) {
 	for _, poison := range []bool{false, true} {
 		bubble(t, dead(nil), func(b *bench) {
@@ -106,8 +106,8 @@ func TestUpdatesHaveOrdinals(t *testing.T) {
 	}
 }
 
-// TestRowsOfAnUnattachedTable: rows of a table that was no partition of the outbox when they were written are counted, logged once per session and
-// table, and have ordinals. They are not sent, whatever their columns are.
+// TestRowsOfAnUnattachedTable: rows of a table that was no partition of the outbox when they were written are
+// counted, logged once per session and table, and have ordinals. They are not sent, whatever their columns are.
 func TestRowsOfAnUnattachedTable(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
 		other := walsendertest.Table{OID: 5, Schema: "public", Name: "leaf", Columns: []string{"x"}}

@@ -382,8 +382,8 @@ func TestErrorsOfTheServer(t *testing.T) {
 	}
 }
 
-// TestAlterationUnderWay: while an alteration of the publication is not committed, nothing more is confirmed, and the relay is not ready. Status
-// updates and delivery continue.
+// TestAlterationUnderWay: while an alteration of the publication is not committed, nothing more is confirmed, and the
+// relay is not ready. Status updates and delivery continue.
 func TestAlterationUnderWay(t *testing.T) {
 	wire(t, nil, func(w *wired) {
 		w.start()
@@ -504,8 +504,8 @@ func TestColumnGone(t *testing.T) {
 	})
 }
 
-// TestFailover: the timeline of a position is that of its commit LSN. A server that branched off before delivered events has another
-// history.
+// TestFailover: the timeline of a position is that of its commit LSN. A server that branched off before delivered
+// events has another history.
 func TestFailover(t *testing.T) {
 	for _, c := range []struct {
 		name string

@@ -15,7 +15,8 @@ func xlogData(kind byte, sent time.Time, committed time.Time) []byte {
 	return binary.BigEndian.AppendUint64(b, micros(committed)) // in Begin; other messages have other fields here
 }
 
-// The age of an event is the time from the commit to the sending of its message. What is outside of a transaction has no age.
+// The age of an event is the time from the commit to the sending of its message. What is outside of a transaction has
+// no age.
 func TestAgeOfEvents(t *testing.T) {
 	commit := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	st := &Stream{}

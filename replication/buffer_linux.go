@@ -12,8 +12,8 @@ import (
 // wideBuffer is the size of the buffer when the kernel controls it again. The kernel may enlarge it.
 const wideBuffer = 256 << 10
 
-// bufferSetter returns a function that sets the receive buffer of a connection's socket to the given size, or returns control to
-// the kernel. It returns nil if the kernel should always control the size.
+// bufferSetter returns a function that sets the receive buffer of a connection's socket to the given size, or returns
+// control to the kernel. It returns nil if the kernel should always control the size.
 func bufferSetter(conn net.Conn, bytes int) func(yes bool) {
 	tcp, ok := conn.(*net.TCPConn)
 	if bytes == 0 || !ok {
@@ -60,8 +60,8 @@ func canNarrow(fd int, bytes *int) bool {
 	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_BUF_LOCK, 0) == nil
 }
 
-// limitSegments limits the segment size of a socket before it connects: the loopback's segments of 64 KiB do not fit into a small
-// buffer.
+// limitSegments limits the segment size of a socket before it connects: the loopback's segments of 64 KiB do not fit
+// into a small buffer.
 func limitSegments(network, _ string, raw syscall.RawConn) error {
 	if !strings.HasPrefix(network, "tcp") {
 		return nil

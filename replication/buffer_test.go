@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// The buffer is small while the socket is read often. Otherwise the kernel controls its size, because status updates would be lost
-// with a small buffer that is not read.
+// The buffer is small while the socket is read often. Otherwise the kernel controls its size, because status updates
+// would be lost with a small buffer that is not read.
 func TestBufferIsSmallWhileRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var calls []bool
@@ -77,7 +77,8 @@ func mustBufferSetter(t *testing.T, conn net.Conn) func(yes bool) {
 	return f
 }
 
-// Unread bytes must not keep ours from arriving: small messages fill the buffer, and one write per second has to arrive.
+// Unread bytes must not keep ours from arriving: small messages fill the buffer, and one write per second has to
+// arrive.
 func TestUnreadSocketStillSends(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it takes seconds")

@@ -32,8 +32,8 @@ type catalog struct {
 	syncNames   string
 }
 
-// tablesSQL finds a table and its partitions of every level. It does not use pg_partition_tree, which would wait for the lock of a
-// VACUUM FULL of an old partition.
+// tablesSQL finds a table and its partitions of every level. It does not use pg_partition_tree, which would wait for
+// the lock of a VACUUM FULL of an old partition.
 const tablesSQL = `
 WITH RECURSIVE tree AS (
   SELECT c.oid, false AS detaching FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -46,7 +46,8 @@ SELECT c.oid, n.nspname, c.relname, c.relkind::text,
   FROM tree t JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE NOT t.detaching
  ORDER BY (n.nspname = $1 AND c.relname = $2) DESC, c.oid`
 
-// readCatalog resolves table and publication in full, at the start of a session. It compares them with the last catalog check.
+// readCatalog resolves table and publication in full, at the start of a session. It compares them with the last
+// catalog check.
 func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int, last *lastLook) (*catalog, error) {
 	op := "check publication " + c.Publication + c.tablesPhrase("and")
 	cat := catalog{roots: []uint32{}} // never nil, which would be NULL
@@ -133,7 +134,8 @@ func (c *Config) readTable(ctx context.Context, conn *pgx.Conn, cat *catalog, i 
 	return nil
 }
 
-// readPublished checks that the publication publishes all rows of our tables, and finds the configured columns that it does not publish.
+// readPublished checks that the publication publishes all rows of our tables, and finds the configured columns that
+// it does not publish.
 func (c *Config) readPublished(ctx context.Context, conn *pgx.Conn, cat *catalog) error {
 	op := "check the tables of publication " + c.Publication
 	published, err := ReadPublishedTables(ctx, conn, c.Publication, cat.oids())

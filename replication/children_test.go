@@ -31,8 +31,8 @@ func TestForeignPartition(t *testing.T) {
 	}
 }
 
-// TestInherited: rows of a table that inherits from an outbox are not rows of the outbox in the stream. A child that is an outbox
-// itself, and a parent of an outbox, are no problem.
+// TestInherited: rows of a table that inherits from an outbox are not rows of the outbox in the stream. A child that
+// is an outbox itself, and a parent of an outbox, are no problem.
 func TestInherited(t *testing.T) {
 	for _, major := range []string{"14", "18"} {
 		b := newBench(t, major)

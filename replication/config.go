@@ -1,9 +1,9 @@
-// Package replication is the client of the walsender. It checks server, slot and publication, opens one START_REPLICATION stream,
-// reads it and sends standby status updates.
+// Package replication is the client of the walsender. It checks server, slot and publication, opens one
+// START_REPLICATION stream, reads it and sends standby status updates.
 //
-// It guarantees that no status update has a zero or an unrequested position, that the bytes of the stream do not depend on
-// settings of the role or the database, and that every failure is an [Error] with a Kind. Package checkpoint decides which
-// position may be confirmed; package relay decides when, and what happens after a failure.
+// It guarantees that no status update has a zero or an unrequested position, that the bytes of the stream do not
+// depend on settings of the role or the database, and that every failure is an [Error] with a Kind. Package
+// checkpoint decides which position may be confirmed; package relay decides when, and what happens after a failure.
 package replication
 
 import (
@@ -26,14 +26,15 @@ import (
 
 // Config names the slot, the database and the outboxes, and has the settings of the connections.
 type Config struct {
-	// URL returns the connection string. It is called for every connection, because secrets rotate. "" means libpq's PG* environment.
+	// URL returns the connection string. It is called for every connection, because secrets rotate. "" means libpq's PG*
+	// environment.
 	URL         func() (string, error)
 	Slot        string // [a-z0-9_]{1,63}
 	Publication string
 	Tables      []Table // each outbox; none if logical messages are the only source
 	Messages    bool    // whether the server should send logical messages
-	// WalSenderTimeout is the wal_sender_timeout of our walsender: how long until the server frees the slot of a dead client, and how
-	// long we wait for a silent server.
+	// WalSenderTimeout is the wal_sender_timeout of our walsender: how long until the server frees the slot of a dead
+	// client, and how long we wait for a silent server.
 	WalSenderTimeout time.Duration
 	// ReadInterval is the longest pause between two reads of the stream's socket; 0 means no pauses. ReceiveBuffer is the
 	// SO_RCVBUF of that socket in bytes if there are pauses; 0 means the kernel's choice. See AutoReceiveBuffer.
@@ -46,7 +47,8 @@ type Config struct {
 	application string // application_name; "" means the daemon's
 }
 
-// connectTimeout limits one attempt to connect if the URL has no connect_timeout; queryTimeout limits one catalog query.
+// connectTimeout limits one attempt to connect if the URL has no connect_timeout; queryTimeout limits one catalog
+// query.
 const (
 	connectTimeout = 10 * time.Second
 	queryTimeout   = 5 * time.Second
@@ -100,8 +102,9 @@ func (c *Config) slotRemedy() string {
 	return slotRemedy
 }
 
-// TextSettings are the session settings that decide how PostgreSQL prints values. A query under these settings returns the bytes that
-// the stream carries. regclass and similar types name the schema of everything outside pg_catalog.
+// TextSettings are the session settings that decide how PostgreSQL prints values. A query under these settings
+// returns the bytes that the stream carries. regclass and similar types name the schema of everything outside
+// pg_catalog.
 func TextSettings() map[string]string {
 	return map[string]string{
 		"client_encoding":       "UTF8", // of a SQL_ASCII database: SQL_ASCII, see asStored
@@ -116,9 +119,9 @@ func TextSettings() map[string]string {
 	}
 }
 
-// streamParams returns the session parameters that the bytes of the stream depend on, and those that could end it. Startup
-// parameters override ALTER ROLE and ALTER DATABASE. client_min_messages must include warnings: the server reports a skipped
-// publication by a warning. major is the server's major version, 0 if it is not known.
+// streamParams returns the session parameters that the bytes of the stream depend on, and those that could end it.
+// Startup parameters override ALTER ROLE and ALTER DATABASE. client_min_messages must include warnings: the server
+// reports a skipped publication by a warning. major is the server's major version, 0 if it is not known.
 func (c *Config) streamParams(major int) map[string]string {
 	p := TextSettings()
 	maps.Copy(p, transactionDefaults())
@@ -137,7 +140,8 @@ func (c *Config) streamParams(major int) map[string]string {
 	return p
 }
 
-// controlParams returns the session parameters of the ordinary connection, which only reads catalogs and must never hang.
+// controlParams returns the session parameters of the ordinary connection, which only reads catalogs and must never
+// hang.
 func (c *Config) controlParams() map[string]string {
 	ms := strconv.FormatInt(queryTimeout.Milliseconds(), 10)
 	p := map[string]string{
@@ -153,8 +157,9 @@ func (c *Config) controlParams() map[string]string {
 	return p
 }
 
-// transactionDefaults are PostgreSQL's own. With other ones, of a role or a database, a query that reads in a serializable and deferrable
-// transaction would wait until every serializable transaction of the database that writes has ended.
+// transactionDefaults are PostgreSQL's own. With other ones, of a role or a database, a query that reads in a
+// serializable and deferrable transaction would wait until every serializable transaction of the database that writes
+// has ended.
 func transactionDefaults() map[string]string {
 	return map[string]string{"default_transaction_isolation": "read committed", "default_transaction_deferrable": "off"}
 }
@@ -180,7 +185,8 @@ func (c *Config) parse(params map[string]string) (*pgx.ConnConfig, error) {
 	return cfg, nil
 }
 
-// parseURL parses a connection string, and adds params and the default time limit. The error is pgx's: it may show the string.
+// parseURL parses a connection string, and adds params and the default time limit. The error is pgx's: it may show
+// the string.
 func parseURL(url string, params map[string]string) (*pgx.ConnConfig, error) {
 	cfg, err := pgx.ParseConfig(url)
 	if err != nil {
@@ -200,8 +206,8 @@ func parseURL(url string, params map[string]string) (*pgx.ConnConfig, error) {
 	return cfg, nil
 }
 
-// keepStoredEncoding disables the conversion of text from a SQL_ASCII database. Such text consists of any bytes that clients wrote
-// (PostgreSQL, "Character Set Support"), and the server cannot send all of them as UTF-8.
+// keepStoredEncoding disables the conversion of text from a SQL_ASCII database. Such text consists of any bytes that
+// clients wrote (PostgreSQL, "Character Set Support"), and the server cannot send all of them as UTF-8.
 func keepStoredEncoding(ctx context.Context, conn *pgconn.PgConn) error {
 	if conn.ParameterStatus("server_encoding") != "SQL_ASCII" {
 		return nil

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// connectError is pgconn's error without the attempts that say nothing. With sslmode=prefer, the default, pgconn tries each address with TLS and then
-// without: the second attempt has the cause.
+// connectError is pgconn's error without the attempts that say nothing. With sslmode=prefer, the default, pgconn
+// tries each address with TLS and then without: the second attempt has the cause.
 type connectError struct {
 	*pgconn.ConnectError
 	attempts []string
@@ -19,7 +19,8 @@ type connectError struct {
 // refusedTLS ends the text of an attempt at a server without TLS.
 const refusedTLS = ": tls error: server refused TLS connection"
 
-// ConnectError returns an error of pgx or pgconn as it is shown: on one line, and without the attempts that say nothing.
+// ConnectError returns an error of pgx or pgconn as it is shown: on one line, and without the attempts that say
+// nothing.
 func ConnectError(err error) error {
 	whole, ok := err.(*pgconn.ConnectError) //nolint:errorlint // a wrapped one has a text of its own
 	if !ok {

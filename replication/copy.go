@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// OpenCopy starts a stream on a temporary copy of the slot, from the slot's position. The slot may be in use: status updates move
-// the copy alone. The server drops the copy when the replication connection ends, and retains WAL for it until then. The copy
-// needs one more replication slot and one more walsender.
+// OpenCopy starts a stream on a temporary copy of the slot, from the slot's position. The slot may be in use: status
+// updates move the copy alone. The server drops the copy when the replication connection ends, and retains WAL for it
+// until then. The copy needs one more replication slot and one more walsender.
 func (s *Source) OpenCopy(ctx context.Context) (_ *Stream, err error) {
 	cfg := s.cfg
 	// This name distinguishes the connection from the daemon's in pg_stat_replication.
@@ -48,7 +48,8 @@ func (s *Source) OpenCopy(ctx context.Context) (_ *Stream, err error) {
 	return st, nil
 }
 
-// copySlot copies the slot on the replication connection, because only the session that created a temporary slot can use it.
+// copySlot copies the slot on the replication connection, because only the session that created a temporary slot can
+// use it.
 func (st *Stream) copySlot(ctx context.Context, name string) error {
 	// Names of slots need no quoting: CheckSlotName.
 	sql := fmt.Sprintf("SELECT pg_catalog.pg_copy_logical_replication_slot('%s', '%s', true)", st.cfg.Slot, name)
@@ -80,5 +81,6 @@ func addLimitRemedy(err error) error {
 	return e
 }
 
-// Abandon closes both connections without a last status update. The walsender ends at once, even during a large transaction.
+// Abandon closes both connections without a last status update. The walsender ends at once, even during a large
+// transaction.
 func (st *Stream) Abandon() { st.abandon() }

@@ -36,8 +36,8 @@ func (b *bench) copyFails(want Kind, text string) {
 const slotPositionsSQL = `SELECT string_agg(confirmed_flush_lsn || CASE WHEN slot_name = 'slot' THEN '' WHEN temporary THEN ' copy' ELSE '?' END,
 	', ' ORDER BY slot_name <> 'slot', confirmed_flush_lsn) FROM pg_replication_slots`
 
-// TestCopy opens two copies beside the daemon's own stream, and moves one of them. The slot does not move, and the server drops a copy
-// when its connection ends.
+// TestCopy opens two copies beside the daemon's own stream, and moves one of them. The slot does not move, and the
+// server drops a copy when its connection ends.
 func TestCopy(t *testing.T) {
 	for _, major := range []string{"14", "17", "18"} {
 		t.Run(major, func(t *testing.T) {

@@ -37,8 +37,8 @@ func FileError(err error) error {
 	return certificateError(err, filePrefixes)
 }
 
-// URLError returns an error of pgx.ParseConfig without secrets. The text of pgx repeats the connection string, and may mask the wrong
-// part as the password if the string is malformed.
+// URLError returns an error of pgx.ParseConfig without secrets. The text of pgx repeats the connection string, and
+// may mask the wrong part as the password if the string is malformed.
 func URLError(err error) error {
 	if e := FileError(err); e != nil {
 		return e
@@ -64,9 +64,9 @@ var errStandby = errors.New("the server is in recovery: a standby, or a primary 
 // standbyRemedy is the remedy for errStandby.
 const standbyRemedy = "name the primary, or all hosts, in postgres.url (postgres://user@host1,host2/database)"
 
-// requirePrimary returns an error for a server in recovery, regardless of target_session_attrs: a standby among several hosts, or
-// one that a DNS name still points to. pgconn's own check for read-write would refuse every server, because our session is
-// read-only.
+// requirePrimary returns an error for a server in recovery, regardless of target_session_attrs: a standby among
+// several hosts, or one that a DNS name still points to. pgconn's own check for read-write would refuse every server,
+// because our session is read-only.
 func requirePrimary(ctx context.Context, conn *pgconn.PgConn) error {
 	result, err := conn.Exec(ctx, "select pg_is_in_recovery()").ReadAll()
 	if err != nil {

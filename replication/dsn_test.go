@@ -9,7 +9,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/testcert"
 )
 
-// The error about a connection string never shows it. An error of a file is Credentials, because the file may be in rotation.
+// The error about a connection string never shows it. An error of a file is Credentials, because the file may be in
+// rotation.
 func TestURLErrors(t *testing.T) {
 	dir := t.TempDir()
 	a, err := testcert.New("a")

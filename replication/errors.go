@@ -83,8 +83,8 @@ func fail(kind Kind, op, remedy, format string, args ...any) *Error {
 const PoolerRemedy = "let postgres.url name the server itself: connection poolers such as PgBouncer, and some proxies, refuse the daemon's startup parameters " +
 	"or replication connections"
 
-// RefusedByPooler reports whether a connection pooler has refused the connection: it does not know a startup parameter that every server
-// knows.
+// RefusedByPooler reports whether a connection pooler has refused the connection: it does not know a startup
+// parameter that every server knows.
 func RefusedByPooler(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pg.Code == "08P01" && (strings.Contains(pg.Message, "unsupported startup parameter") || strings.Contains(pg.Message, "bouncer config error"))
@@ -107,8 +107,9 @@ func Hint(err error) string {
 	return ""
 }
 
-// PluginRefused reports whether the server does not load the output plugin, because output_plugin_libraries does not name it. The minor releases of
-// August 2026 introduced that setting. Its SQLSTATE is that of a missing privilege, and its text is translated.
+// PluginRefused reports whether the server does not load the output plugin, because output_plugin_libraries does not
+// name it. The minor releases of August 2026 introduced that setting. Its SQLSTATE is that of a missing privilege,
+// and its text is translated.
 func PluginRefused(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pg.Code == insufficientPrivilege && pg.Routine == "StartupDecodingContext"
@@ -191,8 +192,8 @@ const (
 		"restore the publication (outboxcdc setup sql shows it), then " + advice.Recover
 )
 
-// notYetPublished is the error of a walsender that does not find the publication, although it existed when the session began: the
-// walsender reads the catalogs as of the transaction that it decodes.
+// notYetPublished is the error of a walsender that does not find the publication, although it existed when the
+// session began: the walsender reads the catalogs as of the transaction that it decodes.
 func notYetPublished(op, code string, err error) *Error {
 	return &Error{
 		Kind: PublicationMissing, Op: op, SQLSTATE: code,

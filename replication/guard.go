@@ -13,22 +13,25 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/advice"
 )
 
-// guardSQL is the query of a catalog check. $2 are all our tables with their partitions and $6 the number of the outbox of each, $3 the outboxes
-// in their order, $5 the members of the last catalog check and $7 its horizon, $8 whether no detach leaves a trace. %[1]s is
-// schemaMembersSQL, and %[5]s placedSQL, on PostgreSQL 15 and later.
+// guardSQL is the query of a catalog check. $2 are all our tables with their partitions and $6 the number of the
+// outbox of each, $3 the outboxes in their order, $5 the members of the last catalog check and $7 its horizon, $8
+// whether no detach leaves a trace. %[1]s is schemaMembersSQL, and %[5]s placedSQL, on PostgreSQL 15 and later.
 //
-// ours has the catalog rows that decide what the walsender sends. A publication FOR ALL TABLES has no row for a table that became
-// unlogged or a partition of another table, so the fingerprint has relpersistence and relispartition, too.
+// ours has the catalog rows that decide what the walsender sends. A publication FOR ALL TABLES has no row for a table
+// that became unlogged or a partition of another table, so the fingerprint has relpersistence and relispartition,
+// too.
 //
-// A row may be about to change if its xmax is a transaction that has not ended for the snapshot. The change may be in the WAL, and the
-// walsender may obey it, before it is visible to other sessions: a commit may wait for a synchronous standby. All transactions before the
-// snapshot's xmin have ended. If such a one is the xmax of a row that is visible, it only locked the row (SELECT … FOR SHARE), or was
-// aborted. If several transactions have locked a row, its xmax is the number of a MultiXact, which says of each one whether it has
-// changed the row. A MultiXact and a transaction may have the same number, and the server shows only the number. So it is taken for both, and only
-// for what exists: the server reports an error for a number that it has not assigned yet.
+// A row may be about to change if its xmax is a transaction that has not ended for the snapshot. The change may be in
+// the WAL, and the walsender may obey it, before it is visible to other sessions: a commit may wait for a synchronous
+// standby. All transactions before the snapshot's xmin have ended. If such a one is the xmax of a row that is
+// visible, it only locked the row (SELECT … FOR SHARE), or was aborted. If several transactions have locked a row,
+// its xmax is the number of a MultiXact, which says of each one whether it has changed the row. A MultiXact and a
+// transaction may have the same number, and the server shows only the number. So it is taken for both, and only for
+// what exists: the server reports an error for a number that it has not assigned yet.
 //
-// The server refuses to make a table unlogged that has a row in pg_publication_rel, so the file of such a table is 0 if the row is older
-// than the last check. Only ALTER TABLE and REPACK (CONCURRENTLY) write the row in pg_depend of a TOAST table.
+// The server refuses to make a table unlogged that has a row in pg_publication_rel, so the file of such a table is 0
+// if the row is older than the last check. Only ALTER TABLE and REPACK (CONCURRENTLY) write the row in pg_depend of a
+// TOAST table.
 const guardSQL = `
 WITH RECURSIVE pub AS (SELECT p.oid, p.pubviaroot, p.xmin, p.xmax FROM pg_publication p WHERE p.pubname = $1),
 tables AS (SELECT * FROM unnest($2::oid[], $6::int4[]) t(oid, i)),
@@ -91,8 +94,8 @@ SELECT EXISTS (SELECT FROM pub),
        current_setting('synchronous_standby_names'),
        coalesce((SELECT w.sync_state FROM pg_stat_replication w WHERE w.pid = $4), '')`
 
-// schemaMembersSQL adds the rows that publish the schemas of our tables, and the rows that name the schemas of the outboxes: an outbox may leave
-// its schema for a moment. Those of partitions would change with each new partition.
+// schemaMembersSQL adds the rows that publish the schemas of our tables, and the rows that name the schemas of the
+// outboxes: an outbox may leave its schema for a moment. Those of partitions would change with each new partition.
 const schemaMembersSQL = `UNION ALL
   SELECT DISTINCT t.i, 's', m.oid, m.xmin, m.xmax FROM tables t JOIN pg_class c ON c.oid = t.oid
     JOIN pg_publication_namespace m ON m.pnnspid = c.relnamespace JOIN pub p ON p.oid = m.pnpubid
@@ -100,7 +103,8 @@ const schemaMembersSQL = `UNION ALL
   SELECT t.i, 'n', d.objid, d.xmin, d.xmax FROM tables t JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = t.oid
    WHERE t.oid = ANY($3) AND d.refclassid = 'pg_namespace'::regclass AND EXISTS (SELECT FROM pg_publication_namespace m JOIN pub p ON p.oid = m.pnpubid)`
 
-// placedSQL is xmin of the row that names the schema of partition c, if the publication publishes partitions by their schemas; otherwise 0.
+// placedSQL is xmin of the row that names the schema of partition c, if the publication publishes partitions by their
+// schemas; otherwise 0.
 const placedSQL = `CASE WHEN c.relispartition AND EXISTS (SELECT FROM pg_publication_namespace m JOIN pub p ON p.oid = m.pnpubid WHERE NOT p.pubviaroot) THEN coalesce((
            SELECT d.xmin::text FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.refclassid = 'pg_namespace'::regclass), '0')
          ELSE '0' END::bigint`
@@ -110,8 +114,8 @@ func xid64(xid string) string {
 	return "(next - ((next - " + xid + "::text::bigint) & 4294967295))"
 }
 
-// alteringSQL reports whether a transaction with an xid has a lock on one of the tables that an alteration needs: one that decides what the
-// walsender sends, or that creates a child. GRANT needs none, and VACUUM has no xid.
+// alteringSQL reports whether a transaction with an xid has a lock on one of the tables that an alteration needs: one
+// that decides what the walsender sends, or that creates a child. GRANT needs none, and VACUUM has no xid.
 const alteringSQL = `
 SELECT EXISTS (
   SELECT FROM pg_locks l JOIN pg_locks x ON x.virtualtransaction = l.virtualtransaction AND x.locktype = 'transactionid' AND x.granted
@@ -131,8 +135,8 @@ type guardRow struct {
 	syncNames, syncState string
 }
 
-// readGuard makes a catalog check. If a transaction has a row, it looks again: an alteration that is not visible then has the lock of its
-// table, or has not ended. Whatever ended before the second query has only locked the row.
+// readGuard makes a catalog check. If a transaction has a row, it looks again: an alteration that is not visible then
+// has the lock of its table, or has not ended. Whatever ended before the second query has only locked the row.
 func (c *Config) readGuard(ctx context.Context, conn *pgx.Conn, cat *catalog, before *Look, major int, walsender uint32) (*guardRow, error) {
 	first, err := c.queryGuard(ctx, conn, cat, before, major, walsender)
 	if err != nil || !first.touched && len(first.ended) == 0 {
@@ -212,8 +216,8 @@ func nameOf(ctx context.Context, conn *pgx.Conn, oid uint32) (name string, err e
 	return name, nil
 }
 
-// ErrUndecided means that a catalog check can neither pass nor fail, because an alteration of publication or table is in progress.
-// Nothing more may be confirmed until a later catalog check decides.
+// ErrUndecided means that a catalog check can neither pass nor fail, because an alteration of publication or table is
+// in progress. Nothing more may be confirmed until a later catalog check decides.
 var ErrUndecided = errors.New("an alteration of the publication or the table is in progress and not visible yet")
 
 // verify returns an error if a catalog check found that rows may be missing in the stream.
@@ -249,8 +253,9 @@ func (c *Config) changed(ch *change) error {
 	return u.err(PublicationChanged)
 }
 
-// verifyAsync returns an error if our walsender is a synchronous standby: every commit of the database would wait for Kafka.
-// pg_stat_replication shows sync_state only to roles with pg_read_all_stats, so the setting is checked as well.
+// verifyAsync returns an error if our walsender is a synchronous standby: every commit of the database would wait for
+// Kafka. pg_stat_replication shows sync_state only to roles with pg_read_all_stats, so the setting is checked as
+// well.
 func (c *Config) verifyAsync(names, state string) error {
 	if state == "" || state == "async" {
 		if !namesStandby(names, c.ApplicationName()) {
@@ -262,8 +267,8 @@ func (c *Config) verifyAsync(names, state string) error {
 		"synchronous_standby_names = '%s' makes our walsender a synchronous standby: commits would wait for Kafka", names)
 }
 
-// namesStandby reports whether synchronous_standby_names matches an application name (PostgreSQL, "19.6.2. Primary Server":
-// [FIRST|ANY] n (names) or names; * matches every name; names compare without case).
+// namesStandby reports whether synchronous_standby_names matches an application name (PostgreSQL, "19.6.2. Primary
+// Server": [FIRST|ANY] n (names) or names; * matches every name; names compare without case).
 func namesStandby(setting, application string) bool {
 	inner := setting
 	if i := strings.IndexByte(inner, '('); i >= 0 {

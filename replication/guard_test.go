@@ -20,8 +20,8 @@ func (b *bench) connect() *pgx.Conn {
 	return conn
 }
 
-// TestGuardPassesGrantsAndRowLocks: a GRANT that is not committed, and a lock of a catalog row, change nothing that the server sends. The
-// row keeps the mark of a lock long after the transaction has ended.
+// TestGuardPassesGrantsAndRowLocks: a GRANT that is not committed, and a lock of a catalog row, change nothing that
+// the server sends. The row keeps the mark of a lock long after the transaction has ended.
 func TestGuardPassesGrantsAndRowLocks(t *testing.T) {
 	for _, major := range []string{"14", "18"} {
 		b := newBench(t, major)
@@ -77,8 +77,8 @@ func TestGuardPassesGrantsAndRowLocks(t *testing.T) {
 	}
 }
 
-// TestGuardWaitsForCommits: the commit of an alteration waits for a synchronous standby, so the WAL has the alteration, the walsender obeys
-// it, and other sessions do not see it. The check must not pass.
+// TestGuardWaitsForCommits: the commit of an alteration waits for a synchronous standby, so the WAL has the
+// alteration, the walsender obeys it, and other sessions do not see it. The check must not pass.
 func TestGuardWaitsForCommits(t *testing.T) {
 	for _, c := range []struct{ major, lock, alter string }{
 		{"14", ``, `BEGIN; SAVEPOINT s; ALTER PUBLICATION pub SET (publish = 'delete'); RELEASE s; COMMIT`},
@@ -120,8 +120,8 @@ func TestGuardWaitsForCommits(t *testing.T) {
 	}
 }
 
-// TestGuardPassesMultiXacts: several transactions have locked the publication's row, so its xmax is the number of a MultiXact, which no
-// transaction has yet. None of them has changed the row.
+// TestGuardPassesMultiXacts: several transactions have locked the publication's row, so its xmax is the number of a
+// MultiXact, which no transaction has yet. None of them has changed the row.
 func TestGuardPassesMultiXacts(t *testing.T) {
 	for _, major := range []string{"14", "18"} {
 		b := newBench(t, major)

@@ -58,7 +58,8 @@ func hostPort(host string, port uint16) string {
 	return net.JoinHostPort(host, strconv.Itoa(int(port)))
 }
 
-// Connect opens an ordinary connection to the server, which may be in recovery. Its transactions are read-only by default.
+// Connect opens an ordinary connection to the server, which may be in recovery. Its transactions are read-only by
+// default.
 func (h *Host) Connect(ctx context.Context) (*pgx.Conn, error) {
 	conn, err := pgx.ConnectConfig(ctx, h.cfg)
 	if err != nil {

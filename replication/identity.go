@@ -37,8 +37,8 @@ func (id Identity) Current() int32 { return id.Timeline }
 // End is WALEnd.
 func (id Identity) End() pglogrepl.LSN { return id.WALEnd }
 
-// EndOf returns the LSN at which the server's history left a timeline. over is false for the current timeline, and for one that is
-// not in the history.
+// EndOf returns the LSN at which the server's history left a timeline. over is false for the current timeline, and
+// for one that is not in the history.
 func (id Identity) EndOf(timeline int32) (lsn pglogrepl.LSN, over bool) {
 	for _, f := range id.forks {
 		if f.timeline == timeline {
@@ -48,8 +48,8 @@ func (id Identity) EndOf(timeline int32) (lsn pglogrepl.LSN, over bool) {
 	return 0, false
 }
 
-// TimelineOf returns the timeline of a record that starts at lsn. After a failover it may be an earlier one than the server's
-// (PostgreSQL, "Timelines").
+// TimelineOf returns the timeline of a record that starts at lsn. After a failover it may be an earlier one than the
+// server's (PostgreSQL, "Timelines").
 func (id Identity) TimelineOf(lsn pglogrepl.LSN) int32 {
 	for _, f := range id.forks {
 		if lsn < f.lsn {
@@ -81,7 +81,8 @@ func identify(ctx context.Context, conn *pgconn.PgConn) (Identity, error) {
 	return id, nil
 }
 
-// majorOf returns the major version of a server_version such as "17.10 (Debian 17.10-1)" or "19beta1"; 0: it is not known.
+// majorOf returns the major version of a server_version such as "17.10 (Debian 17.10-1)" or "19beta1"; 0: it is not
+// known.
 func majorOf(version string) int {
 	digits := strings.IndexFunc(version+".", func(r rune) bool { return r < '0' || r > '9' })
 	major, _ := strconv.Atoi(version[:digits])

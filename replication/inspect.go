@@ -28,8 +28,8 @@ func (s *Source) Connect(ctx context.Context, application string, standby bool) 
 	return conn, nil
 }
 
-// Identify opens a replication connection with the daemon's parameters, identifies the server, and closes the connection. It fails
-// because of pg_hba.conf, a missing REPLICATION attribute, max_wal_senders, or a pooler.
+// Identify opens a replication connection with the daemon's parameters, identifies the server, and closes the
+// connection. It fails because of pg_hba.conf, a missing REPLICATION attribute, max_wal_senders, or a pooler.
 func (s *Source) Identify(ctx context.Context, application string) (Identity, error) {
 	cfg := s.cfg
 	cfg.application = application

@@ -7,11 +7,12 @@ import (
 	"strings"
 )
 
-// Look is what one catalog check has seen of the rows that decide what the server sends. Looks are compared ([Look.Since]), because what
-// counts is what has happened since the last one: a change that was undone hides rows as well.
+// Look is what one catalog check has seen of the rows that decide what the server sends. Looks are compared
+// ([Look.Since]), because what counts is what has happened since the last one: a change that was undone hides rows as
+// well.
 //
-// Rows are identified by their xmin. A row that was deleted, or replaced, has left nothing behind, so a look has the identity of
-// everything that the next one needs.
+// Rows are identified by their xmin. A row that was deleted, or replaced, has left nothing behind, so a look has the
+// identity of everything that the next one needs.
 type Look struct {
 	Horizon     uint64   // every transaction with a smaller id had ended; 0: not known
 	Publication Part     // its own row
@@ -20,7 +21,8 @@ type Look struct {
 	Detached    []Member // members of the look before that are tables of their own now
 
 	found *change // by an earlier look: an operator has not decided about it yet
-	// all is a hash of all rows. Texts of earlier versions have it in place of publication and outboxes, for the same settings only.
+	// all is a hash of all rows. Texts of earlier versions have it in place of publication and outboxes, for the same
+	// settings only.
 	all string
 }
 
@@ -36,21 +38,24 @@ type Part struct {
 // Member is a table with rows of an outbox.
 type Member struct {
 	OID uint32
-	// Checks is the number of CHECK constraints. DETACH PARTITION CONCURRENTLY adds one with the bounds of the partition, and a plain
-	// DETACH does not (PostgreSQL, "ALTER TABLE").
+	// Checks is the number of CHECK constraints. DETACH PARTITION CONCURRENTLY adds one with the bounds of the
+	// partition, and a plain DETACH does not (PostgreSQL, "ALTER TABLE").
 	Checks int16
-	// File changes when ALTER TABLE rewrites the table, as SET UNLOGGED and SET LOGGED do: it is the OID of the TOAST table, which TRUNCATE,
-	// VACUUM FULL and CLUSTER keep. Without a TOAST table it is relfilenode. 0: the server refuses to make the table unlogged.
+	// File changes when ALTER TABLE rewrites the table, as SET UNLOGGED and SET LOGGED do: it is the OID of the TOAST
+	// table, which TRUNCATE, VACUUM FULL and CLUSTER keep. Without a TOAST table it is relfilenode. 0: the server
+	// refuses to make the table unlogged.
 	File     uint32
 	Attached uint32 // xmin of the row that makes it a partition; 0: none, or not known
-	// Placed is the xmin of the row that puts it into its schema. 0: not known, or the publication does not publish partitions by their schemas.
+	// Placed is the xmin of the row that puts it into its schema. 0: not known, or the publication does not publish
+	// partitions by their schemas.
 	Placed uint32
-	// Rewritten is true if the look before did not have the table, and ALTER TABLE has rewritten it since. It is not in the text form.
+	// Rewritten is true if the look before did not have the table, and ALTER TABLE has rewritten it since. It is not in
+	// the text form.
 	Rewritten bool
 }
 
-// Checks of a member that is an outbox itself, and of a partition whose detach leaves no trace: since PostgreSQL 19 no detach adds a
-// constraint, and for partitions by hash none does since the minor releases of November 2025.
+// Checks of a member that is an outbox itself, and of a partition whose detach leaves no trace: since PostgreSQL 19
+// no detach adds a constraint, and for partitions by hash none does since the minor releases of November 2025.
 const (
 	isOutbox = 1<<15 - 1
 	noTrace  = -1
@@ -87,8 +92,8 @@ func (l *Look) with(ch *change) *Look {
 // altered is the reason of a change that is about the publication.
 const altered = "altered"
 
-// since returns what has happened since a look before, which may be nil, and may have hidden rows from the stream; nil: nothing. Only what
-// both looks have is compared: an operator may have added or removed outboxes meanwhile.
+// since returns what has happened since a look before, which may be nil, and may have hidden rows from the stream;
+// nil: nothing. Only what both looks have is compared: an operator may have added or removed outboxes meanwhile.
 func (l *Look) since(before *Look) *change {
 	if before == nil {
 		return nil
@@ -132,7 +137,8 @@ func (l *Look) since(before *Look) *change {
 	return nil
 }
 
-// hidesDetach reports whether the member, which has been detached and now has a number of CHECK constraints, may have been detached CONCURRENTLY.
+// hidesDetach reports whether the member, which has been detached and now has a number of CHECK constraints, may have
+// been detached CONCURRENTLY.
 func (m *Member) hidesDetach(checks int16) bool {
 	return m.Checks == noTrace || m.Checks != isOutbox && checks > m.Checks
 }
@@ -159,7 +165,8 @@ func (l *Look) altered(now *Look) bool {
 			return true
 		}
 	}
-	// The settings may name another publication, which the slot reads from its position on. It must have published everything since then.
+	// The settings may name another publication, which the slot reads from its position on. It must have published
+	// everything since then.
 	return !same && (found || len(now.Outboxes) == 0) && now.Publication.Youngest >= l.Horizon
 }
 

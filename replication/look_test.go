@@ -117,7 +117,8 @@ func TestWhatHasHappened(t *testing.T) {
 	}
 }
 
-// The text has everything that is compared, except what is only known of the present. It has no more members than a position record can hold.
+// The text has everything that is compared, except what is only known of the present. It has no more members than a
+// position record can hold.
 func TestLookText(t *testing.T) {
 	l := aLook()
 	l.Members[1].Placed, l.Members[2].Placed = 900, 800
@@ -132,7 +133,8 @@ func TestLookText(t *testing.T) {
 	ParseLook("f x/ p/ t m f/ / q 1/2/3 f//zz") // another text: nothing is known
 }
 
-// Texts of earlier versions have a hash of all rows, and OID and CHECK constraints of each partition. With other settings, the hash is removed.
+// Texts of earlier versions have a hash of all rows, and OID and CHECK constraints of each partition. With other
+// settings, the hash is removed.
 func TestTextOfAnEarlierVersion(t *testing.T) {
 	now := aLook()
 	for text, want := range map[string]string{

@@ -10,8 +10,9 @@ import (
 // maxStoredMembers is the maximum number of members in the text of a look. If there are more, the text has none.
 const maxStoredMembers = 1000
 
-// String returns the text form that ParseLook reads: words with a letter that says what they are, numbers with base 36. The first word is
-// the hash of all rows, which earlier versions compare. The numbers of a member are differences, because a position record is written each second.
+// String returns the text form that ParseLook reads: words with a letter that says what they are, numbers with
+// base 36. The first word is the hash of all rows, which earlier versions compare. The numbers of a member are
+// differences, because a position record is written each second.
 func (l *Look) String() string {
 	var b strings.Builder
 	b.WriteString(l.all)
@@ -48,8 +49,8 @@ func after(a uint32, text string) uint32 {
 	return uint32(int64(a) + n)
 }
 
-// ParseLook reads the text form of a look, also one that an earlier version wrote: the hash of all rows, and "oid/checks" of each partition.
-// It ignores what it does not know.
+// ParseLook reads the text form of a look, also one that an earlier version wrote: the hash of all rows, and
+// "oid/checks" of each partition. It ignores what it does not know.
 func ParseLook(text string) *Look {
 	l := &Look{}
 	var last Member

@@ -5,9 +5,9 @@ import (
 	"syscall"
 )
 
-// lowatSetter returns a function that sets SO_RCVLOWAT of a connection, or nil if the connection has no socket. The socket becomes
-// readable only when its buffer has that many bytes (socket(7)). Otherwise each message would wake the runtime's poller, which
-// watches every socket, although no goroutine reads.
+// lowatSetter returns a function that sets SO_RCVLOWAT of a connection, or nil if the connection has no socket. The
+// socket becomes readable only when its buffer has that many bytes (socket(7)). Otherwise each message would wake the
+// runtime's poller, which watches every socket, although no goroutine reads.
 func lowatSetter(conn net.Conn) func(bytes int) {
 	raw := rawConn(conn)
 	if raw == nil {

@@ -27,32 +27,32 @@ func (c *Config) pacedDialer(dial pgconn.DialFunc, tap *readTap) pgconn.DialFunc
 }
 
 const (
-	// maxRead is the maximum size of one read of the socket. After a read of at least fullRead bytes, the next read takes what has
-	// arrived meanwhile, because the server sends as fast as we read.
+	// maxRead is the maximum size of one read of the socket. After a read of at least fullRead bytes, the next read
+	// takes what has arrived meanwhile, because the server sends as fast as we read.
 	maxRead  = 256 << 10
 	fullRead = 8 << 10
 	// quietBytes is the low watermark of the socket during a pause. With more, the kernel would enlarge the buffer.
 	quietBytes = 64 << 10
-	// A pause is a tenth of the age of the events, so reading late makes no event arrive more than a tenth later. The minimum is
-	// shortPause. Go's poller waits for whole milliseconds, so a pause may take longer.
+	// A pause is a tenth of the age of the events, so reading late makes no event arrive more than a tenth later. The
+	// minimum is shortPause. Go's poller waits for whole milliseconds, so a pause may take longer.
 	ageShare   = 10
 	shortPause = 1300 * time.Microsecond
-	// followTime is how long there are no short pauses after the first bytes of a stream that was quiet, which means that a read waited for
-	// shortPause or longer. The walsender sends a lone event as three or more messages (Begin, Insert, Commit), microseconds apart, and the
-	// first must not delay the rest.
+	// followTime is how long there are no short pauses after the first bytes of a stream that was quiet, which means
+	// that a read waited for shortPause or longer. The walsender sends a lone event as three or more messages (Begin,
+	// Insert, Commit), microseconds apart, and the first must not delay the rest.
 	followTime = 300 * time.Microsecond
 )
 
-// pacedConn is a net.Conn that reads its socket at once while little arrives, and seldom and in large pieces during a backlog. The
-// walsender sends each message by itself. A reader that waits in read is woken by each message, and on one machine or a fast network
-// the sender spends half of its time on these wake-ups (docs/adr/0014). So pacedConn pauses between two reads, while messages
-// accumulate in the socket's buffers.
+// pacedConn is a net.Conn that reads its socket at once while little arrives, and seldom and in large pieces during a
+// backlog. The walsender sends each message by itself. A reader that waits in read is woken by each message, and on
+// one machine or a fast network the sender spends half of its time on these wake-ups (docs/adr/0014). So pacedConn
+// pauses between two reads, while messages accumulate in the socket's buffers.
 //
-// The pause is proportional to the age of the events that are read: the time from the commit to the sending, both by the server's
-// clock. During a backlog it is longest. Without a backlog it is shortPause if the messages are dense, and there is none if they are
-// not. The answer to a write (startup, TLS, queries, a status update that requests a reply) is read at once. A pause ends at once when
-// the deadline passes or is moved into the past, and on Close. So the session's status updates are on time; a keepalive that requests
-// one waits for one pause at most.
+// The pause is proportional to the age of the events that are read: the time from the commit to the sending, both by
+// the server's clock. During a backlog it is longest. Without a backlog it is shortPause if the messages are dense,
+// and there is none if they are not. The answer to a write (startup, TLS, queries, a status update that requests a
+// reply) is read at once. A pause ends at once when the deadline passes or is moved into the past, and on Close. So
+// the session's status updates are on time; a keepalive that requests one waits for one pause at most.
 //
 // pacedConn is beneath TLS, because a read above TLS returns only one TLS record.
 type pacedConn struct {
@@ -146,7 +146,8 @@ func (c *pacedConn) fill(p []byte) (n int, err error) {
 	return n, err
 }
 
-// readAvailable reads the available bytes. With the low watermark at 1 it reads nothing, because a read that waits returns them, too.
+// readAvailable reads the available bytes. With the low watermark at 1 it reads nothing, because a read that waits
+// returns them, too.
 func (c *pacedConn) readAvailable(p []byte) (n int, err error, nothing bool) {
 	c.buffer.beforeRead()
 	if !c.watermarkHigh {
@@ -192,8 +193,8 @@ func (c *pacedConn) notifyDrained() {
 	}
 }
 
-// setLowWatermark sets the low watermark of the socket to quietBytes, or to 1. With quietBytes the kernel does not wake the runtime for
-// every message; with 1 a read can wait for the next message.
+// setLowWatermark sets the low watermark of the socket to quietBytes, or to 1. With quietBytes the kernel does not
+// wake the runtime for every message; with 1 a read can wait for the next message.
 func (c *pacedConn) setLowWatermark(high bool) {
 	if c.watermarkHigh == high {
 		return
@@ -208,8 +209,8 @@ func (c *pacedConn) setLowWatermark(high bool) {
 	}
 }
 
-// delay returns the time until the end of the pause or until the deadline, the shorter of both. It returns an error after Close and
-// after the deadline, even if bytes are available, as a socket does.
+// delay returns the time until the end of the pause or until the deadline, the shorter of both. It returns an error
+// after Close and after the deadline, even if bytes are available, as a socket does.
 func (c *pacedConn) delay() (time.Duration, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -63,8 +63,8 @@ func TestPacedDeadlineEndsPause(t *testing.T) {
 	}
 }
 
-// Like a socket, a pacedConn returns no buffered bytes after the deadline, and does not lose them: the session sends status updates
-// between two reads.
+// Like a socket, a pacedConn returns no buffered bytes after the deadline, and does not lose them: the session sends
+// status updates between two reads.
 func TestPacedDeadlineWithBytesBuffered(t *testing.T) {
 	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
 		s.arrive([]byte("abc"))

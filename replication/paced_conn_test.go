@@ -35,8 +35,8 @@ func deliver(s *socket, c *pacedConn, at []time.Duration) []arrival {
 	return out
 }
 
-// Without a backlog the first bytes after a quiet time are read at once, and so are those that follow within followTime. Bytes that
-// are dense wait until shortPause is over.
+// Without a backlog the first bytes after a quiet time are read at once, and so are those that follow within
+// followTime. Bytes that are dense wait until shortPause is over.
 func TestPacedFollowsTheStream(t *testing.T) {
 	const us, ms, pause = time.Microsecond, time.Millisecond, shortPause
 	for _, test := range []struct {
@@ -136,7 +136,8 @@ func TestPacedWithoutSocket(t *testing.T) {
 	}
 }
 
-// For random arrivals: a byte waits only if the socket was read less than one pause before, and waits for less than a pause.
+// For random arrivals: a byte waits only if the socket was read less than one pause before, and waits for less than a
+// pause.
 func TestPacedRandom(t *testing.T) {
 	for seed := range uint64(200) {
 		withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
@@ -244,7 +245,8 @@ func TestPacedFullReadDoesNotWait(t *testing.T) {
 	})
 }
 
-// drained is called before a wait and before a pause, when all bytes that were read have been returned, and every maxRead bytes during a backlog.
+// drained is called before a wait and before a pause, when all bytes that were read have been returned, and every
+// maxRead bytes during a backlog.
 func TestPacedDrained(t *testing.T) {
 	withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
 		handed, calls := 0, []int(nil)

@@ -18,8 +18,8 @@ import (
 	"time"
 )
 
-// FuzzPacedConn sends bytes in random pieces through a real connection and reads them in other pieces, with and without TLS, while
-// deadlines pass at random. The bytes must be the same. Without -fuzz it runs its seeds.
+// FuzzPacedConn sends bytes in random pieces through a real connection and reads them in other pieces, with and
+// without TLS, while deadlines pass at random. The bytes must be the same. Without -fuzz it runs its seeds.
 func FuzzPacedConn(f *testing.F) {
 	for seed := range uint64(12) {
 		f.Add(seed, uint32(100_000<<(seed%5)), seed%2 == 1)
@@ -203,8 +203,8 @@ func awaitBytes(t *testing.T, conn net.Conn) {
 	}
 }
 
-// During a backlog the low watermark is quietBytes from the first full read on, not only during pauses. It is reset when no bytes are
-// available and a read waits.
+// During a backlog the low watermark is quietBytes from the first full read on, not only during pauses. It is reset
+// when no bytes are available and a read waits.
 func TestPacedLowWatermarkDuringBacklog(t *testing.T) {
 	client, server := tcpPair(t)
 	c := newPacedConn(client, 20*time.Millisecond, &readTap{})

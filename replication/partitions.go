@@ -11,8 +11,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/advice"
 )
 
-// partitionsSQL is the recursive part of a query: it finds the partitions of the tables in tree. A partition that is being detached
-// (DETACH PARTITION CONCURRENTLY has committed its first transaction) is marked, and so are its own partitions.
+// partitionsSQL is the recursive part of a query: it finds the partitions of the tables in tree. A partition that is
+// being detached (DETACH PARTITION CONCURRENTLY has committed its first transaction) is marked, and so are its own
+// partitions.
 const partitionsSQL = `
   SELECT i.inhrelid, t.detaching OR i.inhdetachpending FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid JOIN pg_class c ON c.oid = i.inhrelid
    WHERE c.relispartition`
@@ -37,8 +38,9 @@ func wasDetached(reason string) bool {
 	return reason == detaching || reason == detached || reason == untraced
 }
 
-// unpublishedSQL finds the partitions and children of tree whose rows are not published as rows of the outbox, each with the reason. A
-// child that is an outbox itself is in tree. relhassubclass is true of every table that has children, and saves a search for each partition.
+// unpublishedSQL finds the partitions and children of tree whose rows are not published as rows of the outbox, each
+// with the reason. A child that is an outbox itself is in tree. relhassubclass is true of every table that has
+// children, and saves a search for each partition.
 const unpublishedSQL = `
   SELECT c.oid, CASE WHEN t.detaching THEN '` + detaching + `' WHEN c.relkind = 'f' THEN '` + foreign + `' ELSE '` + unlogged + `' END AS why
     FROM tree t JOIN pg_class c ON c.oid = t.oid
@@ -48,7 +50,8 @@ const unpublishedSQL = `
     JOIN pg_inherits i ON i.inhparent = p.oid JOIN pg_class c ON c.oid = i.inhrelid
    WHERE NOT c.relispartition AND c.oid NOT IN (SELECT o.oid FROM tree o)`
 
-// UnpublishedTable is a partition or a child of an outbox, with rows that the server does not publish as rows of the outbox.
+// UnpublishedTable is a partition or a child of an outbox, with rows that the server does not publish as rows of the
+// outbox.
 type UnpublishedTable struct {
 	Name   string // quoted, with its schema
 	parent string // the table that it is attached to, quoted; "" if it is not known
@@ -144,8 +147,9 @@ func (u *UnpublishedTable) err(kind Kind) error {
 	return fail(kind, op, u.Remedy(), "%s", u)
 }
 
-// FindUnpublished returns a partition or child of the table with rows that the server does not publish as rows of the table, or nil. A
-// child that is one of the outboxes is published. It prepares no statement, because a pooler may be in between.
+// FindUnpublished returns a partition or child of the table with rows that the server does not publish as rows of the
+// table, or nil. A child that is one of the outboxes is published. It prepares no statement, because a pooler may be
+// in between.
 func FindUnpublished(ctx context.Context, conn *pgx.Conn, schema, name string, outboxes []Table) (*UnpublishedTable, error) {
 	schemas, names := namesOf(outboxes)
 	var row []string

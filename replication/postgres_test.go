@@ -153,7 +153,8 @@ func TestBytesDoNotDependOnRoleOrDatabase(t *testing.T) {
 	}
 }
 
-// TestTransactionTimeoutIsOurs: a role's transaction_timeout would end a walsender while it sends a transaction, but does not end ours.
+// TestTransactionTimeoutIsOurs: a role's transaction_timeout would end a walsender while it sends a transaction, but
+// does not end ours.
 func TestTransactionTimeoutIsOurs(t *testing.T) {
 	for _, major := range []string{"16", "17", "18"} {
 		t.Run(major, func(t *testing.T) {
@@ -182,8 +183,8 @@ func TestTransactionTimeoutIsOurs(t *testing.T) {
 	}
 }
 
-// TestRemovedSegment: the walsender finds that WAL is missing after START_REPLICATION was accepted. The error is the same whether we
-// read the slot before or after that.
+// TestRemovedSegment: the walsender finds that WAL is missing after START_REPLICATION was accepted. The error is the
+// same whether we read the slot before or after that.
 func TestRemovedSegment(t *testing.T) {
 	for _, major := range []string{"14", "17"} {
 		t.Run(major, func(t *testing.T) {
@@ -213,7 +214,8 @@ func TestRemovedSegment(t *testing.T) {
 	}
 }
 
-// TestWalSenderTimeoutIsOurs: a silent client loses the slot after our wal_sender_timeout, although role and database set it to 0.
+// TestWalSenderTimeoutIsOurs: a silent client loses the slot after our wal_sender_timeout, although role and database
+// set it to 0.
 func TestWalSenderTimeoutIsOurs(t *testing.T) {
 	b := newBench(t, "15")
 	b.exec(fmt.Sprintf(oppositeSettings, "ROLE relay"))
@@ -416,8 +418,8 @@ func TestConfirmedIsWhatWasSent(t *testing.T) {
 	}
 }
 
-// TestGuardWaitsForPendingAlteration: an alteration that is not visible yet may be in the WAL (its commit may wait for a synchronous
-// standby), so the catalog check must not pass. After a rollback the check must pass.
+// TestGuardWaitsForPendingAlteration: an alteration that is not visible yet may be in the WAL (its commit may wait
+// for a synchronous standby), so the catalog check must not pass. After a rollback the check must pass.
 func TestGuardWaitsForPendingAlteration(t *testing.T) {
 	for _, major := range []string{"14", "18"} {
 		t.Run(major, func(t *testing.T) {
@@ -456,7 +458,8 @@ func TestGuardWaitsForPendingAlteration(t *testing.T) {
 	}
 }
 
-// TestStandbyComparesPublications: an alteration while a standby instance waits for the slot stops the instance when it gets the slot.
+// TestStandbyComparesPublications: an alteration while a standby instance waits for the slot stops the instance when
+// it gets the slot.
 func TestStandbyComparesPublications(t *testing.T) {
 	b := newBench(t, "16")
 	first := b.open()
@@ -475,8 +478,8 @@ func TestStandbyComparesPublications(t *testing.T) {
 	}
 }
 
-// TestTransactionDefaultsAreOurs: with the settings of role or database, each query would wait for the end of the application's
-// serializable transaction.
+// TestTransactionDefaultsAreOurs: with the settings of role or database, each query would wait for the end of the
+// application's serializable transaction.
 func TestTransactionDefaultsAreOurs(t *testing.T) {
 	b := newBench(t, "17")
 	b.exec(`ALTER ROLE relay SET default_transaction_isolation = 'serializable'`)
@@ -502,8 +505,8 @@ func TestTransactionDefaultsAreOurs(t *testing.T) {
 	}
 }
 
-// TestUnfinishedRecovery: while a recovery has not finished, the daemon's slot is not read, whether it exists or not, and a running
-// session ends. Copies of the slot can still be read.
+// TestUnfinishedRecovery: while a recovery has not finished, the daemon's slot is not read, whether it exists or not,
+// and a running session ends. Copies of the slot can still be read.
 func TestUnfinishedRecovery(t *testing.T) {
 	b := newBench(t, "17")
 	recovers := `SELECT pg_create_logical_replication_slot('` + RecoverySlot("slot") + `', 'pgoutput')`

@@ -2,8 +2,8 @@ package replication
 
 import "context"
 
-// Published returns the values that [Stream.Published] and [Stream.Altered] of before would have in a session that begins now.
-// before may be "". The slot need not exist.
+// Published returns the values that [Stream.Published] and [Stream.Altered] of before would have in a session that
+// begins now. before may be "". The slot need not exist.
 func (s *Source) Published(ctx context.Context, before string) (now string, since Alteration, err error) {
 	control, err := s.cfg.dialControl(ctx)
 	if err != nil {
@@ -23,7 +23,8 @@ func (s *Source) Published(ctx context.Context, before string) (now string, sinc
 	return st.Published(), since, err
 }
 
-// CheckSlot returns an error if the slot is not one that the daemon can use, in this database of a server of this major version.
+// CheckSlot returns an error if the slot is not one that the daemon can use, in this database of a server of this
+// major version.
 func (s *Source) CheckSlot(slot *Slot, database string, major int) error {
 	if slot.Kind != "logical" {
 		return fail(Unsuitable, "check slot "+s.cfg.Slot, "drop it, or let postgres.slot name another one", "it is a physical slot")
@@ -34,8 +35,9 @@ func (s *Source) CheckSlot(slot *Slot, database string, major int) error {
 // FailoverMajor is the first version whose slots standbys can copy.
 const FailoverMajor = 17
 
-// SetFailover has standbys copy the slot, on servers from FailoverMajor on. No client may use the slot. The copy of a slot does not have the
-// property (PostgreSQL, "Replication Management Functions"), and no function sets it, only a command of the replication protocol.
+// SetFailover has standbys copy the slot, on servers from FailoverMajor on. No client may use the slot. The copy of a
+// slot does not have the property (PostgreSQL, "Replication Management Functions"), and no function sets it, only a
+// command of the replication protocol.
 func (s *Source) SetFailover(ctx context.Context) error {
 	conn, err := s.cfg.dialStream(ctx, 0, nil, &readTap{})
 	if err != nil {

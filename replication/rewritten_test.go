@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// What hides rows for a moment is found although it was undone, under a session and by the text of an earlier one. What rewrites a table
-// and hides nothing is not.
+// What hides rows for a moment is found although it was undone, under a session and by the text of an earlier one.
+// What rewrites a table and hides nothing is not.
 func TestHiddenForAMoment(t *testing.T) {
 	const (
 		leaves  = `CREATE PUBLICATION moment FOR TABLE part, plain WITH (publish = 'insert', publish_via_partition_root = true)`

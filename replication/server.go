@@ -14,7 +14,8 @@ type Server struct {
 	Database    string // of the connection
 	Standby     bool   // the server is in recovery
 	WALLevel    string
-	// EffectiveWALLevel is effective_wal_level: since PostgreSQL 19 a logical slot raises it to logical. Before, it is WALLevel.
+	// EffectiveWALLevel is effective_wal_level: since PostgreSQL 19 a logical slot raises it to logical. Before, it is
+	// WALLevel.
 	EffectiveWALLevel string
 	KeepSize          int64         // max_slot_wal_keep_size in bytes; -1: no limit
 	IdleTimeout       time.Duration // idle_replication_slot_timeout (PostgreSQL 18); 0: none
@@ -23,7 +24,8 @@ type Server struct {
 // Major is the major version.
 func (s *Server) Major() int { return s.Version / 10000 }
 
-// dynamicWALLevel is the first version in which wal_level = replica suffices: the first logical slot turns logical decoding on, without a restart.
+// dynamicWALLevel is the first version in which wal_level = replica suffices: the first logical slot turns logical
+// decoding on, without a restart.
 const dynamicWALLevel = 19
 
 // DynamicWALLevel says what follows from a logical slot with wal_level = replica, which PostgreSQL 19 and later permit.

@@ -8,7 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// similarSQL compares names by their letters and digits in lower case, without a plural ending. A y that becomes ies counts as i.
+// similarSQL compares names by their letters and digits in lower case, without a plural ending. A y that becomes ies
+// counts as i.
 const similarSQL = `
 SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname)
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -18,8 +19,9 @@ SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname)
    AND (n.nspname, c.relname) <> ($1::name, $2::name) AND (n.nspname, c.relname) NOT IN (SELECT * FROM unnest($3::name[], $4::name[]))
  ORDER BY n.nspname <> $1, 1 LIMIT 10`
 
-// FindSimilar returns the tables whose name is easily taken for that of an outbox, as outbox.table names them: the names differ in upper
-// and lower case, in signs such as the underscore, in a plural ending, or only in the schema. It does not return the outboxes.
+// FindSimilar returns the tables whose name is easily taken for that of an outbox, as outbox.table names them: the
+// names differ in upper and lower case, in signs such as the underscore, in a plural ending, or only in the schema.
+// It does not return the outboxes.
 func FindSimilar(ctx context.Context, conn *pgx.Conn, schema, name string, outboxes []Table) ([]string, error) {
 	schemas, names := namesOf(outboxes)
 	rows, _ := conn.Query(ctx, similarSQL, pgx.QueryExecModeExec, schema, name, schemas, names) // CollectRows returns the error

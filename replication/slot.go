@@ -16,11 +16,12 @@ import (
 // maxName is the length of the longest name of a slot.
 const maxName = 63
 
-// RecoverySlot is the name of the slot that exists while a recover of the slot has not finished. `outboxcdc recover` creates it first, and
-// removes it last: meanwhile no daemon may read the slot. Distinct slots have distinct names.
+// RecoverySlot is the name of the slot that exists while a recover of the slot has not finished. `outboxcdc recover`
+// creates it first, and removes it last: meanwhile no daemon may read the slot. Distinct slots have distinct names.
 func RecoverySlot(slot string) string { return slotBeside(slot, "_recovery") }
 
-// BackfillSlot is that slot of `outboxcdc backfill`. Its name says for which rows the backfill is: where is their condition.
+// BackfillSlot is that slot of `outboxcdc backfill`. Its name says for which rows the backfill is: where is their
+// condition.
 func BackfillSlot(slot, where string) string {
 	sum := sha256.Sum256([]byte(where))
 	return slotBeside(slot, backfillSuffix+hex.EncodeToString(sum[:])[:backfillHash])
@@ -46,7 +47,8 @@ func slotBeside(slot, suffix string) string {
 	return slot + suffix
 }
 
-// slotPatterns match the slot, and the slots of recover and backfill beside it. Names of slots have no special characters.
+// slotPatterns match the slot, and the slots of recover and backfill beside it. Names of slots have no special
+// characters.
 func slotPatterns(slot string) []string {
 	backfill := BackfillSlot(slot, "")
 	return []string{"^" + slot + "$", "^" + RecoverySlot(slot) + "$", "^" + backfill[:len(backfill)-backfillHash] + "[0-9a-f]{8}$"}
@@ -87,7 +89,8 @@ func (s *Slot) RetainedBytes() uint64 {
 	return s.upToEnd(s.RestartLSN)
 }
 
-// UnconfirmedBytes returns the size of the WAL after the confirmed position, or of all retained WAL if nothing is confirmed.
+// UnconfirmedBytes returns the size of the WAL after the confirmed position, or of all retained WAL if nothing is
+// confirmed.
 func (s *Slot) UnconfirmedBytes() uint64 {
 	if s.ConfirmedFlush == 0 {
 		return s.RetainedBytes()
@@ -122,8 +125,8 @@ func ReadSlot(ctx context.Context, conn *pgx.Conn, name string) (*Slot, error) {
 	return slot, err
 }
 
-// ReadSlots reads a slot, and the slot of an unfinished recovery of it, at one moment: the server locks all slots while it lists them. nil means that there is
-// none of that name.
+// ReadSlots reads a slot, and the slot of an unfinished recovery of it, at one moment: the server locks all slots
+// while it lists them. nil means that there is none of that name.
 func ReadSlots(ctx context.Context, conn *pgx.Conn, name string) (slot, recovery *Slot, err error) {
 	op := "read slot " + name
 	asked := time.Now()
@@ -169,8 +172,8 @@ func scanSlot(row pgx.Row) (_ *Slot, err error) {
 	return &s, nil
 }
 
-// readSlot reads our slot. The error is SlotMissing if it does not exist, SlotLost if it is invalidated, and RecoveryUnfinished if
-// either is true during a recovery.
+// readSlot reads our slot. The error is SlotMissing if it does not exist, SlotLost if it is invalidated, and
+// RecoveryUnfinished if either is true during a recovery.
 func (c *Config) readSlot(ctx context.Context, conn *pgx.Conn) (*Slot, error) {
 	op := "read slot " + c.Slot
 	s, recovery, err := ReadSlots(ctx, conn, c.Slot)
@@ -194,7 +197,8 @@ func (c *Config) unfinished(recovery string) error {
 	return fail(RecoveryUnfinished, "read slot "+c.Slot, advice.RecoverAgain, "a recovery of it has not finished: slot %s exists", recovery)
 }
 
-// refuseUnfinished returns an error if a recovery has not finished: the slot's events after the recovery's may not be delivered before those.
+// refuseUnfinished returns an error if a recovery has not finished: the slot's events after the recovery's may not be
+// delivered before those.
 func (c *Config) refuseUnfinished(s *Slot) error {
 	if s.Unfinished != "" {
 		return c.unfinished(s.Unfinished)

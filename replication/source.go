@@ -35,7 +35,8 @@ func NewSource(cfg Config) (*Source, error) {
 	return &Source{cfg: cfg, log: cfg.Logger}, nil
 }
 
-// WaitFree returns when the slot is free. It reads the slot once a second over an ordinary connection, and calls tick each time.
+// WaitFree returns when the slot is free. It reads the slot once a second over an ordinary connection, and calls tick
+// each time.
 func (s *Source) WaitFree(ctx context.Context, tick func(*Slot)) error {
 	conn, err := s.cfg.dialControl(ctx)
 	if err != nil {
@@ -120,8 +121,9 @@ func (st *Stream) connect(ctx context.Context) (err error) {
 
 // inspect checks server, slot and publication over the ordinary connection, before START_REPLICATION.
 func (s *Source) inspect(ctx context.Context, st *Stream) error {
-	// This happens before waiting for a slot that another client uses: an alteration during the wait must stop this instance as it
-	// stops the streaming one. Otherwise this instance would confirm what the other one refused to confirm.
+	// This happens before waiting for a slot that another client uses: an alteration during the wait must stop this
+	// instance as it stops the streaming one. Otherwise this instance would confirm what the other one refused to
+	// confirm.
 	slot, err := st.checkServer(ctx)
 	if err != nil {
 		return err
@@ -169,8 +171,8 @@ func (st *Stream) readCatalog(ctx context.Context) (err error) {
 	return err
 }
 
-// explainOtherCluster replaces err if the cluster is not that of the first session: then err, about what is missing or altered
-// there, would mislead.
+// explainOtherCluster replaces err if the cluster is not that of the first session: then err, about what is missing
+// or altered there, would mislead.
 func (s *Source) explainOtherCluster(ctx context.Context, err error) error {
 	if s.firstSystem == 0 || KindOf(err) == Unavailable {
 		return err
@@ -193,8 +195,9 @@ func (s *Source) explainOtherCluster(ctx context.Context, err error) error {
 // minMajor is the oldest supported version.
 const minMajor = 14
 
-// Stream is one START_REPLICATION session and the ordinary connection beside it. Receive, Status and Close must be called from one
-// goroutine. Check and Resolve may be called from another one. Interrupt may be called from any goroutine.
+// Stream is one START_REPLICATION session and the ordinary connection beside it. Receive, Status and Close must be
+// called from one goroutine. Check and Resolve may be called from another one. Interrupt may be called from any
+// goroutine.
 type Stream struct {
 	identity Identity
 	start    pglogrepl.LSN
@@ -256,7 +259,8 @@ type Alteration struct {
 	Why string
 	// Detached: the events may be in a partition that is not attached, which recover does not read.
 	Detached bool
-	// Published replaces the text that was compared. With it, later sessions find the same, whatever happens to the table. "": keep it.
+	// Published replaces the text that was compared. With it, later sessions find the same, whatever happens to the
+	// table. "": keep it.
 	Published string
 }
 
@@ -272,15 +276,16 @@ func (st *Stream) Altered(ctx context.Context, published string) (Alteration, er
 	return before.alteration(g.change), nil
 }
 
-// Missing lists the configured columns that the publication does not publish at present. This is not an error by itself: rows
-// committed before a column was removed still have it.
+// Missing lists the configured columns that the publication does not publish at present. This is not an error by
+// itself: rows committed before a column was removed still have it.
 func (st *Stream) Missing() []string { return st.cat.missing }
 
-// IdleTimeout returns idle_replication_slot_timeout (PostgreSQL 18); 0 means that the server never invalidates an idle slot.
+// IdleTimeout returns idle_replication_slot_timeout (PostgreSQL 18); 0 means that the server never invalidates an
+// idle slot.
 func (st *Stream) IdleTimeout() time.Duration { return st.server.IdleTimeout }
 
-// begin sends START_REPLICATION from 0/0, which means the slot's own position. It never passes a remembered LSN, because the server
-// would silently skip to that (PostgreSQL, "Streaming Replication Protocol").
+// begin sends START_REPLICATION from 0/0, which means the slot's own position. It never passes a remembered LSN,
+// because the server would silently skip to that (PostgreSQL, "Streaming Replication Protocol").
 func (st *Stream) begin(ctx context.Context) error {
 	op := "start slot " + st.cfg.Slot
 	args := []string{"proto_version '1'", "publication_names " + quotePublication(st.cfg.Publication)}

@@ -21,22 +21,23 @@ import (
 type Message struct {
 	// Data is the message of pgoutput; nil for a keepalive. It is valid until the next call of Receive.
 	Data []byte
-	// WALStart is the position of XLogData. ServerWALEnd is the position of a keepalive, up to which the server has decoded:
-	// all published changes before this position precede the keepalive in the stream.
+	// WALStart is the position of XLogData. ServerWALEnd is the position of a keepalive, up to which the server has
+	// decoded: all published changes before this position precede the keepalive in the stream.
 	WALStart, ServerWALEnd pglogrepl.LSN
 	ReplyRequested         bool
 	// More is set if bytes that follow the message have arrived.
 	More bool
-	// Partial is set with ErrDeadline if bytes of the next message have arrived. On a slow link a large message can take longer than
-	// any time-out, and no other message can arrive before its end.
+	// Partial is set with ErrDeadline if bytes of the next message have arrived. On a slow link a large message can take
+	// longer than any time-out, and no other message can arrive before its end.
 	Partial bool
 }
 
 // ErrDeadline is returned by Receive when the deadline passed or Interrupt was called. The stream is still usable.
 var ErrDeadline = errors.New("receive: deadline")
 
-// OnDrained sets a function that is called when Receive has returned all messages that were read from the network: before waiting
-// for the network, and at intervals during a backlog. The function may run on another goroutine than Receive's, and must return at once.
+// OnDrained sets a function that is called when Receive has returned all messages that were read from the network:
+// before waiting for the network, and at intervals during a backlog. The function may run on another goroutine than
+// Receive's, and must return at once.
 func (st *Stream) OnDrained(f func()) { st.tap.drained.Store(&f) }
 
 // Interrupt makes the current or the next call of Receive return ErrDeadline.
@@ -47,8 +48,8 @@ func (st *Stream) Interrupt() {
 	_ = st.conn.Conn().SetReadDeadline(time.Unix(1, 0))
 }
 
-// SetDeadline sets the deadline of the following calls of Receive. It returns false, and sets no deadline, if Interrupt was called
-// since the last call of SetDeadline.
+// SetDeadline sets the deadline of the following calls of Receive. It returns false, and sets no deadline, if
+// Interrupt was called since the last call of SetDeadline.
 func (st *Stream) SetDeadline(t time.Time) bool {
 	st.interrupted.Lock()
 	defer st.interrupted.Unlock()
@@ -60,8 +61,8 @@ func (st *Stream) SetDeadline(t time.Time) bool {
 	return true
 }
 
-// Receive returns the next message, ErrDeadline, a *Waiting, or an *Error. Notices of the server are errors. Receive distinguishes
-// them by the routine that sent them, because their text is translated.
+// Receive returns the next message, ErrDeadline, a *Waiting, or an *Error. Notices of the server are errors. Receive
+// distinguishes them by the routine that sent them, because their text is translated.
 func (st *Stream) Receive() (Message, error) {
 	for {
 		// Checked before reading, so that no message is lost with the notice before it.
@@ -92,8 +93,8 @@ func (st *Stream) Receive() (Message, error) {
 	}
 }
 
-// parseCopyData reads the header of a replication message (PostgreSQL, "Streaming Replication Protocol"). pglogrepl's parser would
-// copy and allocate for every message.
+// parseCopyData reads the header of a replication message (PostgreSQL, "Streaming Replication Protocol"). pglogrepl's
+// parser would copy and allocate for every message.
 func parseCopyData(b []byte) (Message, error) {
 	switch {
 	case len(b) >= 25 && b[0] == pglogrepl.XLogDataByteID:
@@ -115,8 +116,8 @@ func parseCopyData(b []byte) (Message, error) {
 		"replication message of type %q with %d bytes is unknown", first, len(b))
 }
 
-// noteAge stores how old an event was when the server sent it: the time from the commit, which pgoutput's Begin has, to the sending,
-// which each XLogData has. Both are times of the server.
+// noteAge stores how old an event was when the server sent it: the time from the commit, which pgoutput's Begin has,
+// to the sending, which each XLogData has. Both are times of the server.
 func (st *Stream) noteAge(b []byte) {
 	if len(b) < 26 || b[0] != pglogrepl.XLogDataByteID {
 		return
@@ -138,8 +139,9 @@ var postgresEpoch = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 // statusTimeout limits the writing of one status update.
 const statusTimeout = 10 * time.Second
 
-// Status sends a standby status update with written = flushed = applied = confirmed. With reply the server answers with a keepalive
-// at once. Status panics on position 0. pglogrepl's sender is not used, because it replaces a zero flush position by the written one.
+// Status sends a standby status update with written = flushed = applied = confirmed. With reply the server answers
+// with a keepalive at once. Status panics on position 0. pglogrepl's sender is not used, because it replaces a zero
+// flush position by the written one.
 func (st *Stream) Status(confirmed pglogrepl.LSN, reply bool, now time.Time) error {
 	st.status = appendStatus(st.status[:0], confirmed, reply, now)
 	_ = st.conn.Conn().SetWriteDeadline(time.Now().Add(statusTimeout))
@@ -170,8 +172,9 @@ func appendStatus(b []byte, confirmed pglogrepl.LSN, reply bool, now time.Time) 
 // onNotice runs inside ReceiveMessage, on the goroutine of Receive.
 func (st *Stream) onNotice(_ *pgconn.PgConn, n *pgconn.Notice) { st.notices = append(st.notices, n) }
 
-// routineWaiting and routineSkipped are the server's functions whose warnings we know. Since PostgreSQL 18 the server only warns
-// about a missing publication, and skips its rows. Since 17 it warns while it waits for synchronized_standby_slots.
+// routineWaiting and routineSkipped are the server's functions whose warnings we know. Since PostgreSQL 18 the server
+// only warns about a missing publication, and skips its rows. Since 17 it warns while it waits for
+// synchronized_standby_slots.
 const (
 	routineSkipped = "LoadPublications"
 	routineWaiting = "StandbySlotsHaveCaughtup"
@@ -203,13 +206,13 @@ func (st *Stream) noticeError() error {
 	return nil
 }
 
-// ErrSenderGone means that no connection uses the slot. Either our walsender has ended, and Receive returns the reason, or
-// postgres.url leads to two servers.
+// ErrSenderGone means that no connection uses the slot. Either our walsender has ended, and Receive returns the
+// reason, or postgres.url leads to two servers.
 var ErrSenderGone = errors.New("our walsender has ended, or postgres.url leads to two servers")
 
-// Check makes a catalog check, a cheap query. A nil error means that publication and tables were unchanged, so the stream was
-// complete up to the start of this call. ErrUndecided means that this is not known yet. In both cases the slot was in use by our
-// walsender at some moment after [Slot.Asked].
+// Check makes a catalog check, a cheap query. A nil error means that publication and tables were unchanged, so the
+// stream was complete up to the start of this call. ErrUndecided means that this is not known yet. In both cases the
+// slot was in use by our walsender at some moment after [Slot.Asked].
 func (st *Stream) Check(ctx context.Context) (*Slot, error) {
 	st.controlMu.Lock()
 	defer st.controlMu.Unlock()
@@ -238,8 +241,8 @@ func (st *Stream) Check(ctx context.Context) (*Slot, error) {
 	return slot, cmp.Or(err, verdict)
 }
 
-// relationSQL finds a relation, the number (from 1) of the outbox that it is a partition of, or 0, and whether its row in pg_class is
-// younger than a transaction.
+// relationSQL finds a relation, the number (from 1) of the outbox that it is a partition of, or 0, and whether its
+// row in pg_class is younger than a transaction.
 const relationSQL = `
 WITH RECURSIVE up AS (
   SELECT $1::oid AS oid
@@ -255,8 +258,9 @@ SELECT n.nspname, c.relname,
 // Results of Resolve for a table whose rows are not events.
 const (
 	NotOurs = -1 // the table is not an outbox
-	// Unattached means that the table may be, or may have been, a partition of an outbox, but was none when its rows were written. The rows
-	// have ordinals like events, because the catalogs show them as NotOurs at one time and as rows of an outbox at another.
+	// Unattached means that the table may be, or may have been, a partition of an outbox, but was none when its rows
+	// were written. The rows have ordinals like events, because the catalogs show them as NotOurs at one time and as
+	// rows of an outbox at another.
 	Unattached = -2
 )
 
@@ -268,12 +272,13 @@ type Announced struct {
 	XID          uint32 // transaction in which the relation is announced
 }
 
-// Resolve returns the index in Config.Tables of a relation or of its root, NotOurs or Unattached. OID and
-// name must both be the outbox's or both be another's. An error concerns only the rows of the relation: a partition that is
+// Resolve returns the index in Config.Tables of a relation or of its root, NotOurs or Unattached. OID and name must
+// both be the outbox's or both be another's. An error concerns only the rows of the relation: a partition that is
 // published via its root is announced and has none.
 //
-// The catalogs have the current definition of the relation. Partitions may have been dropped or detached since, and the publication
-// may have published leaves. So a relation that may have been a partition when its rows were committed is an error, not NotOurs.
+// The catalogs have the current definition of the relation. Partitions may have been dropped or detached since, and
+// the publication may have published leaves. So a relation that may have been a partition when its rows were
+// committed is an error, not NotOurs.
 func (st *Stream) Resolve(ctx context.Context, rel *Announced) (index int, err error) {
 	op := "resolve relation " + rel.Schema + "." + rel.Name
 	st.controlMu.Lock()
@@ -324,16 +329,18 @@ func (st *Stream) Resolve(ctx context.Context, rel *Announced) (index int, err e
 	return now.outbox, nil
 }
 
-// wasViaRoot reports whether the server has sent every row of the outbox's partitions in this stream as a row of the outbox. Then a row that it
-// sends as one of another table was written while that table was no partition, or while it was detached CONCURRENTLY, which catalog checks find.
-// The server decides with the catalogs as they were when the row was written: they had the present rows of the publication, because the transactions
-// of these have ended before all snapshots that it uses. PostgreSQL 14 keeps its decision about a table when that is attached or detached.
+// wasViaRoot reports whether the server has sent every row of the outbox's partitions in this stream as a row of the
+// outbox. Then a row that it sends as one of another table was written while that table was no partition, or while it
+// was detached CONCURRENTLY, which catalog checks find. The server decides with the catalogs as they were when the
+// row was written: they had the present rows of the publication, because the transactions of these have ended before
+// all snapshots that it uses. PostgreSQL 14 keeps its decision about a table when that is attached or detached.
 func (st *Stream) wasViaRoot(outbox int) bool {
 	look := st.last.Load()
 	return st.server.Major() >= 15 && st.cat.viaRoot && max(look.Publication.Youngest, look.Outboxes[outbox].Youngest) < st.seesAll
 }
 
-// mayBePartition reports whether the relation has the columns of a partitioned outbox, so that it may have been a partition.
+// mayBePartition reports whether the relation has the columns of a partitioned outbox, so that it may have been a
+// partition.
 func (c *Config) mayBePartition(cat *catalog, rel *Announced) bool {
 	for i := range c.Tables {
 		lacks := func(name string) bool { return name != "" && !slices.Contains(rel.Columns, name) }
@@ -344,8 +351,9 @@ func (c *Config) mayBePartition(cat *catalog, rel *Announced) bool {
 	return false
 }
 
-// Close ends the stream and closes both connections. Unless last is 0, it first sends a status update with that position. It then
-// sends CopyDone and waits up to closeTimeout for the server. A nil error means that the server has received the position.
+// Close ends the stream and closes both connections. Unless last is 0, it first sends a status update with that
+// position. It then sends CopyDone and waits up to closeTimeout for the server. A nil error means that the server has
+// received the position.
 func (st *Stream) Close(last pglogrepl.LSN, now time.Time) error {
 	defer st.abandon()
 	if st.conn.IsClosed() {

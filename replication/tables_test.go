@@ -78,8 +78,8 @@ func TestGuardChecksEachTable(t *testing.T) {
 	}
 }
 
-// Rows have the index of their table, including rows of partitions, under either name, and of partitions that were attached during the
-// session.
+// Rows have the index of their table, including rows of partitions, under either name, and of partitions that were
+// attached during the session.
 func TestResolveDistinguishesTables(t *testing.T) {
 	for _, viaRoot := range []bool{true, false} {
 		b := twoTables(t, "17", viaRoot)
@@ -114,8 +114,9 @@ func TestResolveDistinguishesTables(t *testing.T) {
 	}
 }
 
-// TestPartitionsComeAndGo: a partition is renamed, dropped or detached while its rows wait to be read. This matters only for rows that
-// the server sends under the partition's name: the publication published leaves when the rows were committed.
+// TestPartitionsComeAndGo: a partition is renamed, dropped or detached while its rows wait to be read. This matters
+// only for rows that the server sends under the partition's name: the publication published leaves when the rows were
+// committed.
 func TestPartitionsComeAndGo(t *testing.T) {
 	for name, c := range map[string]struct {
 		byLeaves bool   // the publication publishes leaves when the row is committed
@@ -164,7 +165,8 @@ func TestPartitionsComeAndGo(t *testing.T) {
 	}
 }
 
-// TestUnloggedPartition: rows of an unlogged partition are not in the WAL. The guard finds such a partition at any level.
+// TestUnloggedPartition: rows of an unlogged partition are not in the WAL. The guard finds such a partition at any
+// level.
 func TestUnloggedPartition(t *testing.T) {
 	for _, major := range []string{"14", "18"} {
 		for _, viaRoot := range []bool{true, false} {
@@ -186,7 +188,8 @@ func TestUnloggedPartition(t *testing.T) {
 	}
 }
 
-// TestLockedPartition: a lock on an old partition (VACUUM FULL, long DDL) delays neither Open nor Resolve of other partitions.
+// TestLockedPartition: a lock on an old partition (VACUUM FULL, long DDL) delays neither Open nor Resolve of other
+// partitions.
 func TestLockedPartition(t *testing.T) {
 	for _, major := range []string{"14", "18"} {
 		b := twoTables(t, major, true)
@@ -247,8 +250,9 @@ func TestNoTables(t *testing.T) {
 	}
 }
 
-// TestDetachedConcurrently: a transaction that began before DETACH PARTITION CONCURRENTLY can write into the partition during the detach, and the
-// server does not publish those rows. The guard finds a detach in progress; after its end, the guard finds the CHECK constraint.
+// TestDetachedConcurrently: a transaction that began before DETACH PARTITION CONCURRENTLY can write into the
+// partition during the detach, and the server does not publish those rows. The guard finds a detach in progress;
+// after its end, the guard finds the CHECK constraint.
 func TestDetachedConcurrently(t *testing.T) {
 	const detach = `ALTER TABLE sales.events DETACH PARTITION sales."a leaf" CONCURRENTLY`
 	for _, major := range []string{"14", "15", "16", "17", "18"} {

@@ -10,8 +10,8 @@ import (
 	"syscall"
 )
 
-// tryReader returns a function that reads a connection without waiting, or nil if the connection has no socket. The function
-// returns nothing = true if no bytes are available. It obeys the connection's read deadline.
+// tryReader returns a function that reads a connection without waiting, or nil if the connection has no socket. The
+// function returns nothing = true if no bytes are available. It obeys the connection's read deadline.
 func tryReader(conn net.Conn) func(p []byte) (n int, err error, nothing bool) {
 	raw := rawConn(conn)
 	if raw == nil {

@@ -8,8 +8,9 @@ import (
 	"time"
 )
 
-// What is written into a table before it is attached to the outbox, or after it was detached, is no event, whether the session begins before or after
-// that. What is inserted through the root is one. Each row has the same ordinal in every session.
+// What is written into a table before it is attached to the outbox, or after it was detached, is no event, whether
+// the session begins before or after that. What is inserted through the root is one. Each row has the same ordinal in
+// every session.
 func TestRowsOfATableThatIsNotAttached(t *testing.T) {
 	const (
 		newTable = `CREATE TABLE more (LIKE part INCLUDING ALL); `

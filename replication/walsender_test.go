@@ -10,9 +10,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
-// TestStartIsReadAfterStartReplication: until START_REPLICATION is accepted, the previous session may confirm a position and send
-// events. A position read before would be too old for the first status update. The end of the WAL, before which another session may
-// have sent events, must be read after that as well.
+// TestStartIsReadAfterStartReplication: until START_REPLICATION is accepted, the previous session may confirm a
+// position and send events. A position read before would be too old for the first status update. The end of the WAL,
+// before which another session may have sent events, must be read after that as well.
 func TestStartIsReadAfterStartReplication(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cat := walsendertest.NewCatalog()
@@ -44,8 +44,8 @@ func TestStartIsReadAfterStartReplication(t *testing.T) {
 	})
 }
 
-// TestRecoveryBeginsDuringStart: a recovery that begins after the slot was read for the first time, and before the slot is in use. The next
-// session does not even wait for the slot, which may be in use by the recovery.
+// TestRecoveryBeginsDuringStart: a recovery that begins after the slot was read for the first time, and before the
+// slot is in use. The next session does not even wait for the slot, which may be in use by the recovery.
 func TestRecoveryBeginsDuringStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := walsendertest.NewInMemory(t, walsendertest.NewCatalog())

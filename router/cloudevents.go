@@ -51,8 +51,8 @@ func ceFieldHeader(name string) string {
 	return ceHeader + name
 }
 
-// owns reports whether the format uses the header itself. Upper and lower case are equal, because libraries compare header names
-// without case.
+// owns reports whether the format uses the header itself. Upper and lower case are equal, because libraries compare
+// header names without case.
 func (f Format) owns(header string) bool {
 	if !f.cloudEvents() {
 		return false
@@ -171,7 +171,8 @@ func (b *binding) attributes(sources []source) []field {
 	return fields
 }
 
-// routeCloudEvent formats the record as a CloudEvent: attributes in headers, or a JSON object with attributes and payload.
+// routeCloudEvent formats the record as a CloudEvent: attributes in headers, or a JSON object with attributes and
+// payload.
 func (r *Router) routeCloudEvent(p *plan, ev *decoder.Event, rec *Record) (*Poison, error) {
 	if rec.ID == nil {
 		return nil, nil // poison already

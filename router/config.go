@@ -13,18 +13,19 @@ import (
 
 // Config defines how a row becomes a record. The zero value of each optional field is its default.
 type Config struct {
-	// Messages means that the events are bodies of logical messages and not rows of a table. Columns are then MessageColumns.
+	// Messages means that the events are bodies of logical messages and not rows of a table. Columns are then
+	// MessageColumns.
 	Messages bool
 
-	// Topic is a template: {name} means the column of that role (id, aggregate_type, aggregate_id, event_type), else the column of
-	// that name, and {table} else means the name of the table. "": only Topics is used.
+	// Topic is a template: {name} means the column of that role (id, aggregate_type, aggregate_id, event_type), else the
+	// column of that name, and {table} else means the name of the table. "": only Topics is used.
 	Topic string
 	// Topics has the topics of aggregate types. It is used before Topic, with the aggregate type from the row.
 	Topics map[string]string
 	// Replace changes the aggregate type in Topic.
 	Replace Replace
-	// Unmatched decides about an aggregate type that Replace does not match as a whole or, without Topic, that is not in Topics: "" or
-	// "poison", "keep" (the aggregate type is the topic), or the name of a topic.
+	// Unmatched decides about an aggregate type that Replace does not match as a whole or, without Topic, that is not in
+	// Topics: "" or "poison", "keep" (the aggregate type is the topic), or the name of a topic.
 	Unmatched string
 
 	// PositionTopic is the topic of position records, which cannot take events; "": none.
@@ -33,26 +34,28 @@ type Config struct {
 	DeadLetterTopic string
 
 	Columns Columns
-	// Key is the template of the record's key, and ID that of the event's id, with the names of Topic; "" means the column of the role.
-	// A key that is a single column has the bytes of that column; other keys and ids are text.
+	// Key is the template of the record's key, and ID that of the event's id, with the names of Topic; "" means the
+	// column of the role. A key that is a single column has the bytes of that column; other keys and ids are text.
 	Key, ID string
-	// Headers are additional columns that become headers: "column" or "column:header". They replace members of the headers column with
-	// the same name. SQL NULL becomes a null header.
+	// Headers are additional columns that become headers: "column" or "column:header". They replace members of the
+	// headers column with the same name. SQL NULL becomes a null header.
 	Headers []string
 	// TraceContext is a column of Java properties whose traceparent and tracestate become headers, like Debezium's
 	// tracingspancontext; "": none. They replace members of the headers column, and Headers replace them.
 	TraceContext string
-	// Partition is the column (smallint, integer or bigint) with the number of the partition. With "" or SQL NULL the partition is
-	// chosen by the hash of the key.
+	// Partition is the column (smallint, integer or bigint) with the number of the partition. With "" or SQL NULL the
+	// partition is chosen by the hash of the key.
 	Partition string
-	// Timestamp is the record's time: "" or "produce", "commit", or the name of a column (timestamptz, timestamp in UTC, or a number of
-	// seconds, milliseconds or microseconds since 1970, distinguished by its size). SQL NULL means "produce".
+	// Timestamp is the record's time: "" or "produce", "commit", or the name of a column (timestamptz, timestamp in UTC,
+	// or a number of seconds, milliseconds or microseconds since 1970, distinguished by its size). SQL NULL means
+	// "produce".
 	Timestamp string
 
 	// Format of the value; "" is raw.
 	Format Format
-	// Envelope changes the envelope's fields: name → source; "" removes a field. A source is a template. {payload}, {commit_time} and
-	// {trace_id} are not columns, and cannot be part of a longer template. A literal that is valid JSON is written as JSON.
+	// Envelope changes the envelope's fields: name → source; "" removes a field. A source is a template. {payload},
+	// {commit_time} and {trace_id} are not columns, and cannot be part of a longer template. A literal that is valid
+	// JSON is written as JSON.
 	Envelope map[string]string
 	// CloudEvents changes the attributes of CloudEvents: attribute → source. The attribute source is required.
 	CloudEvents map[string]string
@@ -62,18 +65,18 @@ type Config struct {
 
 	NullKey     NullKeyPolicy
 	NullPayload NullPayloadPolicy
-	// IgnoreMissing allows that the table lacks a column of Headers, Envelope or Partition: the record then lacks the header or field,
-	// or its partition is chosen by the hash of the key.
+	// IgnoreMissing allows that the table lacks a column of Headers, Envelope or Partition: the record then lacks the
+	// header or field, or its partition is chosen by the hash of the key.
 	IgnoreMissing bool
 	// BlankIsNull applies NullPayload to text payloads that are empty or only white space, too.
 	BlankIsNull bool
-	// PositionHeader adds the header outboxcdc-position. Without it a consumer can deduplicate by id, but cannot distinguish a duplicate
-	// from a second event with the same id.
+	// PositionHeader adds the header outboxcdc-position. Without it a consumer can deduplicate by id, but cannot
+	// distinguish a duplicate from a second event with the same id.
 	PositionHeader bool
 }
 
-// Replace is a regular expression (RE2) that must match the whole aggregate type, and its replacement. Groups of Regex are $1, $name
-// or ${name} in With. An empty Regex replaces nothing.
+// Replace is a regular expression (RE2) that must match the whole aggregate type, and its replacement. Groups of
+// Regex are $1, $name or ${name} in With. An empty Regex replaces nothing.
 type Replace struct{ Regex, With string }
 
 // Values of Unmatched, other than the name of a topic.
@@ -88,8 +91,9 @@ const (
 	TimestampCommit  = "commit"
 )
 
-// Columns has the column of each role; "" means that the table has none. Payload is required, and so are ID and AggregateID unless a
-// template replaces them. Every column that is named must exist, so that no header is silently missing.
+// Columns has the column of each role; "" means that the table has none. Payload is required, and so are ID and
+// AggregateID unless a template replaces them. Every column that is named must exist, so that no header is silently
+// missing.
 type Columns struct {
 	ID, AggregateType, AggregateID, EventType, Payload, Headers string
 }
@@ -226,7 +230,8 @@ func (v *validation) routes(c *Config) {
 	}
 }
 
-// groups refuses a replacement with a group that the expression does not have, because such a group is replaced by nothing.
+// groups refuses a replacement with a group that the expression does not have, because such a group is replaced by
+// nothing.
 func (v *validation) groups(re *regexp.Regexp, with string) {
 	for _, m := range group.FindAllStringSubmatch(with, -1) {
 		name := cmp.Or(m[1], m[2])
@@ -247,8 +252,8 @@ func (v *validation) checkTarget(c *Config, setting, topic, which string) {
 	}
 }
 
-// fixedTopic returns the topic of all events, or of all events that Replace matches, and its setting. The topic is "" if it depends on
-// a column.
+// fixedTopic returns the topic of all events, or of all events that Replace matches, and its setting. The topic is ""
+// if it depends on a column.
 func (c *Config) fixedTopic() (setting, topic string) {
 	setting = "topic"
 	parts, _ := parseTemplate(c.Topic)
@@ -314,7 +319,8 @@ func compileWhole(regex string) (*regexp.Regexp, error) {
 	return regexp.Compile(`^(?:` + regex + `)$`)
 }
 
-// templateColumn returns the column of {name} in a template: that of the role, or the column of that name if the role has no column.
+// templateColumn returns the column of {name} in a template: that of the role, or the column of that name if the role
+// has no column.
 func (c *Columns) templateColumn(name string) string {
 	var column string
 	switch name {

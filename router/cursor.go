@@ -2,8 +2,9 @@ package router
 
 import "bytes"
 
-// cursor reads JSON, and validates it as it goes: it accepts what encoding/json accepts. The caller reads the members of an object, and asks
-// isValid after the last one. At invalid JSON the cursor moves to the end of the text, where there is no value and no further member.
+// cursor reads JSON, and validates it as it goes: it accepts what encoding/json accepts. The caller reads the members
+// of an object, and asks isValid after the last one. At invalid JSON the cursor moves to the end of the text, where
+// there is no value and no further member.
 type cursor struct {
 	b       []byte
 	i       int

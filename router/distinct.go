@@ -80,8 +80,8 @@ func (m *mapping) shapeOf(p *plan) *shape {
 	return s
 }
 
-// conflict returns an error if events of two tables may have the same id in the same topic: a consumer would take the second event for
-// a duplicate of the first.
+// conflict returns an error if events of two tables may have the same id in the same topic: a consumer would take the
+// second event for a duplicate of the first.
 func (s *shape) conflict(o *shape) *MissingColumnError {
 	if s.unique || o.unique || !s.id.mayOverlap(o.id) {
 		return nil
@@ -96,8 +96,8 @@ func (s *shape) conflict(o *shape) *MissingColumnError {
 	}
 }
 
-// checkDistinct compares the shape of a version of a table with the shapes of the other tables. Ids of logical messages are not
-// checked: their writer chooses them.
+// checkDistinct compares the shape of a version of a table with the shapes of the other tables. Ids of logical
+// messages are not checked: their writer chooses them.
 func (r *Router) checkDistinct(rel *decoder.Relation, s *shape) *MissingColumnError {
 	for i, m := range r.mappings {
 		if i == rel.Source || m.shape == nil || m.config.Messages {

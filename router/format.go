@@ -25,8 +25,8 @@ const (
 	FormatCloudEventsStructured Format = "cloudevents_structured" // a JSON object of attributes and payload
 )
 
-// Reserved names in the sources of fields, which are not columns. If the table has a column commit_time or trace_id, the name means the
-// column, as for {table}.
+// Reserved names in the sources of fields, which are not columns. If the table has a column commit_time or trace_id,
+// the name means the column, as for {table}.
 const (
 	payloadName = "payload"     // the payload, embedded unchanged
 	commitName  = "commit_time" // when the row was committed, RFC 3339
@@ -175,8 +175,8 @@ const (
 	jsonbOID  = 3802
 )
 
-// jsonEncoding returns how a template is written as JSON: a literal that is valid JSON as JSON, a single column by its type, and
-// everything else as a string.
+// jsonEncoding returns how a template is written as JSON: a literal that is valid JSON as JSON, a single column by
+// its type, and everything else as a string.
 func (b *binding) jsonEncoding(pieces []piece, setting string) encoding {
 	b.noBytea(pieces, setting)
 	if len(pieces) != 1 {
@@ -261,8 +261,8 @@ func (r *Router) isPayloadNull(p *plan, ev *decoder.Event) bool {
 	return v.Null || r.config.BlankIsNull && p.relation.Columns[p.payload].TypeOID != byteaOID && isBlank(v.Data)
 }
 
-// isCalendar reports whether text is a timestamp as PostgreSQL prints it in UTC, and not infinity, BC, or a year of more than four
-// digits.
+// isCalendar reports whether text is a timestamp as PostgreSQL prints it in UTC, and not infinity, BC, or a year of
+// more than four digits.
 func isCalendar(text []byte) bool {
 	const shape = "0000-00-00 00:00:00"
 	if n := len(text); n > 3 && string(text[n-3:]) == "+00" {

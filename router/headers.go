@@ -23,9 +23,9 @@ const (
 	HeaderPosition = headerPosition
 )
 
-// appendMembers appends the members of a JSON object to rec.Headers, in their order, including duplicate names. If this is not
-// possible, why is the reason, as the end of a sentence. The JSON is cut into pieces, so that numbers and nested values keep every digit
-// and letter.
+// appendMembers appends the members of a JSON object to rec.Headers, in their order, including duplicate names. If
+// this is not possible, why is the reason, as the end of a sentence. The JSON is cut into pieces, so that numbers and
+// nested values keep every digit and letter.
 func (r *Router) appendMembers(b []byte, rec *Record) (why string) {
 	if string(b) == "{}" {
 		return ""
@@ -91,8 +91,8 @@ func (r *Router) unescaped(raw []byte, escaped bool) []byte {
 	return raw
 }
 
-// name returns the name of the next header of rec as a string. Most events have the same names: usually it is the name that the previous
-// event had in this place, else one in the cache.
+// name returns the name of the next header of rec as a string. Most events have the same names: usually it is the
+// name that the previous event had in this place, else one in the cache.
 func (r *Router) name(raw []byte, escaped bool, rec *Record) string {
 	raw = r.unescaped(raw, escaped)
 	if n := len(rec.Headers); n < cap(rec.Headers) {
@@ -113,8 +113,8 @@ func (r *Router) name(raw []byte, escaped bool, rec *Record) string {
 	return s
 }
 
-// appendUnescaped appends the content of a JSON string. Half a surrogate pair becomes U+FFFD, as in encoding/json. Bytes that are not
-// UTF-8 (from a SQL_ASCII database) are unchanged.
+// appendUnescaped appends the content of a JSON string. Half a surrogate pair becomes U+FFFD, as in encoding/json.
+// Bytes that are not UTF-8 (from a SQL_ASCII database) are unchanged.
 func appendUnescaped(dst, raw []byte) []byte {
 	for {
 		i := bytes.IndexByte(raw, '\\')

@@ -89,7 +89,8 @@ func TestMembers(t *testing.T) {
 	}
 }
 
-// FuzzHeaders compares appendMembers with encoding/json: both accept the same input, and give the same members in the same order.
+// FuzzHeaders compares appendMembers with encoding/json: both accept the same input, and give the same members in the
+// same order.
 func FuzzHeaders(f *testing.F) {
 	for _, s := range []string{
 		`{}`, `{"a": "x", "b": null}`, `{"a":1.50,"a":[1, {"b" : "c d"}]}`, ` {"s": "\ud83d\ude00\ud83d\u0041\"\\\/"} `, `[]`, `{"id":1}`,

@@ -78,8 +78,9 @@ var noMembers = func() (v [memberCount]decoder.Value) {
 	return v
 }()
 
-// unpack reads the body of a message into the columns of the bundled layout. If the body is invalid, why is the reason, as the end of a
-// sentence, and row has the members that could be read. isObject is false if no member could be read.
+// unpack reads the body of a message into the columns of the bundled layout. If the body is invalid, why is the
+// reason, as the end of a sentence, and row has the members that could be read. isObject is false if no member could
+// be read.
 func (r *Router) unpack(p *plan, ev *decoder.Event) (row *decoder.Event, isObject bool, why string) {
 	b := &r.body
 	b.values = noMembers
@@ -135,7 +136,8 @@ func (r *Router) memberAt(raw []byte, escaped bool) int {
 	return slices.IndexFunc(messageColumns[:], func(c decoder.Column) bool { return string(raw) == c.Name })
 }
 
-// messageValue returns a member as the value of a column. The payload keeps every byte of its JSON; a missing payload is SQL NULL.
+// messageValue returns a member as the value of a column. The payload keeps every byte of its JSON; a missing payload
+// is SQL NULL.
 func (r *Router) messageValue(at int, raw []byte) (v decoder.Value, why string) {
 	null := string(raw) == "null"
 	switch {

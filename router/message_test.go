@@ -181,8 +181,8 @@ func TestMessageConfig(t *testing.T) {
 	}
 }
 
-// FuzzMessage: no body causes a panic. An accepted body is a JSON object in UTF-8 with the bytes of the payload, key and id are valid
-// text, and encoding/json finds the same members.
+// FuzzMessage: no body causes a panic. An accepted body is a JSON object in UTF-8 with the bytes of the payload, key
+// and id are valid text, and encoding/json finds the same members.
 func FuzzMessage(f *testing.F) {
 	for _, s := range []string{
 		fullBody, "{}", "[]", `{"id":1,"aggregate_id":"\u0061","payload":[1, {"a":"}\""}],"headers":{"a":null}}`, `{"id":"x","id":"y"}`,

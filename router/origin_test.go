@@ -8,7 +8,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// TestOrigin: the header names the origin, also if it changes between two events of one commit LSN. It costs no allocation.
+// TestOrigin: the header names the origin, also if it changes between two events of one commit LSN. It costs no
+// allocation.
 func TestOrigin(t *testing.T) {
 	r := newRouter(t, nil)
 	var rec Record

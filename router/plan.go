@@ -10,8 +10,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/advice"
 )
 
-// MissingColumnError is the error of a relation that lacks a configured column, or has one of an unsuitable type. Its rows cannot be
-// routed, so no position after them may be confirmed.
+// MissingColumnError is the error of a relation that lacks a configured column, or has one of an unsuitable type. Its
+// rows cannot be routed, so no position after them may be confirmed.
 type MissingColumnError struct {
 	Relation string   // qualified name
 	Column   string   // name of the column
@@ -174,8 +174,8 @@ func (b *binding) find(column, setting string) int {
 
 func (b *binding) fail(e *MissingColumnError) { b.problems = append(b.problems, e) }
 
-// needText refuses columns without a text where one is needed (bytea), and types other than JSON and text for headers. User-defined
-// types are accepted, because the stream does not have their base type.
+// needText refuses columns without a text where one is needed (bytea), and types other than JSON and text for
+// headers. User-defined types are accepted, because the stream does not have their base type.
 func (b *binding) needText(p *plan) {
 	const firstOwn = 16384
 	for _, role := range []struct {

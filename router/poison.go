@@ -7,7 +7,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/decoder"
 )
 
-// Cause is why an event is poison. It is a label of metrics and the value of the header outboxcdc-error, so the set is closed.
+// Cause is why an event is poison. It is a label of metrics and the value of the header outboxcdc-error, so the set
+// is closed.
 type Cause string
 
 // The causes. docs/poison.md and poison.causes have the same list.

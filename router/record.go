@@ -1,15 +1,15 @@
 package router
 
-// Record is what is produced to Kafka for one event. Its slices point into the event and into the router's scratch memory. They are
-// valid until the next call of Route, so a sink must copy them.
+// Record is what is produced to Kafka for one event. Its slices point into the event and into the router's scratch
+// memory. They are valid until the next call of Route, so a sink must copy them.
 type Record struct {
 	ID      []byte // the event's id, nil if it has none; for error texts and dead letters
 	Topic   string
 	Key     []byte // nil: no key
 	Value   []byte // nil: a tombstone; empty but not nil: an empty value
 	Headers []Header
-	// PartitionBy is hashed to choose the partition. It is the key or, for a record without a key, the event's id, so that a duplicate
-	// is in the same partition.
+	// PartitionBy is hashed to choose the partition. It is the key or, for a record without a key, the event's id, so
+	// that a duplicate is in the same partition.
 	PartitionBy []byte
 	// Partition is the partition from the row, if OwnPartition is true. The sink checks whether the topic has it.
 	Partition    int32

@@ -73,7 +73,8 @@ func (r *Router) fillTopic(p *plan, ev *decoder.Event, value *string, rec *Recor
 	return r.setTopic(r.scratch[start:], rec)
 }
 
-// setTopic sets the record's topic if the name is legal and the topic may take events. Names are cached, because there are few.
+// setTopic sets the record's topic if the name is legal and the topic may take events. Names are cached, because
+// there are few.
 func (r *Router) setTopic(name []byte, rec *Record) *Poison {
 	if r.lastTopic != "" && string(name) == r.lastTopic {
 		rec.Topic = r.lastTopic

@@ -1,9 +1,9 @@
-// Package router makes the record for an event, or finds that the event is poison. It is a pure function with a configuration and
-// caches: it does no I/O and reads no clock.
+// Package router makes the record for an event, or finds that the event is poison. It is a pure function with a
+// configuration and caches: it does no I/O and reads no clock.
 //
-// It guarantees that the bytes of key and value are those that PostgreSQL printed (bytea: those that were stored), that the same row
-// always gives the same record, so that duplicates are equal, and that an ordinary event costs no allocation. Package relay decides
-// about poison, and package kafka finds out whether a topic exists.
+// It guarantees that the bytes of key and value are those that PostgreSQL printed (bytea: those that were stored),
+// that the same row always gives the same record, so that duplicates are equal, and that an ordinary event costs no
+// allocation. Package relay decides about poison, and package kafka finds out whether a topic exists.
 package router
 
 import (
@@ -63,20 +63,21 @@ func New(sources ...Config) (*Router, error) {
 	return r, nil
 }
 
-// SetsTimes reports whether records of a source have a time of their own, which may be far from the time at which they are sent.
+// SetsTimes reports whether records of a source have a time of their own, which may be far from the time at which
+// they are sent.
 func (r *Router) SetsTimes() bool {
 	return slices.ContainsFunc(r.mappings, func(m *mapping) bool { return m.config.Timestamp != "" && m.config.Timestamp != TimestampProduce })
 }
 
-// Bind finds the configured columns in a version of a relation. Route calls it for the first event; calling it when the relation is
-// announced finds a missing column earlier. The error is a *MissingColumnError.
+// Bind finds the configured columns in a version of a relation. Route calls it for the first event; calling it when
+// the relation is announced finds a missing column earlier. The error is a *MissingColumnError.
 func (r *Router) Bind(rel *decoder.Relation) error {
 	_, err := r.bind(rel)
 	return err
 }
 
-// Fits checks the current definition of a table. A missing column is not an error, because older rows may have it; an unsuitable
-// column is.
+// Fits checks the current definition of a table. A missing column is not an error, because older rows may have it; an
+// unsuitable column is.
 func (r *Router) Fits(rel *decoder.Relation) error {
 	p, b := r.plan(rel)
 	for _, e := range b.problems {
@@ -99,24 +100,26 @@ func (r *Router) MessageSource() int {
 	return slices.IndexFunc(r.mappings, func(m *mapping) bool { return m.config.Messages })
 }
 
-// Skips reports whether ev is never sent: a row of a table that was not attached to the outbox, or an update while updates are skipped.
+// Skips reports whether ev is never sent: a row of a table that was not attached to the outbox, or an update while
+// updates are skipped.
 func (r *Router) Skips(ev *decoder.Event) bool {
 	return ev.Relation.Unattached || ev.Update && !r.mappings[ev.Relation.Source].config.UpdateIsPoison
 }
 
-// SetOrigin sets the origin of the following events, which is part of the header outboxcdc-position. The zero value means that records do not
-// name an origin.
+// SetOrigin sets the origin of the following events, which is part of the header outboxcdc-position. The zero value
+// means that records do not name an origin.
 func (r *Router) SetOrigin(o checkpoint.Origin) {
 	if r.origin != o {
 		r.origin, r.firstText = o, r.firstText[:0]
 	}
 }
 
-// Route fills rec with the record for ev; pos and the origin become its header outboxcdc-position. If the error is a *Poison, the event is poison,
-// and rec has the parts that could be made: key, value, headers, and perhaps the topic. Any other error ends the session.
+// Route fills rec with the record for ev; pos and the origin become its header outboxcdc-position. If the error is a
+// *Poison, the event is poison, and rec has the parts that could be made: key, value, headers, and perhaps the topic.
+// Any other error ends the session.
 //
-// The slices of rec are valid until the next call of Route or Decode. Callers reuse rec, so that its Headers need not be allocated
-// again.
+// The slices of rec are valid until the next call of Route or Decode. Callers reuse rec, so that its Headers need not
+// be allocated again.
 func (r *Router) Route(ev *decoder.Event, pos checkpoint.Position, rec *Record) error {
 	p := r.last
 	if p == nil || p.announced != ev.Relation {
@@ -138,8 +141,8 @@ func (r *Router) Route(ev *decoder.Event, pos checkpoint.Position, rec *Record) 
 	return r.route(p, ev, pos, rec, nil)
 }
 
-// route fills the record from a row. It makes every part even if another one is poison, because a dead letter has all parts. It returns
-// the first poison; first is one that was found before.
+// route fills the record from a row. It makes every part even if another one is poison, because a dead letter has all
+// parts. It returns the first poison; first is one that was found before.
 func (r *Router) route(p *plan, ev *decoder.Event, pos checkpoint.Position, rec *Record, first *Poison) error {
 	poison := func(q *Poison) {
 		if q != nil && first == nil {
@@ -187,8 +190,8 @@ func (r *Router) reset(rec *Record) {
 	*rec = Record{Headers: headers[:0]}
 }
 
-// templateText returns the text of a template: the value if the template is one column, else a text in scratch. null is the index of a
-// column that is NULL, or -1.
+// templateText returns the text of a template: the value if the template is one column, else a text in scratch. null
+// is the index of a column that is NULL, or -1.
 func (r *Router) templateText(pieces []piece, ev *decoder.Event) (b []byte, null int) {
 	if len(pieces) == 1 && pieces[0].column >= 0 {
 		v := ev.Values[pieces[0].column]
@@ -266,8 +269,8 @@ func (r *Router) routeValue(p *plan, ev *decoder.Event, rec *Record) (*Poison, e
 	return nil, err
 }
 
-// routeFormat replaces the value, which is the payload, by the value of the format. It runs after routeHeaders, because the trace id is
-// in a header.
+// routeFormat replaces the value, which is the payload, by the value of the format. It runs after routeHeaders,
+// because the trace id is in a header.
 func (r *Router) routeFormat(p *plan, ev *decoder.Event, rec *Record) (*Poison, error) {
 	switch {
 	case r.config.Format == FormatEnvelope:
@@ -309,7 +312,8 @@ func (r *Router) routeHeaders(p *plan, ev *decoder.Event, pos checkpoint.Positio
 	return poison
 }
 
-// appendPosition appends the text of a position to scratch. All of it except for the ordinal is the same in a transaction.
+// appendPosition appends the text of a position to scratch. All of it except for the ordinal is the same in a
+// transaction.
 func (r *Router) appendPosition(pos checkpoint.Position) {
 	first := pos
 	first.Ordinal = 0
@@ -374,8 +378,9 @@ func (m *mapping) timestampColumn() string {
 	return m.config.Timestamp
 }
 
-// columnBytes returns the value of a column as sent to Kafka: the stored bytes of bytea, and the printed text of other types. For a
-// domain over bytea it returns the text, because the stream does not have the base type of a domain.
+// columnBytes returns the value of a column as sent to Kafka: the stored bytes of bytea, and the printed text of
+// other types. For a domain over bytea it returns the text, because the stream does not have the base type of a
+// domain.
 func (r *Router) columnBytes(p *plan, column int, text []byte) ([]byte, error) {
 	if p.relation.Columns[column].TypeOID != byteaOID {
 		return text, nil
@@ -389,6 +394,6 @@ func (r *Router) columnBytes(p *plan, column int, text []byte) ([]byte, error) {
 	return r.scratchFrom(start), nil
 }
 
-// scratchFrom returns the scratch memory from start on. The capacity is limited, so that an append does not overwrite later parts. The
-// slice stays valid when scratch is reallocated.
+// scratchFrom returns the scratch memory from start on. The capacity is limited, so that an append does not overwrite
+// later parts. The slice stays valid when scratch is reallocated.
 func (r *Router) scratchFrom(start int) []byte { return r.scratch[start:len(r.scratch):len(r.scratch)] }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Stable removes from a value what the row does not decide, for comparing records with rows: the time of the commit, which the formats envelope
-// and cloudevents_structured write. Other values are returned as they are.
+// Stable removes from a value what the row does not decide, for comparing records with rows: the time of the commit,
+// which the formats envelope and cloudevents_structured write. Other values are returned as they are.
 func (r *Router) Stable(value []byte) []byte {
 	for _, m := range r.mappings {
 		for _, member := range m.commitMembers {

@@ -8,7 +8,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/decoder"
 )
 
-// TestStable checks that the values of a row are the same without the time of its commit, and that those of other rows are not.
+// TestStable checks that the values of a row are the same without the time of its commit, and that those of other
+// rows are not.
 func TestStable(t *testing.T) {
 	relation := &decoder.Relation{Namespace: "public", Name: "outbox"}
 	for _, name := range []string{"id", "aggregate_type", "aggregate_id", "event_type", "payload", "headers"} {

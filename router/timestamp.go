@@ -26,7 +26,8 @@ var (
 	errRange = errors.New("is before 1970 or after the year 2261")
 )
 
-// millis converts a timestamp as printed with DateStyle ISO and TimeZone UTC, or a number since 1970, to milliseconds, truncated.
+// millis converts a timestamp as printed with DateStyle ISO and TimeZone UTC, or a number since 1970, to
+// milliseconds, truncated.
 func millis(text []byte, oid uint32) (ms int64, err error) {
 	switch oid {
 	case timestamptzOID, timestampOID:
@@ -40,12 +41,12 @@ func millis(text []byte, oid uint32) (ms int64, err error) {
 	return ms, err
 }
 
-// timesEnd is 2262-01-01 in milliseconds. The Kafka client counts in nanoseconds, which cannot represent later times: 9999-12-31 would
-// be sent as a time before 1970, and brokers would accept it.
+// timesEnd is 2262-01-01 in milliseconds. The Kafka client counts in nanoseconds, which cannot represent later times:
+// 9999-12-31 would be sent as a time before 1970, and brokers would accept it.
 const timesEnd = 9_214_646_400_000
 
-// epochMillis converts a number since 1970 to milliseconds. The size of the integral part decides the unit: seconds, milliseconds or
-// microseconds.
+// epochMillis converts a number since 1970 to milliseconds. The size of the integral part decides the unit: seconds,
+// milliseconds or microseconds.
 func epochMillis(s string) (int64, error) {
 	whole, fraction, _ := strings.Cut(s, ".") // numeric is printed without an exponent
 	n, err := strconv.ParseInt(whole, 10, 64)

@@ -11,8 +11,8 @@ const (
 	headerTracestate  = "tracestate"
 )
 
-// traceContext sets headers from the trace context in a column like Debezium's tracingspancontext, whose text is Java properties. It
-// ignores other properties. Invalid text gives no header, because a lost trace must not stop events.
+// traceContext sets headers from the trace context in a column like Debezium's tracingspancontext, whose text is Java
+// properties. It ignores other properties. Invalid text gives no header, because a lost trace must not stop events.
 func (r *Router) traceContext(text []byte, rec *Record) {
 	for len(text) > 0 {
 		var key, value []byte
@@ -43,7 +43,8 @@ const (
 	propertyEnd   = "\r\n"
 )
 
-// cutProperty returns the first key and value of Java properties, with their escapes. Both are empty for a comment and a blank line.
+// cutProperty returns the first key and value of Java properties, with their escapes. Both are empty for a comment
+// and a blank line.
 func cutProperty(text []byte) (key, value, rest []byte) {
 	text = bytes.TrimLeft(text, propertySpace+propertyEnd)
 	if len(text) > 0 && (text[0] == '#' || text[0] == '!') {

@@ -55,7 +55,8 @@ func TestTraceContext(t *testing.T) {
 	}
 }
 
-// traceparent and tracestate from the headers column and from columns are sent unchanged, and the envelope has the trace id.
+// traceparent and tracestate from the headers column and from columns are sent unchanged, and the envelope has the
+// trace id.
 func TestTraceIsUnchanged(t *testing.T) {
 	const state = `vendor=a/b; "x"`
 	ev := traceRow(nil, `{"traceparent": "`+traceparent+`", "tracestate": "vendor=a/b; \"x\""}`)

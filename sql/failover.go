@@ -15,8 +15,8 @@ var failoverFiles embed.FS
 // FailoverPlatforms returns what runs the servers: the values of [Failover]'s platform.
 func FailoverPlatforms() []string { return []string{"plain", "patroni", "cnpg", "rds"} }
 
-// Failover renders the settings, for the servers and for what runs them, that let the slot survive repeated failovers. It is text
-// to paste: settings, and comments that say where they belong.
+// Failover renders the settings, for the servers and for what runs them, that let the slot survive repeated
+// failovers. It is text to paste: settings, and comments that say where they belong.
 func Failover(p Params, platform string, serverMajor int) (string, error) {
 	switch {
 	case !slices.Contains(FailoverPlatforms(), platform):

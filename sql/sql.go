@@ -1,8 +1,8 @@
 // Package sql renders the SQL that sets up a database for outboxcdc, and the SQL that removes the setup.
 //
-// The statements are in the embedded .sql files, which are templates. The package fills in quoted names and the differences between
-// server versions. It guarantees that no statement has a password, that a name cannot inject SQL, and that the outbox table is never
-// dropped. `outboxcdc setup apply` executes the statements.
+// The statements are in the embedded .sql files, which are templates. The package fills in quoted names and the
+// differences between server versions. It guarantees that no statement has a password, that a name cannot inject SQL,
+// and that the outbox table is never dropped. `outboxcdc setup apply` executes the statements.
 package sql
 
 import (
@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// The supported server versions: MinMajor and later. NewestTested is the newest one that the tests run on; what is refused on a newer one is refused by
-// the server itself.
+// The supported server versions: MinMajor and later. NewestTested is the newest one that the tests run on; what is
+// refused on a newer one is refused by the server itself.
 const (
 	MinMajor     = 14
 	NewestTested = 18
@@ -112,8 +112,8 @@ func (s Statements) Get(name string) string {
 	return named.String()
 }
 
-// Setup renders role, tables, grants, publication and slot, and the optional function and advice, for one major version.
-// With NoSlot there is no statement for the slot.
+// Setup renders role, tables, grants, publication and slot, and the optional function and advice, for one major
+// version. With NoSlot there is no statement for the slot.
 func Setup(p Params, serverMajor int) (Statements, error) {
 	if serverMajor < MinMajor {
 		return nil, fmt.Errorf("render setup SQL: PostgreSQL %d is not supported, only %d and later", serverMajor, MinMajor)
@@ -197,12 +197,13 @@ func render(p Params, major int, names []string, prefix string) (Statements, err
 // Single reports whether there is exactly one table.
 func (v view) Single() bool { return len(v.Tables) == 1 }
 
-// AddSequence is the transaction that adds the column [SequenceColumn] to an existing table. It does not rewrite the table: existing rows get
-// the value 0, and new rows begin with 1. With ADD COLUMN … IDENTITY the server would rewrite the table, and number the existing rows in their
-// physical order.
+// AddSequence is the transaction that adds the column [SequenceColumn] to an existing table. It does not rewrite the
+// table: existing rows get the value 0, and new rows begin with 1. With ADD COLUMN … IDENTITY the server would
+// rewrite the table, and number the existing rows in their physical order.
 //
-// A partitioned table gets a default instead of an identity column. Before PostgreSQL 17 an insert into a partition does not use the root's
-// identity column, and since then a table that was created LIKE the root, with INCLUDING IDENTITY, cannot become its partition.
+// A partitioned table gets a default instead of an identity column. Before PostgreSQL 17 an insert into a partition
+// does not use the root's identity column, and since then a table that was created LIKE the root, with INCLUDING
+// IDENTITY, cannot become its partition.
 func AddSequence(t *Table) string {
 	column := ident(SequenceColumn)
 	alter := "ALTER TABLE " + t.String() + " ALTER COLUMN " + column
@@ -243,7 +244,8 @@ func (v view) FunctionSchema() string {
 // MessageFunction reports whether the function writes messages.
 func (v view) MessageFunction() bool { return v.Messages != "" && !v.Single() }
 
-// HasFunction reports whether there is a function: for messages, or for a single table that has a column for each argument.
+// HasFunction reports whether there is a function: for messages, or for a single table that has a column for each
+// argument.
 func (p Params) HasFunction() bool {
 	if len(p.Tables) != 1 {
 		return p.Messages != ""
@@ -263,16 +265,17 @@ type column struct {
 	Last       bool
 }
 
-// Maximum sizes of the bundled table's columns, in bytes as the server prints them. The server cannot send a value that it prints in
-// more than 1 GB, so such a value would stop delivery, and the daemon needs memory for three times the largest row. Kafka's default
-// limit of a record is 1 MiB.
+// Maximum sizes of the bundled table's columns, in bytes as the server prints them. The server cannot send a value
+// that it prints in more than 1 GB, so such a value would stop delivery, and the daemon needs memory for three times
+// the largest row. Kafka's default limit of a record is 1 MiB.
 const (
 	maxText    = 64 << 10
 	maxHeaders = 1 << 20
 	maxPayload = 16 << 20
 )
 
-// TableColumns returns the columns of the bundled layout with the configured names. A name that is used twice is one column.
+// TableColumns returns the columns of the bundled layout with the configured names. A name that is used twice is one
+// column.
 func (v view) TableColumns() []column {
 	c := v.Table.Columns
 	text := func(name string) string {

@@ -121,8 +121,8 @@ func (a *auditor) run(ctx context.Context, cfg *config.Config) error {
 	return nil
 }
 
-// limitMemory makes the garbage collector keep the process within a size, as far as it can: garbage grows with the rate of reading. A quarter
-// is for what is not the heap.
+// limitMemory makes the garbage collector keep the process within a size, as far as it can: garbage grows with the
+// rate of reading. A quarter is for what is not the heap.
 func limitMemory(bytes int64) {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(bytes / 4 * 3)

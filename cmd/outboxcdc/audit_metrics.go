@@ -16,8 +16,8 @@ import (
 
 const lastCleanName = "outboxcdc_audit_last_clean_timestamp_seconds"
 
-// setAuditMetrics registers the metrics of `audit --metrics`, which are in a file for node_exporter, and not among those of the daemon. There is
-// a series for each kind of finding, also for those that were not found.
+// setAuditMetrics registers the metrics of `audit --metrics`, which are in a file for node_exporter, and not among
+// those of the daemon. There is a series for each kind of finding, also for those that were not found.
 func setAuditMetrics(reg prometheus.Registerer, slot string, res *audit.Result, lastClean float64, began, ended time.Time) {
 	gauge := func(name, help string, labels ...string) *prometheus.GaugeVec {
 		g := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, append([]string{"slot"}, labels...))

@@ -11,8 +11,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/audit"
 )
 
-// TestAuditMetrics checks the file of `audit --metrics` over several audits: the time of the last clean audit outlives an
-// audit with findings, and each kind of finding has a series.
+// TestAuditMetrics checks the file of `audit --metrics` over several audits: the time of the last clean audit
+// outlives an audit with findings, and each kind of finding has a series.
 func TestAuditMetrics(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "orders.prom")

@@ -18,8 +18,8 @@ import (
 
 var updateCommands = flag.Bool("update-commands", false, "write docs/commands.md and docs/man/outboxcdc.1 again")
 
-// TestCommandsAreDocumented checks that docs/commands.md has all commands and flags, and the manual page their help texts.
-// `make docs` writes both.
+// TestCommandsAreDocumented checks that docs/commands.md has all commands and flags, and the manual page their help
+// texts. `make docs` writes both.
 func TestCommandsAreDocumented(t *testing.T) {
 	for name, want := range map[string]string{
 		"../../docs/commands.md": commandReference(), "../../docs/man/outboxcdc.1": manPage(),

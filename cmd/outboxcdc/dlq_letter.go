@@ -10,8 +10,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/relay"
 )
 
-// letter is a dead letter with the values of its headers, by their names. If a name occurs twice, the first header may be one of the event, and
-// the last one is the daemon's.
+// letter is a dead letter with the values of its headers, by their names. If a name occurs twice, the first header
+// may be one of the event, and the last one is the daemon's.
 type letter struct {
 	*deadletter.Letter
 	of map[string]string

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// TestLogAttributesAreDocumented checks that docs/running.md lists exactly the attributes that the code logs, because log
-// parsers depend on them.
+// TestLogAttributesAreDocumented checks that docs/running.md lists exactly the attributes that the code logs, because
+// log parsers depend on them.
 func TestLogAttributesAreDocumented(t *testing.T) {
 	used := map[string]string{}
 	for _, dir := range []string{".", "../../internal/wire", "../../relay", "../../internal/standby", "../../replication", "../../kafka", "../../router", "../../decoder", "../../checkpoint"} {

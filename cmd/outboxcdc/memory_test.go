@@ -6,8 +6,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/config"
 )
 
-// TestMemoryLimitFollowsTheWindow: the heap has room for a full window, whatever its size, so that the garbage collector does not run all the
-// time while Kafka is slow.
+// TestMemoryLimitFollowsTheWindow: the heap has room for a full window, whatever its size, so that the garbage
+// collector does not run all the time while Kafka is slow.
 func TestMemoryLimitFollowsTheWindow(t *testing.T) {
 	for _, tt := range []struct {
 		window config.MaxInFlight

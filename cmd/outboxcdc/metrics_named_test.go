@@ -68,8 +68,8 @@ func TestMetricsNamedWrongly(t *testing.T) {
 	}
 }
 
-// metricNames are the metrics of the daemon and of `audit --metrics`: the labels of each metric, and the values of labels that exist from the
-// start.
+// metricNames are the metrics of the daemon and of `audit --metrics`: the labels of each metric, and the values of
+// labels that exist from the start.
 type metricNames struct {
 	labels map[string][]string
 	values map[string]map[string][]string

@@ -120,7 +120,8 @@ func (s *supervisor) reloading() (ready func()) {
 // sendTimeout bounds the wait for a service manager that does not read.
 const sendTimeout = time.Second
 
-// send sends assignments such as READY=1 in one datagram. While an earlier one waits for the service manager, it sends nothing.
+// send sends assignments such as READY=1 in one datagram. While an earlier one waits for the service manager, it
+// sends nothing.
 func (s *supervisor) send(assignments ...string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -159,8 +159,8 @@ func TestSystemdStatus(t *testing.T) {
 	}
 }
 
-// TestSystemdDoesNotRead checks that notifications do not wait for a service manager that does not read, and that its absence, too, is
-// logged once.
+// TestSystemdDoesNotRead checks that notifications do not wait for a service manager that does not read, and that its
+// absence, too, is logged once.
 func TestSystemdDoesNotRead(t *testing.T) {
 	m := newManager(t, 0)
 	var log strings.Builder

@@ -13,8 +13,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/recovery"
 )
 
-// TestLaterKeys: each comparison counts the keys with later events, prints the first ones, and writes all of them to the file, instead of those of the
-// comparison before.
+// TestLaterKeys: each comparison counts the keys with later events, prints the first ones, and writes all of them to
+// the file, instead of those of the comparison before.
 func TestLaterKeys(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "keys")
 	var out strings.Builder

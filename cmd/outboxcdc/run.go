@@ -54,9 +54,10 @@ func registerBuildInfo(reg prometheus.Registerer) {
 	reg.MustRegister(g)
 }
 
-// memoryLimit returns the size from which on the garbage collector runs more often, for a daemon with this window: the amount of garbage depends
-// on the rate of events. A full window takes up to twice its bytes, with the requests that are made of it, and about 128 bytes for each event.
-// With the pages of the program, about 18 MiB, a daemon with the default window stays at about 64 MiB, except while it handles large rows.
+// memoryLimit returns the size from which on the garbage collector runs more often, for a daemon with this window:
+// the amount of garbage depends on the rate of events. A full window takes up to twice its bytes, with the requests
+// that are made of it, and about 128 bytes for each event. With the pages of the program, about 18 MiB, a daemon with
+// the default window stays at about 64 MiB, except while it handles large rows.
 func memoryLimit(window config.MaxInFlight) int64 {
 	const defaultBytes, defaultRecords = 16 << 20, 50_000
 	return 44<<20 + 2*max(0, int64(window.Bytes)-defaultBytes) + 128*max(0, int64(window.Records)-defaultRecords)

@@ -91,7 +91,8 @@ func addNoSlotFlag(cmd *cobra.Command, noSlot *bool) {
 	cmd.Flags().BoolVar(noSlot, "no-slot", false, "do not create the slot, for backfill, which creates it")
 }
 
-// commentsAfterSQL are the comments of `setup sql` that say what is left to do: the slot, and the position topic with the command that creates it.
+// commentsAfterSQL are the comments of `setup sql` that say what is left to do: the slot, and the position topic with
+// the command that creates it.
 func commentsAfterSQL(p *sql.Params, cfg *config.Config) (text string) {
 	if p.NoSlot {
 		text = fmt.Sprintf("\n-- Slot %s is not created here: outboxcdc backfill creates it. Run backfill after this script.\n", p.Slot)

@@ -47,8 +47,8 @@ func urlHosts(cfg *config.Config) ([]*replication.Host, error) {
 	return hosts, nil
 }
 
-// watchedHosts returns the hosts of postgres.standbys, and the remaining hosts of postgres.url if it names several: one of them
-// may be a second primary.
+// watchedHosts returns the hosts of postgres.standbys, and the remaining hosts of postgres.url if it names several:
+// one of them may be a second primary.
 func watchedHosts(cfg *config.Config) (watched, others []*replication.Host, err error) {
 	if watched, err = standbyHosts(cfg); err != nil {
 		return nil, nil, err

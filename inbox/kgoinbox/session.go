@@ -115,11 +115,12 @@ func (s *session) stop(partitions map[string][]int32) {
 	}
 }
 
-// leaveWithin bounds the end of the client. It waits for the answers of the group's coordinator, which waits for other members.
+// leaveWithin bounds the end of the client. It waits for the answers of the group's coordinator, which waits for
+// other members.
 const leaveWithin = 5 * time.Second
 
-// leave commits the offsets and leaves the group. If that takes too long, it goes on in the background: all records are handled, and the
-// marks have their offsets.
+// leave commits the offsets and leaves the group. If that takes too long, it goes on in the background: all records
+// are handled, and the marks have their offsets.
 func (s *session) leave() {
 	closed := make(chan struct{})
 	go func() {

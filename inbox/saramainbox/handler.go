@@ -160,7 +160,8 @@ func (h *handler) logRange(topic string, id int32) (r engine.Range, err error) {
 	return r, nil
 }
 
-// describe is engine.Describe. It asks after the records have arrived, so they cannot be from a topic that was created later.
+// describe is engine.Describe. It asks after the records have arrived, so they cannot be from a topic that was
+// created later.
 func (h *handler) describe(_ context.Context, topic string) (engine.Topic, error) {
 	broker := h.client.LeastLoadedBroker()
 	if broker == nil {

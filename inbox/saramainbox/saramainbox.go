@@ -27,35 +27,38 @@ type Consumer struct {
 	Pool  *pgxpool.Pool // one connection per assigned partition, or fewer if partitions may wait for each other
 	Store inbox.Store
 
-	// ByID handles every record by its header id, for records without positions, and for topics to which several daemons write. Each
-	// record needs a row in the table processed_events.
+	// ByID handles every record by its header id, for records without positions, and for topics to which several daemons
+	// write. Each record needs a row in the table processed_events.
 	ByID bool
 
-	// SkipReplayed drops the records that a person has sent with outboxcdc replay. By default they are handled, each id once.
+	// SkipReplayed drops the records that a person has sent with outboxcdc replay. By default they are handled, each id
+	// once.
 	SkipReplayed bool
 
-	// ContinueGroup is for the first start of a group that was run without this module: where there is no mark, it continues at the group's
-	// offset in Kafka. Without it, such an offset ends Run, because the mark may have been lost. Remove it after the first start.
+	// ContinueGroup is for the first start of a group that was run without this module: where there is no mark, it
+	// continues at the group's offset in Kafka. Without it, such an offset ends Run, because the mark may have been
+	// lost. Remove it after the first start.
 	ContinueGroup bool
 
-	// Retries are the pauses before a record whose handler has failed is tried again. Its partition waits. After the last one the record
-	// is handed over to DeadLetter, or Run ends with an [inbox.PoisonError].
+	// Retries are the pauses before a record whose handler has failed is tried again. Its partition waits. After the
+	// last one the record is handed over to DeadLetter, or Run ends with an [inbox.PoisonError].
 	Retries []time.Duration
 
-	// DeadLetter takes a record that cannot be handled, in the transaction of its batch: what it writes there is written exactly once. The
-	// handler's own statements for the record are undone. cause is the handler's error, or its panic.
+	// DeadLetter takes a record that cannot be handled, in the transaction of its batch: what it writes there is written
+	// exactly once. The handler's own statements for the record are undone. cause is the handler's error, or its panic.
 	DeadLetter func(ctx context.Context, tx pgx.Tx, r *sarama.ConsumerMessage, cause error) error
 
-	// IdleLimit is how long a handler may take between two statements: one minute by default. After that, Postgres ends the transaction,
-	// so that a consumer that is frozen does not hold up the one that takes over its partition.
+	// IdleLimit is how long a handler may take between two statements: one minute by default. After that, Postgres ends
+	// the transaction, so that a consumer that is frozen does not hold up the one that takes over its partition.
 	IdleLimit time.Duration
 
 	Log *slog.Logger // slog.Default by default
 }
 
-// Run consumes until ctx ends, and returns nil then, or until an error that no retry can fix. Each assigned partition has a goroutine and
-// a transaction for each batch, in which it calls handle for each record that is new. If handle returns an error, its statements are
-// undone; it may be called again for the same record, so everything that it does should be in the transaction.
+// Run consumes until ctx ends, and returns nil then, or until an error that no retry can fix. Each assigned partition
+// has a goroutine and a transaction for each batch, in which it calls handle for each record that is new. If handle
+// returns an error, its statements are undone; it may be called again for the same record, so everything that it does
+// should be in the transaction.
 func (c *Consumer) Run(ctx context.Context, handle func(ctx context.Context, tx pgx.Tx, r *sarama.ConsumerMessage) error) error {
 	conf := c.config()
 	if !conf.Version.IsAtLeast(sarama.V2_8_0_0) {

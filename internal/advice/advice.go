@@ -1,10 +1,12 @@
-// Package advice has the texts that say how delivery continues when the slot or the position record cannot be trusted. There is one text
-// for each situation. Daemon, doctor, setup, status and the documents use it, so that all of them lead to the same command.
+// Package advice has the texts that say how delivery continues when the slot or the position record cannot be
+// trusted. There is one text for each situation. Daemon, doctor, setup, status and the documents use it, so that all
+// of them lead to the same command.
 //
 // An operator who follows a text loses no event whose row is still in the outbox table.
 package advice
 
-// Recover is for a slot that is missing or lost, was recreated, advanced or read by another client, or contradicts the position record.
+// Recover is for a slot that is missing or lost, was recreated, advanced or read by another client, or contradicts
+// the position record.
 const Recover = "run outboxcdc recover: it creates the slot if that is missing or lost, delivers the events that Kafka lacks, and writes the " +
 	"position record that the daemon needs; then start the daemon"
 

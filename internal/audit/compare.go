@@ -1,9 +1,10 @@
-// Package audit compares outbox tables with Kafka: which events are missing, which records have no row, which are there twice, or in the
-// wrong order.
+// Package audit compares outbox tables with Kafka: which events are missing, which records have no row, which are
+// there twice, or in the wrong order.
 //
-// match.go has the rule that says whether a record is that of a row, deleted.go what Kafka may have deleted. compare.go joins rows and records,
-// which may be more than memory holds: both are sorted in files on disk (sort.go), and read id by id (join.go). judge.go says what became of
-// each. run.go reads the table, the slot and Kafka in the order that makes the answer exact.
+// match.go has the rule that says whether a record is that of a row, deleted.go what Kafka may have deleted.
+// compare.go joins rows and records, which may be more than memory holds: both are sorted in files on disk (sort.go),
+// and read id by id (join.go). judge.go says what became of each. run.go reads the table, the slot and Kafka in the
+// order that makes the answer exact.
 package audit
 
 import (
@@ -50,7 +51,8 @@ type Counts struct {
 	DeadLettered int64 `json:"dead_lettered"`
 	Skipped      int64 `json:"skipped_by_policy"`
 	Unjudged     int64 `json:"not_judged"`
-	// Young are those of Unjudged that Kafka should have the records of, by the retention of their topics, or whose age is not known.
+	// Young are those of Unjudged that Kafka should have the records of, by the retention of their topics, or whose age
+	// is not known.
 	Young int64 `json:"not_judged_within_retention"`
 	// Undecided says which rows Unjudged are.
 	Undecided []Undecided `json:"not_judged_rows,omitempty"`
@@ -62,7 +64,8 @@ type Counts struct {
 	Repeated int64          `json:"identical_duplicates"`
 	Resent   int64          `json:"sent_by_a_person"`
 	Findings map[Kind]int64 `json:"findings"`
-	// Early are rows of which a record is older than they are, beyond what clocks differ by: other records may be older than what was read.
+	// Early are rows of which a record is older than they are, beyond what clocks differ by: other records may be older
+	// than what was read.
 	Early int64 `json:"-"`
 	// Unnamed are phantoms of this server that do not say of which database they are.
 	Unnamed int64 `json:"-"`
@@ -129,11 +132,12 @@ type undecidedKey struct {
 	topic, why string
 }
 
-// shares is in how many parts the memory is divided: four sorters, the readers of the one that is merged, and as much again until the
-// garbage collector runs.
+// shares is in how many parts the memory is divided: four sorters, the readers of the one that is merged, and as much
+// again until the garbage collector runs.
 const shares = 16
 
-// New creates a comparison, which keeps what it is given in files in dir ("": the system's temporary directory). memory bounds what it takes.
+// New creates a comparison, which keeps what it is given in files in dir ("": the system's temporary directory).
+// memory bounds what it takes.
 func New(dir string, memory int64) (_ *Comparison, err error) {
 	c := &Comparison{dir: dir, share: memory / shares, index: map[string]uint64{}, undecidedRows: map[undecidedKey]*Undecided{}}
 	c.counts.Findings, c.counts.ByTopic = map[Kind]int64{}, map[string]TopicCounts{}
@@ -145,7 +149,8 @@ func New(dir string, memory int64) (_ *Comparison, err error) {
 	return c, nil
 }
 
-// FindLater has Run also find the keys of missing rows for which Kafka has, or may have, later events. It is called first.
+// FindLater has Run also find the keys of missing rows for which Kafka has, or may have, later events. It is called
+// first.
 func (c *Comparison) FindLater() error {
 	s, err := newSorter(c.dir, c.share)
 	if err != nil {

@@ -265,7 +265,8 @@ func TestComparison(t *testing.T) {
 	}
 }
 
-// TestLater: a key is found if, and only if, Kafka has a later event of it than a missing one, or that is not known (F120).
+// TestLater: a key is found if, and only if, Kafka has a later event of it than a missing one, or that is not known
+// (F120).
 func TestLater(t *testing.T) {
 	c, err := New(t.TempDir(), 1<<20)
 	if err != nil {
@@ -398,7 +399,8 @@ func judged(t *testing.T, rows []Row, records []Record, waiting []Record) (Count
 	return counts, missing
 }
 
-// Tables that do not share a topic may have the same ids: the record or the waiting event of one explains no row of the other.
+// Tables that do not share a topic may have the same ids: the record or the waiting event of one explains no row of
+// the other.
 func TestSameIDInTwoTables(t *testing.T) {
 	row := func(table int, topic, id string) Row {
 		return Row{ID: []byte(id), Table: table, Topic: topic, Key: []byte(topic + id)}
@@ -421,7 +423,8 @@ func TestSameIDInTwoTables(t *testing.T) {
 	}
 }
 
-// The row of the other table may be deleted, or outside the range. A record whose routing was changed has the key of the row.
+// The row of the other table may be deleted, or outside the range. A record whose routing was changed has the key of
+// the row.
 func TestSameIDOfAnotherTable(t *testing.T) {
 	row := func(id string) Row { return Row{ID: []byte(id), Topic: "ta", Key: []byte("k" + id)} }
 	record := func(topic, id, key string) Record {

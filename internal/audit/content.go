@@ -22,7 +22,8 @@ func (r *run) content(topic string, key, value []byte, headers func(func(string,
 	return h.Sum64()
 }
 
-// Hash hashes a value, without the time of the commit, which a row does not have. A tombstone and an empty value differ.
+// Hash hashes a value, without the time of the commit, which a row does not have. A tombstone and an empty value
+// differ.
 func Hash(route *router.Router, value []byte) uint64 {
 	var h maphash.Hash
 	h.SetSeed(seed)

@@ -19,14 +19,17 @@ type topicLog struct {
 	parts   []partLog
 	// used is, by partition, the time of the first record of the daemon that was read; zero: there is none.
 	used map[int32]time.Time
-	// moved is whether a record is in a partition that its row cannot have been sent to: the row, its routing or the partitioner has changed.
+	// moved is whether a record is in a partition that its row cannot have been sent to: the row, its routing or the
+	// partitioner has changed.
 	moved bool
-	// stamped is whether columns set the times of records. untimed is whether a record was older than its row: then the time of a row is not
-	// that at which it was written, or the time of a record not that at which it was sent.
+	// stamped is whether columns set the times of records. untimed is whether a record was older than its row: then the
+	// time of a row is not that at which it was written, or the time of a record not that at which it was sent.
 	stamped, untimed bool
-	// kept is how many rows are judged although Kafka has deleted records, because it keeps theirs by the retention of the topic.
+	// kept is how many rows are judged although Kafka has deleted records, because it keeps theirs by the retention of
+	// the topic.
 	kept int64
-	// expired is how many rows, of those that a command may send, a column gives a time that is older than the retention of the topic.
+	// expired is how many rows, of those that a command may send, a column gives a time that is older than the retention
+	// of the topic.
 	expired int64
 }
 
@@ -36,7 +39,8 @@ type partLog struct {
 	moving bool      // Kafka has deleted records before they were read
 	next   int64     // the offset after the last record that was read
 	gap    time.Time // of the first record after the last offset without one; zero: there is none, endOfTime: it is at the end
-	// hole is like gap, and not of a transaction's end: compaction has deleted records, also if the topic is not compacted now.
+	// hole is like gap, and not of a transaction's end: compaction has deleted records, also if the topic is not
+	// compacted now.
 	hole time.Time
 }
 
@@ -77,8 +81,9 @@ func (r *run) readSettings(ctx context.Context, topics []string) error {
 	return nil
 }
 
-// noteUse notes that the daemon has sent to a partition: from then on it knew at least that many partitions. Records that a person has sent
-// do not tell what the daemon knew, and the time of a record tells nothing if a column sets it.
+// noteUse notes that the daemon has sent to a partition: from then on it knew at least that many partitions. Records
+// that a person has sent do not tell what the daemon knew, and the time of a record tells nothing if a column sets
+// it.
 func (r *run) noteUse(rec *Record) {
 	if rec.Dead != "" || rec.Resent || r.Router.SetsTimes() || rec.Position.IsZero() || rec.Position.SystemID != r.Lineage.SystemID {
 		return
@@ -89,7 +94,8 @@ func (r *run) noteUse(rec *Record) {
 	}
 }
 
-// noteOffset notes a record of whatever producer. Offsets without one are of records that compaction has deleted, or of transactions.
+// noteOffset notes a record of whatever producer. Offsets without one are of records that compaction has deleted, or
+// of transactions.
 func (t *topicLog) noteOffset(partition int32, offset int64, at time.Time) {
 	p := t.part(partition)
 	if offset > p.next {
@@ -112,9 +118,9 @@ func (r *run) noteDeleted(s *kafka.Span) (all bool) {
 	return false
 }
 
-// partitions are those that the daemon may have sent the row to. The number of partitions when it did is not known. It was at most the
-// number that Kafka has now. It was larger than the number of each partition that the daemon had sent to before the row was created, unless
-// a setting has made it smaller since.
+// partitions are those that the daemon may have sent the row to. The number of partitions when it did is not known.
+// It was at most the number that Kafka has now. It was larger than the number of each partition that the daemon had
+// sent to before the row was created, unless a setting has made it smaller since.
 func (r *run) partitions(row *Row) []int32 {
 	t := r.topicLog(row.Topic)
 	now := int32(len(t.parts))
@@ -203,13 +209,15 @@ func (r *run) hides(row *Row) bool {
 	return t.mayCompact() && r.anyPart(row, func(p *partLog) bool { return r.isBeforeGap(t, row, p) })
 }
 
-// isBeforeGap reports whether compaction may have deleted the record of a row: it leaves gaps in the offsets, also before the first record.
+// isBeforeGap reports whether compaction may have deleted the record of a row: it leaves gaps in the offsets, also
+// before the first record.
 func (r *run) isBeforeGap(t *topicLog, row *Row, p *partLog) bool {
 	return r.isBefore(t, row, p.gap) || r.isBefore(t, row, p.oldest)
 }
 
-// hidden says why compaction may have deleted the record of a row. newest is the time of the newest record with its key; zero: there is none.
-// Compaction deletes that one as well only if it is a tombstone, and not before delete.retention.ms is over.
+// hidden says why compaction may have deleted the record of a row. newest is the time of the newest record with its
+// key; zero: there is none. Compaction deletes that one as well only if it is a tombstone, and not before
+// delete.retention.ms is over.
 func (r *run) hidden(row *Row, newest time.Time) (why string, young bool) {
 	t := r.topicLog(row.Topic)
 	young = !t.isKnown
@@ -222,8 +230,8 @@ func (r *run) hidden(row *Row, newest time.Time) (why string, young bool) {
 	return "", false
 }
 
-// sent is a time before which the record of a row cannot have been sent. The clock of Postgres may be ahead of the one that the record has its
-// time from.
+// sent is a time before which the record of a row cannot have been sent. The clock of Postgres may be ahead of the
+// one that the record has its time from.
 func (r *run) sent(row *Row) time.Time { return row.Created.Add(-r.margin()) }
 
 // isAhead reports whether the time of a row is in the future: then it is not that at which the row was written.
@@ -234,14 +242,16 @@ func (r *run) isTimed(t *topicLog, row *Row) bool {
 	return !t.stamped && !t.untimed && !row.Created.IsZero() && !r.isAhead(row)
 }
 
-// isBefore reports whether the record of a row may have been sent before a time of a partition; zero: there is no such time.
+// isBefore reports whether the record of a row may have been sent before a time of a partition; zero: there is no
+// such time.
 func (r *run) isBefore(t *topicLog, row *Row, at time.Time) bool {
 	return !at.IsZero() && (at.Equal(endOfTime) || !r.isTimed(t, row) || r.sent(row).Before(at))
 }
 
-// keeps reports whether Kafka keeps the record of a row by the retention of its topic, which has deleted records: it deletes those that are older
-// than retention.ms, and the record is not older than the row. A column that sets the times of records makes them as old as it says. What was deleted
-// otherwise, by DeleteRecords or while the retention was shorter, cannot be seen, unless the settings keep everything now.
+// keeps reports whether Kafka keeps the record of a row by the retention of its topic, which has deleted records: it
+// deletes those that are older than retention.ms, and the record is not older than the row. A column that sets the
+// times of records makes them as old as it says. What was deleted otherwise, by DeleteRecords or while the retention
+// was shorter, cannot be seen, unless the settings keep everything now.
 func (r *run) keeps(t *topicLog, row *Row) bool {
 	switch {
 	case !t.isKnown || t.Bytes >= 0, !t.Delete || t.Time < 0:
@@ -256,7 +266,8 @@ func (r *run) keeps(t *topicLog, row *Row) bool {
 	return !since.Add(-r.margin()).Before(r.readAt.Add(-t.Time))
 }
 
-// young reports whether Kafka should have the record or the dead letter of a row by the retention of its topic, or whether that is not known.
+// young reports whether Kafka should have the record or the dead letter of a row by the retention of its topic, or
+// whether that is not known.
 func (r *run) young(row *Row) bool {
 	t := r.topicLog(row.Topic)
 	if row.Poison != "" {
@@ -269,9 +280,9 @@ func (r *run) young(row *Row) bool {
 	return !row.Created.Before(r.readAt.Add(-t.Time))
 }
 
-// checkPartitions finds the topics in which a record is where its row cannot have been sent to, or older than its row can be. The rows of the
-// former are judged by all partitions, those of the latter without times. It reads the whole comparison, and only if Kafka has deleted
-// something.
+// checkPartitions finds the topics in which a record is where its row cannot have been sent to, or older than its row
+// can be. The rows of the former are judged by all partitions, those of the latter without times. It reads the whole
+// comparison, and only if Kafka has deleted something.
 func (r *run) checkPartitions(j *Judge) error {
 	deleted := false
 	for _, t := range r.logs {
@@ -294,14 +305,16 @@ func (r *run) checkPartitions(j *Judge) error {
 	})
 }
 
-// noteExpired counts a row that a command may send: Kafka deletes its record soon, perhaps before consumers have read it.
+// noteExpired counts a row that a command may send: Kafka deletes its record soon, perhaps before consumers have read
+// it.
 func (r *run) noteExpired(row *Row) {
 	if t := r.topicLog(row.Topic); t.stamped && t.Delete && t.Time >= 0 && !row.Sent.IsZero() && row.Sent.Before(r.readAt.Add(-t.Time)) {
 		t.expired++
 	}
 }
 
-// noteKept says on what the judgement of rows rests that have no record, although Kafka has deleted records of their topic.
+// noteKept says on what the judgement of rows rests that have no record, although Kafka has deleted records of their
+// topic.
 func (r *run) noteKept() {
 	for _, name := range slices.Sorted(maps.Keys(r.logs)) {
 		if t := r.logs[name]; t.kept > 0 {

@@ -15,7 +15,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// deletedFrom is a run in which Kafka has deleted all records of some of six partitions. The daemon has sent to partition p at used[p].
+// deletedFrom is a run in which Kafka has deleted all records of some of six partitions. The daemon has sent to
+// partition p at used[p].
 func deletedFrom(t *testing.T, emptied []int32, used map[int32]time.Time) *run {
 	t.Helper()
 	c, err := New(t.TempDir(), 16<<20)
@@ -52,8 +53,8 @@ func stamping(t *testing.T, own bool) *router.Router {
 	return r
 }
 
-// TestDeletedByPartition checks that a row is judged if, and only if, Kafka has its record still, whatever the number of partitions was when
-// the daemon sent it.
+// TestDeletedByPartition checks that a row is judged if, and only if, Kafka has its record still, whatever the number
+// of partitions was when the daemon sent it.
 func TestDeletedByPartition(t *testing.T) {
 	grown := time.Unix(1_000_000, 0)
 	later := grown.Add(time.Hour)
@@ -106,8 +107,8 @@ func TestDeletedByPartition(t *testing.T) {
 	}
 }
 
-// TestDeletedOfMovedRows checks that one record in a partition that its row cannot have been sent to has all rows of the topic judged by all
-// partitions.
+// TestDeletedOfMovedRows checks that one record in a partition that its row cannot have been sent to has all rows of
+// the topic judged by all partitions.
 func TestDeletedOfMovedRows(t *testing.T) {
 	grown := time.Unix(1_000_000, 0)
 	row := func(i int) *Row {
@@ -142,8 +143,8 @@ func TestDeletedOfMovedRows(t *testing.T) {
 	}
 }
 
-// TestRetention checks by what a row without a record is judged: the settings of its topic, now and before (F122), what Kafka has deleted, and its age.
-// It is day 100.
+// TestRetention checks by what a row without a record is judged: the settings of its topic, now and before (F122),
+// what Kafka has deleted, and its age. It is day 100.
 func TestRetention(t *testing.T) {
 	const day = 24 * time.Hour
 	now := time.Unix(0, 0).Add(100 * day)
@@ -227,8 +228,8 @@ func TestRetention(t *testing.T) {
 	}
 }
 
-// TestOldDeadLetter checks that a poison row whose dead letter Kafka may have deleted is not judged, and that a policy without dead letters says nothing
-// about them.
+// TestOldDeadLetter checks that a poison row whose dead letter Kafka may have deleted is not judged, and that a
+// policy without dead letters says nothing about them.
 func TestOldDeadLetter(t *testing.T) {
 	now := time.Unix(0, 0).Add(100 * 24 * time.Hour)
 	for _, c := range []struct {

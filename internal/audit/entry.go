@@ -23,7 +23,8 @@ type Row struct {
 	Poison  string    // the cause, if no record can be made of the row
 	Skipped bool      // the policy for that cause is to skip the event
 	Outside bool      // the row is outside the range: it is not judged, and explains its record
-	// ByID is whether the hash of the id chooses the partition, because the record has no key. Otherwise that of the key does.
+	// ByID is whether the hash of the id chooses the partition, because the record has no key. Otherwise that of the key
+	// does.
 	ByID bool
 	// Partition is the partition that the row names, if OwnPartition is true.
 	Partition    int32
@@ -96,7 +97,8 @@ func (c *Comparison) encodeRow(b []byte, r *Row) []byte {
 	return binary.AppendUvarint(appendBool(b, r.OwnPartition), uint64(r.Partition))
 }
 
-// encodeRecord encodes a record so that those of one id are sorted by their lines, and those of one line by their offsets.
+// encodeRecord encodes a record so that those of one id are sorted by their lines, and those of one line by their
+// offsets.
 func (c *Comparison) encodeRecord(b []byte, kind byte, r *Record) []byte {
 	b = append(appendBytes(b, r.ID), kind)
 	b = c.appendLine(b, r)

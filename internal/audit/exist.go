@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// freshLooks is how many snapshots are taken to find rows that became visible later, freshPause the time between two. A transaction that
-// was delivered becomes visible soon, unless it waits for a synchronous standby.
+// freshLooks is how many snapshots are taken to find rows that became visible later, freshPause the time between two.
+// A transaction that was delivered becomes visible soon, unless it waits for a synchronous standby.
 const (
 	freshLooks = 3
 	freshPause = time.Second
 )
 
-// exist returns which of the ids rows have that are outside the range. The snapshot has ended, so a row that was deleted since is not found.
+// exist returns which of the ids rows have that are outside the range. The snapshot has ended, so a row that was
+// deleted since is not found.
 func (r *run) exist(ctx context.Context, ids []string) (map[string]bool, error) {
 	if r.Messages { // they have no row
 		all := map[string]bool{}

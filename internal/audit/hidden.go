@@ -6,14 +6,15 @@ import (
 	"time"
 )
 
-// Compaction deletes a record if a later one in its partition has the same key. So a row without a record is missing after all if Kafka has no
-// such record. Which rows and records have a key is found out by sorting both by key.
+// Compaction deletes a record if a later one in its partition has the same key. So a row without a record is missing
+// after all if Kafka has no such record. Which rows and records have a key is found out by sorting both by key.
 const (
 	keyRecord = iota + 1 // comes first
 	keyRow
 )
 
-// NoteKey notes that a record, of whatever producer, has a key. An earlier record with that key may be deleted by compaction.
+// NoteKey notes that a record, of whatever producer, has a key. An earlier record with that key may be deleted by
+// compaction.
 func (c *Comparison) NoteKey(topic string, key []byte, at time.Time) error {
 	c.buf = append(appendBytes(binary.AppendUvarint(c.buf[:0], c.topic(topic)), key), keyRecord)
 	c.buf = binary.AppendVarint(c.buf, at.UnixMilli())

@@ -9,7 +9,8 @@ import (
 )
 
 const (
-	// maxRows is how many rows with one id are compared, and maxPlaces how many records a finding names: one id may be that of millions.
+	// maxRows is how many rows with one id are compared, and maxPlaces how many records a finding names: one id may be
+	// that of millions.
 	maxRows   = 256
 	maxPlaces = 16
 )
@@ -41,8 +42,8 @@ type candidate struct {
 	differs          *Record
 }
 
-// groups reads what was added, id by id. It collects the rows of an id. other is called with each entry after them, and with rows that are
-// too many to be collected, end when all entries of the id were read.
+// groups reads what was added, id by id. It collects the rows of an id. other is called with each entry after them,
+// and with rows that are too many to be collected, end when all entries of the id were read.
 func (c *Comparison) groups(other func(g *group, kind byte, r *reader) error, end func(*group) error) error {
 	var g *group
 	err := c.byID.each(func(entry []byte) error {
@@ -146,8 +147,9 @@ func (c *Comparison) join(j *Judge) error {
 	}, func(g *group) error { return c.judge(g, j) })
 }
 
-// of calls fn with the rows that something in a topic can be about: those of the topic, and if there are none, all. Tables that do not share
-// a topic may have the same ids: then what is in another topic than the row's is not the row's unless it has the key.
+// of calls fn with the rows that something in a topic can be about: those of the topic, and if there are none, all.
+// Tables that do not share a topic may have the same ids: then what is in another topic than the row's is not the
+// row's unless it has the key.
 func (g *group) of(topic string, j *Judge, fn func(x *candidate, other bool)) {
 	has := slices.ContainsFunc(g.rows, func(x candidate) bool { return x.row.Topic == topic })
 	for i := range g.rows {
@@ -174,8 +176,9 @@ func (g *group) noteWaiting(r *Record, j *Judge) {
 	})
 }
 
-// noteDead notes a dead letter. If only its key or its value is that of the row, the row may have been fixed since, or the id was used again. One
-// that was shortened may have neither: then it has to be of our database, and its row poison.
+// noteDead notes a dead letter. If only its key or its value is that of the row, the row may have been fixed since,
+// or the id was used again. One that was shortened may have neither: then it has to be of our database, and its row
+// poison.
 func (g *group) noteDead(r *Record, j *Judge) {
 	from := j.Origin(r)
 	if from == lost || from.isForeign() {

@@ -30,28 +30,32 @@ type Judge struct {
 	Early func(*Row, *Record) bool
 	// Deleted says why Kafka may have deleted the record of a row; "": it has not, except that compaction may have.
 	Deleted func(*Row) string
-	// Hides reports whether compaction may have deleted the record of a row, if a later record had its key. nil: it has deleted nothing.
+	// Hides reports whether compaction may have deleted the record of a row, if a later record had its key. nil: it has
+	// deleted nothing.
 	Hides func(*Row) bool
-	// Hidden says why compaction may have deleted the record of a row. newest is the time of the newest record with its key in the topic;
-	// zero: there is none. young is as for Young.
+	// Hidden says why compaction may have deleted the record of a row. newest is the time of the newest record with its
+	// key in the topic; zero: there is none. young is as for Young.
 	Hidden func(row *Row, newest time.Time) (why string, young bool)
-	// Young reports whether Kafka should have the record of a row by the retention of its topic, or whether that is not known.
+	// Young reports whether Kafka should have the record of a row by the retention of its topic, or whether that is not
+	// known.
 	Young func(*Row) bool
 	// Exist returns those of the ids that rows outside the range have.
 	Exist func(ids []string) (map[string]bool, error)
 	// ExistNow returns those of the ids that rows have that became visible after the snapshot.
 	ExistNow func(ids []string) (map[string]bool, error)
-	// Lost is called for each row that is missing, Undecided for each that is not judged, with the reason; nil: it is not. The row is valid
-	// until the function returns.
+	// Lost is called for each row that is missing, Undecided for each that is not judged, with the reason; nil: it is
+	// not. The row is valid until the function returns.
 	Lost      func(*Row) error
 	Undecided func(row *Row, why string) error
-	// Later is called for each key that FindLater is about. certain is whether Kafka has later events of it; otherwise it may have.
+	// Later is called for each key that FindLater is about. certain is whether Kafka has later events of it; otherwise
+	// it may have.
 	Later func(topic, key string, certain bool) error
 	// Report is called for each finding.
 	Report func(Finding) error
 }
 
-// foreign reports whether a record is of another server or database, also of one that ours has replaced, or of a transaction of another producer.
+// foreign reports whether a record is of another server or database, also of one that ours has replaced, or of a
+// transaction of another producer.
 func (j *Judge) foreign(r *Record) bool {
 	from := j.Origin(r)
 	return from.isForeign() || from == former

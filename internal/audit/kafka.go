@@ -14,7 +14,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// KafkaMargin is how much earlier than the rows Kafka is read: clocks differ, and created_at may be a little later than the record's time.
+// KafkaMargin is how much earlier than the rows Kafka is read: clocks differ, and created_at may be a little later
+// than the record's time.
 const KafkaMargin = 10 * time.Minute
 
 // localMargin is KafkaMargin for a created_at without a time zone: it is taken as UTC, and can be local time.
@@ -101,8 +102,8 @@ func (r *run) margin() time.Duration {
 	return KafkaMargin
 }
 
-// limits notes of which rows Kafka may have deleted the records. It is called after Kafka was read, because Kafka can delete records
-// meanwhile.
+// limits notes of which rows Kafka may have deleted the records. It is called after Kafka was read, because Kafka can
+// delete records meanwhile.
 func (r *run) limits(ctx context.Context, topics []string, dead string) error {
 	r.readAt = time.Now()
 	spans, _, err := r.log.Spans(ctx, topics, time.Time{})

@@ -7,8 +7,9 @@ import (
 	"time"
 )
 
-// later finds the keys of missing rows for which Kafka has later events, so that the order of the key cannot be restored, and those for which it may
-// have some: where an event has no time, or two have the same, which one is later is not known.
+// later finds the keys of missing rows for which Kafka has later events, so that the order of the key cannot be
+// restored, and those for which it may have some: where an event has no time, or two have the same, which one is
+// later is not known.
 type later struct{ byKey *sorter }
 
 const (
@@ -49,7 +50,8 @@ func (k *keyTimes) note(what byte, at int64) {
 	}
 }
 
-// run calls fn with the topic and the key of each. certain is whether Kafka has later events of it; otherwise it may have.
+// run calls fn with the topic and the key of each. certain is whether Kafka has later events of it; otherwise it may
+// have.
 func (l *later) run(topics []string, fn func(topic, key string, certain bool) error) error {
 	var place []byte
 	var of keyTimes

@@ -24,9 +24,10 @@ const (
 	same                // it is the row's
 )
 
-// compareEvents is the rule that an id is not an event: ids are used again (after a failover, a restore, a TRUNCATE), and other databases and
-// services have the same. A record is the row's if its key and its value are the row's as well, and it is of our database or may be. What is
-// left undecided is never counted as nothing: the row is not judged. Of two records without a key, the keys are equal.
+// compareEvents is the rule that an id is not an event: ids are used again (after a failover, a restore, a TRUNCATE),
+// and other databases and services have the same. A record is the row's if its key and its value are the row's as
+// well, and it is of our database or may be. What is left undecided is never counted as nothing: the row is not
+// judged. Of two records without a key, the keys are equal.
 func compareEvents(from origin, key, value bool) match {
 	switch from {
 	case lost: // no row of now has that transaction

@@ -39,7 +39,8 @@ func TestCompareEvents(t *testing.T) {
 	}
 }
 
-// TestOrigin checks where a record comes from. The server is on timeline 2, its WAL ends at 0x900, and the database is 16.
+// TestOrigin checks where a record comes from. The server is on timeline 2, its WAL ends at 0x900, and the database
+// is 16.
 func TestOrigin(t *testing.T) {
 	r := &run{Audit: &Audit{
 		Lineage:  replication.Identity{SystemID: system, Timeline: 2, WALEnd: 0x900},
@@ -314,8 +315,8 @@ func (x *idCase) judge(t *testing.T, gone pglogrepl.LSN) string {
 	return text
 }
 
-// TestInversionByEpoch checks that a restore on a lower timeline is no inversion, because the epoch of its records is higher. What comes after it
-// of an earlier epoch is one. Another slot counts its own epochs.
+// TestInversionByEpoch checks that a restore on a lower timeline is no inversion, because the epoch of its records is
+// higher. What comes after it of an earlier epoch is one. Another slot counts its own epochs.
 func TestInversionByEpoch(t *testing.T) {
 	c, err := New(t.TempDir(), 1<<20)
 	if err != nil {

@@ -20,10 +20,11 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// A model of what an audit reads: a table whose ids are used again, a topic with the records of two databases and of a lost history, of which
-// Kafka deletes some by retention, compaction and DeleteRecords, and a slot. Checks:
+// A model of what an audit reads: a table whose ids are used again, a topic with the records of two databases and of
+// a lost history, of which Kafka deletes some by retention, compaction and DeleteRecords, and a slot. Checks:
 //
-//   - what is reported as missing was never sent, and does not wait; with what is not judged, it is everything that was never sent
+//   - what is reported as missing was never sent, and does not wait; with what is not judged, it is everything that
+//     was never sent
 //   - after what is missing was sent, nothing is missing any more, and everything that was never sent is not judged
 //   - an audit is clean only if no row is missing that Kafka should have
 
@@ -99,7 +100,8 @@ func newModel(t *testing.T, r *rand.Rand) *model {
 	return m
 }
 
-// event makes an event. Each has a value of its own. There are few keys, and few ids, which are unique among the rows at one time only.
+// event makes an event. Each has a value of its own. There are few keys, and few ids, which are unique among the rows
+// at one time only.
 func (m *model) event(at time.Time) modelEvent {
 	for {
 		id := strconv.Itoa(m.IntN(200))

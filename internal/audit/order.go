@@ -8,7 +8,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// noteOrder notes the first record of an event in its line, for checkOrder. Further ones are duplicates: consumers know them by their position.
+// noteOrder notes the first record of an event in its line, for checkOrder. Further ones are duplicates: consumers
+// know them by their position.
 func (c *Comparison) noteOrder(r *Record) error {
 	b := binary.BigEndian.AppendUint64(c.appendLine(c.lineBuf[:0], r), uint64(r.Offset))
 	c.lineBuf = append(appendPosition(b, r), r.ID...)

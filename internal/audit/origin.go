@@ -9,7 +9,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// abandoned says why the server, whose WAL ends at end, does not have the transaction of a position; "": it may have it.
+// abandoned says why the server, whose WAL ends at end, does not have the transaction of a position; "": it may have
+// it.
 func (r *run) abandoned(p checkpoint.Position, end pglogrepl.LSN) string {
 	switch {
 	case !checkpoint.Holds(&r.Lineage, p):
@@ -20,8 +21,8 @@ func (r *run) abandoned(p checkpoint.Position, end pglogrepl.LSN) string {
 	return ""
 }
 
-// origin says where a record comes from. What a person has sent has the position of that command, not that of the row's transaction: the
-// server may have lost the former and not the latter.
+// origin says where a record comes from. What a person has sent has the position of that command, not that of the
+// row's transaction: the server may have lost the former and not the latter.
 func (r *run) origin(rec *Record, abandoned func(checkpoint.Position) string) origin {
 	p := rec.Position
 	switch {

@@ -9,9 +9,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// What Kafka refuses is poison as well. If the policy is to skip it, nothing but a line of the log is left of the event, so its row would be
-// missing for ever. Where the reason can be computed, the row counts as skipped. That a broker has refused a record for another reason
-// cannot be known.
+// What Kafka refuses is poison as well. If the policy is to skip it, nothing but a line of the log is left of the
+// event, so its row would be missing for ever. Where the reason can be computed, the row counts as skipped. That a
+// broker has refused a record for another reason cannot be known.
 
 // settingsPatience is how long the settings of a topic are waited for while the snapshot holds its locks.
 const settingsPatience = 10 * time.Second

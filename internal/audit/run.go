@@ -24,12 +24,13 @@ const (
 	HeaderReplayed  = "outboxcdc-replayed"
 )
 
-// Audit compares the rows of a snapshot with Kafka. The order of its steps makes the answer exact: (1) the snapshot of the tables is taken,
-// (2) the end L of the WAL is read, so that every row of the snapshot was committed before L, (3) the slot confirms L, or the events that
-// wait in it are read, (4) Kafka is read up to the end of that moment, (5) both are compared. So a row of the snapshot has its record in what
-// was read, or waits in the slot, or is missing. (6) A record without a row may be of a transaction that became visible after the snapshot,
-// although its commit is before L: Postgres writes the commit to the WAL before it makes the rows visible. So its row is looked for again, in
-// a snapshot that is taken after Kafka was read.
+// Audit compares the rows of a snapshot with Kafka. The order of its steps makes the answer exact: (1) the snapshot
+// of the tables is taken, (2) the end L of the WAL is read, so that every row of the snapshot was committed before L,
+// (3) the slot confirms L, or the events that wait in it are read, (4) Kafka is read up to the end of that moment,
+// (5) both are compared. So a row of the snapshot has its record in what was read, or waits in the slot, or is
+// missing. (6) A record without a row may be of a transaction that became visible after the snapshot, although its
+// commit is before L: Postgres writes the commit to the WAL before it makes the rows visible. So its row is looked
+// for again, in a snapshot that is taken after Kafka was read.
 type Audit struct {
 	Router  *router.Router
 	Poison  *relay.PoisonPolicies
@@ -46,7 +47,8 @@ type Audit struct {
 	PartitionCount int32
 	// Topics are read besides those that rows lead to.
 	Topics []string
-	// Acked is up to where the daemon skips what waits in the slot, because its position record says that Kafka has it; zero: it skips nothing.
+	// Acked is up to where the daemon skips what waits in the slot, because its position record says that Kafka has it;
+	// zero: it skips nothing.
 	Acked checkpoint.Position
 	// Wait is how long to wait until the slot has confirmed the end of the WAL.
 	Wait time.Duration
@@ -55,7 +57,8 @@ type Audit struct {
 
 	// Count is a commit LSN whose records are counted, see Result.Ordinals.
 	Count pglogrepl.LSN
-	// Messages is whether logical messages are events as well. They have no row, so that records without one are not judged.
+	// Messages is whether logical messages are events as well. They have no row, so that records without one are not
+	// judged.
 	Messages bool
 
 	// Release ends the snapshot, as soon as its rows were read: its locks must not be held while Kafka is read.
@@ -63,7 +66,8 @@ type Audit struct {
 	// Fresh takes a new snapshot, for records without a row among those that were read. done gives it back.
 	Fresh func(ctx context.Context) (s Snapshot, done func(), err error)
 
-	// WALEnd returns the end of the server's WAL. It takes no lock: a statement that waits for the snapshot's lock would be in the way.
+	// WALEnd returns the end of the server's WAL. It takes no lock: a statement that waits for the snapshot's lock would
+	// be in the way.
 	WALEnd func(ctx context.Context) (pglogrepl.LSN, error)
 
 	// Slot is the name of the slot: dead letters of others do not count.
@@ -107,8 +111,8 @@ type Snapshot interface {
 type Slot interface {
 	// Read returns the slot; nil: there is none.
 	Read(ctx context.Context) (*replication.Slot, error)
-	// Waiting calls fn with the record of each event that waits in the slot and was committed before upTo. Of a poison event it has what could
-	// be made.
+	// Waiting calls fn with the record of each event that waits in the slot and was committed before upTo. Of a poison
+	// event it has what could be made.
 	Waiting(ctx context.Context, upTo pglogrepl.LSN, fn func(*router.Record) error) error
 }
 
@@ -272,8 +276,9 @@ func (r *run) noteTime(created time.Time) {
 	}
 }
 
-// since is the time from which on Kafka is read; zero: from the beginning. A record is not older than its row, except for the margin, unless the
-// settings give it a time of its own. Records without a row are looked for in the whole range.
+// since is the time from which on Kafka is read; zero: from the beginning. A record is not older than its row, except
+// for the margin, unless the settings give it a time of its own. Records without a row are looked for in the whole
+// range.
 func (r *run) since() time.Time {
 	since := r.Range.Since
 	switch {
@@ -290,8 +295,8 @@ func (r *run) since() time.Time {
 	return since.Add(-r.margin())
 }
 
-// readSlot waits until the slot has confirmed every row of the snapshot. If that takes too long, or nothing reads the slot, it adds what
-// waits there.
+// readSlot waits until the slot has confirmed every row of the snapshot. If that takes too long, or nothing reads the
+// slot, it adds what waits there.
 func (r *run) readSlot(ctx context.Context) error {
 	end := time.Now().Add(r.Wait)
 	for {

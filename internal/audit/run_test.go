@@ -19,7 +19,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// order notes whether the snapshot is in use while the slot and Kafka are read. It is a Snapshot, a Slot and a Log without content.
+// order notes whether the snapshot is in use while the slot and Kafka are read. It is a Snapshot, a Slot and a Log
+// without content.
 type order struct {
 	t        *testing.T
 	released bool
@@ -88,7 +89,8 @@ func (o *order) ReadSpan(_ context.Context, _ *kafka.Span, fn func(*kafka.Record
 
 func (o *order) TooLarge(rec *router.Record, limit int) bool { return len(rec.Value) > limit }
 
-// TestSnapshotIsReleased checks that the locks of the snapshot are given back when all tables were read, before the slot and Kafka are.
+// TestSnapshotIsReleased checks that the locks of the snapshot are given back when all tables were read, before the
+// slot and Kafka are.
 func TestSnapshotIsReleased(t *testing.T) {
 	o := &order{t: t}
 	a := &Audit{
@@ -133,8 +135,8 @@ func newOrder(t *testing.T, rows ...outboxtable.Row) (*Audit, *order) {
 	}, o
 }
 
-// TestKafkaIsReadFromTheOldestRow checks from when on Kafka is read: what is older than all rows cannot be their records. An audit looks for records
-// without a row, too.
+// TestKafkaIsReadFromTheOldestRow checks from when on Kafka is read: what is older than all rows cannot be their
+// records. An audit looks for records without a row, too.
 func TestKafkaIsReadFromTheOldestRow(t *testing.T) {
 	now := time.Now()
 	row := func(age time.Duration) outboxtable.Row { return outboxRow("1", "k", "{}", now.Add(-age)) }
@@ -169,8 +171,8 @@ func TestKafkaIsReadFromTheOldestRow(t *testing.T) {
 	}
 }
 
-// TestRefusedByKafka checks that a row counts as skipped, and not as missing, if Kafka refuses its record for a reason that can be computed and the policy
-// for that reason is to skip the event.
+// TestRefusedByKafka checks that a row counts as skipped, and not as missing, if Kafka refuses its record for a
+// reason that can be computed and the policy for that reason is to skip the event.
 func TestRefusedByKafka(t *testing.T) {
 	large := outboxRow("1", "k", strings.Repeat("x", 100), time.Now())
 	keyless := outboxRow("1", "k", "x", time.Now())
@@ -217,7 +219,8 @@ func TestRefusedByKafka(t *testing.T) {
 	}
 }
 
-// TestExpired checks that a command that sends rows says which records Kafka deletes soon: those to which columns or the commit give an old time (F124).
+// TestExpired checks that a command that sends rows says which records Kafka deletes soon: those to which columns or
+// the commit give an old time (F124).
 func TestExpired(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -248,7 +251,8 @@ func TestExpired(t *testing.T) {
 	}
 }
 
-// TestCommitTimeIsNotCompared checks that a record with the time of the commit in its value is that of its row, which has only created_at.
+// TestCommitTimeIsNotCompared checks that a record with the time of the commit in its value is that of its row, which
+// has only created_at.
 func TestCommitTimeIsNotCompared(t *testing.T) {
 	row := outboxRow("1", "k", `{"n": 1}`, time.Now())
 	row.Event.Begin.CommitTime = row.CreatedAt

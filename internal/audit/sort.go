@@ -12,9 +12,10 @@ import (
 	"slices"
 )
 
-// sorter sorts entries, which may be more than memory holds. Entries are byte strings. It sorts as many as memory holds, and writes each such
-// run to a file; the runs are merged when they are read. So it needs the same memory whatever the entries are. The file has no name, so that
-// the system removes it with the process, whatever ends that. A sorter is for one goroutine.
+// sorter sorts entries, which may be more than memory holds. Entries are byte strings. It sorts as many as memory
+// holds, and writes each such run to a file; the runs are merged when they are read. So it needs the same memory
+// whatever the entries are. The file has no name, so that the system removes it with the process, whatever ends that.
+// A sorter is for one goroutine.
 type sorter struct {
 	file  *os.File
 	end   int64
@@ -24,8 +25,8 @@ type sorter struct {
 	runs  []part
 }
 
-// ref is the place of an entry in memory, part that of a sorted run in the file. head is the first bytes of the entry, which decide most
-// comparisons.
+// ref is the place of an entry in memory, part that of a sorted run in the file. head is the first bytes of the
+// entry, which decide most comparisons.
 type (
 	ref struct {
 		head     uint64

@@ -15,7 +15,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// TestSorter sorts entries of any size and distribution, in memory and in runs that are merged in several passes, and reads them twice.
+// TestSorter sorts entries of any size and distribution, in memory and in runs that are merged in several passes, and
+// reads them twice.
 func TestSorter(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 2))
@@ -56,7 +57,8 @@ func TestSorter(t *testing.T) {
 	}
 }
 
-// TestMemory compares half a million rows with their records in 16 MiB, whatever their keys and ids are: a hot key, all different, or one id.
+// TestMemory compares half a million rows with their records in 16 MiB, whatever their keys and ids are: a hot key,
+// all different, or one id.
 func TestMemory(t *testing.T) {
 	const memory = 16 << 20
 	for _, x := range []struct {

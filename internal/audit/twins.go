@@ -6,8 +6,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// Rows can have one id, one key and one value. Then a record is that of any of them, so the events are counted by their positions. If there are
-// fewer than rows, one of the rows is missing, and which one cannot be known.
+// Rows can have one id, one key and one value. Then a record is that of any of them, so the events are counted by
+// their positions. If there are fewer than rows, one of the rows is missing, and which one cannot be known.
 
 // content is what tells records with one id apart.
 type content struct {
@@ -16,8 +16,8 @@ type content struct {
 	resent bool // a person has sent the records: such a record is a second one of its event, or the only one
 }
 
-// noteEvent counts an event that may be that of several rows: by its record, by its dead letter, or because it waits. A failover or an adoption
-// sends an event again with another timeline or epoch.
+// noteEvent counts an event that may be that of several rows: by its record, by its dead letter, or because it waits.
+// A failover or an adoption sends an event again with another timeline or epoch.
 func (g *group) noteEvent(r *Record) {
 	if len(g.rows) < 2 || r.Position.IsZero() {
 		return

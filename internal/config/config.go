@@ -67,8 +67,8 @@ type Outbox struct {
 	// source.
 	Table   string  `yaml:"table" default:"public.outbox"` // see [Config.Sources]
 	Columns Columns `yaml:"columns"`
-	// Order are the columns in whose order recover, backfill and replay read rows, e.g. [no]; [] means the column seq if a sequence gives its
-	// values, otherwise created_at.
+	// Order are the columns in whose order recover, backfill and replay read rows, e.g. [no]; [] means the column seq if
+	// a sequence gives its values, otherwise created_at.
 	Order []string `yaml:"order" default:"" part:"table"`
 }
 

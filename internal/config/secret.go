@@ -34,8 +34,9 @@ func (c *Config) PostgresURL() (string, error) {
 	return dsn, nil
 }
 
-// StandbyURLs are the connection strings of postgres.standbys, completed from postgres.url; for auto, the string that names
-// the hosts is postgres.url itself. Call it for each round of connections. No string means that no standby is watched.
+// StandbyURLs are the connection strings of postgres.standbys, completed from postgres.url; for auto, the string that
+// names the hosts is postgres.url itself. Call it for each round of connections. No string means that no standby is
+// watched.
 func (c *Config) StandbyURLs() ([]string, error) {
 	if len(c.Postgres.Standbys) == 0 {
 		return nil, nil

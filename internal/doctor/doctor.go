@@ -1,10 +1,11 @@
 // Package doctor checks the daemon's prerequisites in Postgres and Kafka and suggests a fix for each one that is not
 // met.
 //
-// Every check of the catalogue is in the report, also after other checks have failed; a check that could not be made is
-// "not checked", with the reason. A run takes no longer than its context, and changes nothing in Postgres or Kafka, except for
-// a temporary copy of the slot that checkPlugins may create and drop. No text contains a password or a payload. Finding.Exit is the exit code that the daemon would end with. Package config
-// has validated the settings before.
+// Every check of the catalogue is in the report, also after other checks have failed; a check that could not be made
+// is "not checked", with the reason. A run takes no longer than its context, and changes nothing in Postgres or
+// Kafka, except for a temporary copy of the slot that checkPlugins may create and drop. No text contains a password
+// or a payload. Finding.Exit is the exit code that the daemon would end with. Package config has validated the
+// settings before.
 package doctor
 
 import (
@@ -97,8 +98,8 @@ type examination struct {
 	topics []string
 }
 
-// Run makes every check. The checks of the server of postgres.url take at most half of the time until the deadline of ctx, so that Kafka
-// is checked in any case.
+// Run makes every check. The checks of the server of postgres.url take at most half of the time until the deadline of
+// ctx, so that Kafka is checked in any case.
 func Run(ctx context.Context, c Config) *Report {
 	e := &examination{Config: c, found: map[string][]Finding{}, because: map[string]string{}, types: map[string]string{}}
 	pg, cancel := ctx, context.CancelFunc(func() {})
@@ -181,8 +182,8 @@ func (e *examination) has(check string, l Level) bool {
 	return slices.ContainsFunc(e.found[check], func(f Finding) bool { return f.Level == l })
 }
 
-// setup is the command that creates what is missing, as a privileged role. It does not create the slot if events may be lost with a slot
-// that there was: a new slot begins now.
+// setup is the command that creates what is missing, as a privileged role. It does not create the slot if events may
+// be lost with a slot that there was: a new slot begins now.
 func (e *examination) setup() Remedy {
 	r := e.setupAll()
 	if !e.slots.exists() && !e.empty {

@@ -88,7 +88,8 @@ func TestServerBugs(t *testing.T) {
 	}
 }
 
-// TestServerBugsAreUpToDate: a newer minor version may be pinned for the tests only after its release notes were read for the list of bugs.
+// TestServerBugsAreUpToDate: a newer minor version may be pinned for the tests only after its release notes were read
+// for the list of bugs.
 func TestServerBugsAreUpToDate(t *testing.T) {
 	pinned := map[string]string{}
 	for _, major := range pgtest.Majors() {

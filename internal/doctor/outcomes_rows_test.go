@@ -18,7 +18,8 @@ func (p *place) text(query string) (s string) {
 	return s
 }
 
-// rowOutcomes causes the outcomes about which rows are in the stream, and which rows the role can see. Each SQL remedy is executed.
+// rowOutcomes causes the outcomes about which rows are in the stream, and which rows the role can see. Each SQL
+// remedy is executed.
 func rowOutcomes(t *testing.T, w *world) {
 	t.Run("inherited", func(t *testing.T) { inheritedOutcomes(t, w) })
 	t.Run("foreign partition", func(t *testing.T) {
@@ -122,7 +123,8 @@ func rowOutcomes(t *testing.T, w *world) {
 	})
 }
 
-// inheritedOutcomes: the remedy for children copies their rows into the outbox, in whose stream they are, and fails rather than lose one.
+// inheritedOutcomes: the remedy for children copies their rows into the outbox, in whose stream they are, and fails
+// rather than lose one.
 func inheritedOutcomes(t *testing.T, w *world) {
 	p := w.newPlace(t, w.pg).make()
 	into := func(end string) string {

@@ -13,8 +13,8 @@ import (
 // tablePartitions is the name of the check of [examination.checkPartitionKey].
 const tablePartitions = "partition_key"
 
-// checkPartitionKey warns if the partition of a row depends on a column that is updated, such as a status: an update that moves a row is an insert
-// in the stream.
+// checkPartitionKey warns if the partition of a row depends on a column that is updated, such as a status: an update
+// that moves a row is an insert in the stream.
 func (e *examination) checkPartitionKey(ctx context.Context, f *tableFacts) {
 	switch {
 	case !f.exists:

@@ -35,7 +35,8 @@ func (e *examination) checkPlugins(ctx context.Context) {
 	}
 }
 
-// tryPlugin has the server load pgoutput for a temporary copy of the slot, because it does not show its setting to every role.
+// tryPlugin has the server load pgoutput for a temporary copy of the slot, because it does not show its setting to
+// every role.
 func (e *examination) tryPlugin(ctx context.Context) {
 	s := e.slot
 	if s == nil || s.Kind != "logical" || s.Plugin != "pgoutput" || s.Database != e.server.Database || s.Temporary || s.ConfirmedFlush == 0 || s.Lost() {

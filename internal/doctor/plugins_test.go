@@ -9,7 +9,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// pluginOutcomes are the cases of a server that has output_plugin_libraries. The other servers of these tests are older.
+// pluginOutcomes are the cases of a server that has output_plugin_libraries. The other servers of these tests are
+// older.
 func pluginOutcomes(t *testing.T, w *world) {
 	t.Cleanup(func() {
 		if t.Skipped() {

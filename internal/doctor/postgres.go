@@ -49,8 +49,8 @@ func (e *examination) postgres(ctx context.Context) {
 	e.sample(ctx)
 }
 
-// connect connects to the server of postgres.url and reads its settings. If that fails, it reports why, and that the checks of the groups
-// cannot be made.
+// connect connects to the server of postgres.url and reads its settings. If that fails, it reports why, and that the
+// checks of the groups cannot be made.
 func (e *examination) connect(ctx context.Context, groups ...string) bool {
 	conn, err := e.Source.Connect(ctx, e.application(), true)
 	if err != nil {
@@ -145,7 +145,8 @@ func (e *examination) failConnect(err error) {
 	}
 }
 
-// serverSQL does not count the slots of REPACK, which have a limit of their own (PostgreSQL 19, max_repack_replication_slots).
+// serverSQL does not count the slots of REPACK, which have a limit of their own (PostgreSQL 19,
+// max_repack_replication_slots).
 const serverSQL = `
 SELECT current_user::text,
        (SELECT r.rolreplication OR r.rolsuper FROM pg_roles r WHERE r.rolname = current_user)

@@ -215,8 +215,8 @@ const splitMajor = 19
 const schemaPublicationSQL = `
 SELECT EXISTS (SELECT FROM pg_publication_namespace n JOIN pg_publication p ON p.oid = n.pnpubid WHERE p.pubname = $1)`
 
-// checkSplit warns if a partition is in the publication as soon as it is created. SPLIT PARTITION and MERGE PARTITIONS write the rows into such a
-// partition before they attach it.
+// checkSplit warns if a partition is in the publication as soon as it is created. SPLIT PARTITION and MERGE
+// PARTITIONS write the rows into such a partition before they attach it.
 func (e *examination) checkSplit(ctx context.Context) {
 	if e.server.Major() < splitMajor || !slices.ContainsFunc(e.tables, func(t tableFacts) bool { return t.partitioned }) {
 		return

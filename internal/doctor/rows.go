@@ -19,8 +19,8 @@ func (e *examination) outboxes() (all []replication.Table) {
 	return all
 }
 
-// failMissing reports that the table does not exist. A table with a similar name may be the one that the application writes to: then a new
-// table would be empty for ever.
+// failMissing reports that the table does not exist. A table with a similar name may be the one that the application
+// writes to: then a new table would be empty for ever.
 func (e *examination) failMissing(ctx context.Context, f *tableFacts) {
 	similar, err := replication.FindSimilar(ctx, e.conn, f.Schema, f.Table.Name, e.outboxes())
 	if err != nil {
@@ -57,8 +57,9 @@ func (e *examination) checkUnsent(f *tableFacts) {
 // timescaleSchema is where Timescale creates the children of its tables.
 const timescaleSchema = "_timescaledb_internal."
 
-// endInheritance copies the rows of the children into the table, from which the stream delivers them, and ends the inheritance. What
-// redirects inserts into the children is dropped first: after the end of the inheritance nothing would find the redirected rows.
+// endInheritance copies the rows of the children into the table, from which the stream delivers them, and ends the
+// inheritance. What redirects inserts into the children is dropped first: after the end of the inheritance nothing
+// would find the redirected rows.
 func (e *examination) endInheritance(f *tableFacts) []Remedy {
 	if strings.HasPrefix(f.unsent.Name, timescaleSchema) {
 		return []Remedy{
@@ -101,7 +102,8 @@ type redirect struct {
 	drop string // the statement that drops it
 }
 
-// redirectsSQL finds rules ON INSERT DO INSTEAD, and BEFORE INSERT triggers for each row whose function contains RETURN NULL.
+// redirectsSQL finds rules ON INSERT DO INSTEAD, and BEFORE INSERT triggers for each row whose function contains
+// RETURN NULL.
 const redirectsSQL = `
 SELECT 'rule', r.rulename::text, '' FROM pg_rewrite r WHERE r.ev_class = $1 AND r.ev_type = '3' AND r.is_instead AND r.ev_enabled IN ('O', 'A')
 UNION ALL
@@ -138,8 +140,9 @@ func (e *examination) checkInserts(f *tableFacts) {
 		"inserts into %s may not become rows of it: %s", f.Table, strings.Join(what, ", "))
 }
 
-// uniqueSQL reports whether a unique index of the table, or of each of its partitions, has only columns of the id and of the partition
-// keys, and returns the partition keys. An index with more columns, expressions or a condition allows an id twice.
+// uniqueSQL reports whether a unique index of the table, or of each of its partitions, has only columns of the id and
+// of the partition keys, and returns the partition keys. An index with more columns, expressions or a condition
+// allows an id twice.
 const uniqueSQL = `
 WITH RECURSIVE tree AS (
   SELECT $1::oid AS oid

@@ -48,7 +48,8 @@ func (e *examination) readSlots(ctx context.Context) {
 	e.slots.slot, e.slots.recovery, e.slots.err = replication.ReadSlots(ctx, e.conn, e.Slot)
 }
 
-// readRows finds out whether there are rows whose events a new slot would not have. A row that cannot be seen may be there.
+// readRows finds out whether there are rows whose events a new slot would not have. A row that cannot be seen may be
+// there.
 func (e *examination) readRows(ctx context.Context) {
 	e.empty = true
 	for i := range e.Tables {

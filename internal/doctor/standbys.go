@@ -19,8 +19,8 @@ type standbyFacts struct {
 	verdict standby.Verdict
 }
 
-// checkStandbys asks the hosts of postgres.standbys at the same time. primary is the answer of the slot's server, nil if
-// that is not the primary or has not answered.
+// checkStandbys asks the hosts of postgres.standbys at the same time. primary is the answer of the slot's server, nil
+// if that is not the primary or has not answered.
 func (e *examination) checkStandbys(ctx context.Context) {
 	if len(e.Standbys) == 0 {
 		e.because[groupStandbys] = "postgres.standbys is not set: nothing is known about copies of the slot"

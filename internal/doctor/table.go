@@ -167,8 +167,8 @@ func (f *tableFacts) relation() *decoder.Relation {
 	return &decoder.Relation{OID: f.oid, Namespace: f.Schema, Name: f.Name, Source: f.source, Columns: f.columns}
 }
 
-// checkGenerated checks that the server sends the generated columns among the needed ones. Before PostgreSQL 18 it sends none, although
-// the publication may list them.
+// checkGenerated checks that the server sends the generated columns among the needed ones. Before PostgreSQL 18 it
+// sends none, although the publication may list them.
 func (e *examination) checkGenerated(f *tableFacts) {
 	sent := func(name string) bool {
 		return e.server.Major() >= 18 && slices.ContainsFunc(e.published, func(p replication.PublishedTable) bool {

@@ -32,7 +32,8 @@ const (
 	upgradeSteps    = "steps"
 )
 
-// UpgradeChecks is the catalogue of `upgrade check`. docs/upgrade.md has a row for each check. The exit code of every Fail is 1.
+// UpgradeChecks is the catalogue of `upgrade check`. docs/upgrade.md has a row for each check. The exit code of every
+// Fail is 1.
 func UpgradeChecks() []Check {
 	fails := []string{"FAIL 1"}
 	return []Check{
@@ -57,8 +58,9 @@ func UpgradeChecks() []Check {
 	}
 }
 
-// CheckUpgrade checks whether pg_upgrade can upgrade the server, and whether Kafka has everything that the slot had to deliver. While the
-// daemon reads the slot, it waits for transactions to end and for the slot to move, until the end of ctx. It changes nothing.
+// CheckUpgrade checks whether pg_upgrade can upgrade the server, and whether Kafka has everything that the slot had
+// to deliver. While the daemon reads the slot, it waits for transactions to end and for the slot to move, until the
+// end of ctx. It changes nothing.
 func CheckUpgrade(ctx context.Context, c Config) *Report {
 	e := &examination{Config: c, found: map[string][]Finding{}, because: map[string]string{}, types: map[string]string{}}
 	pg, cancel := ctx, context.CancelFunc(func() {})
@@ -153,9 +155,10 @@ func (e *examination) checkReader() {
 	}
 }
 
-// awaitConsumed waits, while the slot is read, until the position is confirmed that was the end of the WAL when the slot was first
-// read. pg_upgrade refuses if a transaction of the slot's database was committed after the confirmed position, whether it has events or
-// not. Which WAL has such a transaction can be known only by decoding it, so that this check accepts no WAL after the position.
+// awaitConsumed waits, while the slot is read, until the position is confirmed that was the end of the WAL when the
+// slot was first read. pg_upgrade refuses if a transaction of the slot's database was committed after the confirmed
+// position, whether it has events or not. Which WAL has such a transaction can be known only by decoding it, so that
+// this check accepts no WAL after the position.
 func (e *examination) awaitConsumed(ctx context.Context) {
 	target, s := e.slot.ServerLSN, e.slot.Slot
 	began := e.Now()
@@ -232,7 +235,8 @@ func (e *examination) checkOtherSlots(ctx context.Context) {
 	}
 }
 
-// checkRecord compares the position record with the slot: after the upgrade, the positions of the old server mean nothing.
+// checkRecord compares the position record with the slot: after the upgrade, the positions of the old server mean
+// nothing.
 func (e *examination) checkRecord(ctx context.Context, id replication.Identity) {
 	if e.Positions == "" {
 		e.skip(upgradeRecord, "delivery.mode is at_least_once, which keeps none")

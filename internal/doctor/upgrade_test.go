@@ -61,8 +61,8 @@ func confirmAll(ctx context.Context, conn *pgconn.PgConn) error {
 	return pglogrepl.SendStandbyStatusUpdate(ctx, conn, pglogrepl.StandbyStatusUpdate{WALWritePosition: 1 << 62})
 }
 
-// upgradeChecked runs CheckUpgrade, and compares everything but OK with these outcomes. The server itself may write to its WAL after
-// consume, and the slot then has not consumed everything. In that case it begins again.
+// upgradeChecked runs CheckUpgrade, and compares everything but OK with these outcomes. The server itself may write
+// to its WAL after consume, and the slot then has not consumed everything. In that case it begins again.
 func (p *place) upgradeChecked(patience time.Duration, all ...outcome) *Report {
 	p.t.Helper()
 	p.examine() // completes the configuration

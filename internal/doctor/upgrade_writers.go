@@ -42,8 +42,8 @@ type writer struct {
 	user, database string
 }
 
-// writing finds the transactions that have written. Each of them locks its own number, and every role sees these locks. No snapshot
-// lists all of them.
+// writing finds the transactions that have written. Each of them locks its own number, and every role sees these
+// locks. No snapshot lists all of them.
 func (e *examination) writing(ctx context.Context) (all []writer, err error) {
 	rows, err := e.conn.Query(ctx, `
 SELECT l.transactionid::text, l.pid, coalesce(a.usename::text, a.backend_type, ''), coalesce(a.datname::text, '')
@@ -100,7 +100,8 @@ func (e *examination) awaitEnded(ctx context.Context, open []writer, err error) 
 	e.ok(upgradeOpen, "no transaction is open that has written")
 }
 
-// upgradePatience is the time before the end of the context at which waiting ends, so that the reason can still be reported.
+// upgradePatience is the time before the end of the context at which waiting ends, so that the reason can still be
+// reported.
 const upgradePatience = time.Second
 
 // pause waits for d. It returns false if the context ends within d and reserve.

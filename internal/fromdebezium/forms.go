@@ -72,11 +72,12 @@ func readScript(data []byte) (found []Connector, err error) {
 	return found, nil
 }
 
-// serverVariable is an environment variable of Debezium Server, with its value on the same line or, in Kubernetes, on the next one.
+// serverVariable is an environment variable of Debezium Server, with its value on the same line or, in Kubernetes, on
+// the next one.
 var serverVariable = regexp.MustCompile(`(?m)^[^#\n]*?\b(DEBEZIUM_[A-Z0-9_]+)["']?[ \t]*(?:[=:][ \t]*|\r?\n[ \t]*value:[ \t]*)(.*?)[ \t]*\\?\r?$`)
 
-// readEnvironment reads the environment variables of Debezium Server. In their names a dot is an underscore, and there are no small letters
-// (https://debezium.io/documentation/reference/stable/operations/debezium-server.html).
+// readEnvironment reads the environment variables of Debezium Server. In their names a dot is an underscore, and
+// there are no small letters (https://debezium.io/documentation/reference/stable/operations/debezium-server.html).
 func readEnvironment(text string) map[string]string {
 	props := map[string]string{}
 	for _, m := range serverVariable.FindAllStringSubmatch(text, -1) {

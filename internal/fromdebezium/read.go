@@ -27,9 +27,9 @@ type Connector struct {
 }
 
 // Read reads the connectors of a file: a .properties file of Connect or of Debezium Server, JSON as Connect's REST
-// interface accepts and returns it (one connector, an array, or GET /connectors?expand=info), such JSON in a shell script, Strimzi's
-// KafkaConnector resources as YAML, statements of ksqlDB, or environment variables of Debezium Server. Another form, and a file without a connector, is
-// an error.
+// interface accepts and returns it (one connector, an array, or GET /connectors?expand=info), such JSON in a shell
+// script, Strimzi's KafkaConnector resources as YAML, statements of ksqlDB, or environment variables of Debezium
+// Server. Another form, and a file without a connector, is an error.
 func Read(data []byte) ([]Connector, error) {
 	data = bytes.TrimSpace(bytes.TrimPrefix(data, []byte("\ufeff")))
 	var found []Connector

@@ -1,4 +1,5 @@
-// Package frompolling prints the settings for a table that a poller reads, and the condition of the rows that the poller has not sent.
+// Package frompolling prints the settings for a table that a poller reads, and the condition of the rows that the
+// poller has not sent.
 //
 // It recognizes columns by their names and types. Whatever it infers is a comment in what it prints.
 package frompolling
@@ -27,8 +28,8 @@ var Settings = []string{"id", "aggregate_type", "aggregate_id", "event_type", "p
 // Result is what is printed.
 type Result struct {
 	YAML string
-	// Where is the condition of the rows that the poller has not sent; "": all rows. If it is open, a person has to complete it: it has a …, and
-	// is no SQL.
+	// Where is the condition of the rows that the poller has not sent; "": all rows. If it is open, a person has to
+	// complete it: it has a …, and is no SQL.
 	Where string
 	Open  bool
 }
@@ -42,7 +43,8 @@ type conversion struct {
 	errs []error
 }
 
-// Convert returns the settings for a table. It returns an error if the table has no column that a required setting could name.
+// Convert returns the settings for a table. It returns an error if the table has no column that a required setting
+// could name.
 func Convert(t *Table, o Options) (*Result, error) {
 	c := &conversion{t: t, o: o, used: map[string]string{}}
 	if err := c.checkOptions(); err != nil {
@@ -137,7 +139,8 @@ func (c *conversion) outbox() {
 	c.order()
 }
 
-// aggregateType writes outbox.columns.aggregate_type. A table whose events all go to one topic needs none, nor does one with a column of the topic.
+// aggregateType writes outbox.columns.aggregate_type. A table whose events all go to one topic needs none, nor does
+// one with a column of the topic.
 func (c *conversion) aggregateType() {
 	s := setting{name: "aggregate_type", names: typeNames, found: c.t.first(typeNames, isTextType)}
 	const own = "{aggregate_type}"

@@ -150,8 +150,8 @@ func TestShapes(t *testing.T) {
 	}
 }
 
-// Which rows are pending, in tables of which less is known. What is not known is left to a person: a condition that is wrong loses rows, or sends
-// them again.
+// Which rows are pending, in tables of which less is known. What is not known is left to a person: a condition that
+// is wrong loses rows, or sends them again.
 func TestPending(t *testing.T) {
 	const all = "all rows"
 	for _, test := range []struct {

@@ -27,9 +27,10 @@ type CountedValue struct {
 	Sent bool
 }
 
-// CountByStatus counts the rows of a table by the values of its status, or of a column such as processed with the values 0 and 1: those that the
-// condition where chooses (""; all), and those that it does not. It returns nil if the table has no such column. It reads the table in a read-only
-// transaction of its own, for at most the given time; conn must not be in a transaction.
+// CountByStatus counts the rows of a table by the values of its status, or of a column such as processed with the
+// values 0 and 1: those that the condition where chooses (""; all), and those that it does not. It returns nil if the
+// table has no such column. It reads the table in a read-only transaction of its own, for at most the given time;
+// conn must not be in a transaction.
 func CountByStatus(ctx context.Context, conn *pgx.Conn, schema, name, where string, timeout time.Duration) (*Count, error) {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
 	if err != nil {

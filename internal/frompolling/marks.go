@@ -11,7 +11,8 @@ import (
 // markKind is how a column says that the poller has sent a row.
 type markKind int
 
-// The kinds, in the order in which they decide: a flag counts only for rows without a status, and a time only for rows without both.
+// The kinds, in the order in which they decide: a flag counts only for rows without a status, and a time only for
+// rows without both.
 const (
 	noMark     markKind = iota
 	markStatus          // by one of several values
@@ -53,8 +54,8 @@ func isMark(name string) bool {
 		slices.ContainsFunc(markStems, func(stem string) bool { return strings.Contains(plain(name), stem) })
 }
 
-// Moves reports whether a poller updates a column with this name, as far as the name tells. In a table that is partitioned by such a column, the
-// update moves the row, and the stream has the move as a second insert.
+// Moves reports whether a poller updates a column with this name, as far as the name tells. In a table that is
+// partitioned by such a column, the update moves the row, and the stream has the move as a second insert.
 func Moves(name string) bool {
 	return !isNamed(name, createdNames) && (isMark(name) || isNamed(name, delayNames, priorityNames, pollerNames))
 }
@@ -76,7 +77,8 @@ func (c *Column) mayMark() bool {
 
 // pending is which rows the poller has not sent, as far as the table says so.
 type pending struct {
-	// where is the condition of these rows. If it is open, a person has to complete it: it has a …, and is no SQL. "" and not open: all rows.
+	// where is the condition of these rows. If it is open, a person has to complete it: it has a …, and is no SQL. ""
+	// and not open: all rows.
 	where      string
 	open       bool
 	notes      []string  // why
@@ -196,7 +198,8 @@ func (p *pending) decide(marks []*Column) {
 	}
 }
 
-// values returns the condition of the rows whose status says that they were not sent. It is open if the values do not tell.
+// values returns the condition of the rows whose status says that they were not sent. It is open if the values do not
+// tell.
 func (p *pending) values(c *Column) (says string, open bool) {
 	name, v := identSQL(c.Name), &c.Values
 	if !v.Known {
@@ -331,7 +334,8 @@ func (p *pending) leaveOut(t *Table) {
 	}
 }
 
-// others names the columns that may say something about the delivery and are not understood. Without a mark, they leave the condition open.
+// others names the columns that may say something about the delivery and are not understood. Without a mark, they
+// leave the condition open.
 func (t *Table) others(p *pending, isSet func(*Column) bool) {
 	var names []string
 	for i := range t.Columns {

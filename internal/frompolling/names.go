@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// The names of columns by what they are for, the best first, as plain returns them. From createdNames on, they are compared by isNamed.
+// The names of columns by what they are for, the best first, as plain returns them. From createdNames on, they are
+// compared by isNamed.
 var (
 	idNames   = []string{"id", "eventid", "messageid", "outboxid", "eventuuid", "uuid", "guid", "eventidentifier", "msgid", "idempotentkey"}
 	typeNames = []string{"aggregatetype", "aggregate", "aggregatename", "entitytype", "streamtype"}
@@ -108,7 +109,8 @@ func forms(name string) []string {
 	return all
 }
 
-// isNamed reports whether a name is one of a list, without case and underscores, and without the words is, utc, date, time, at and on.
+// isNamed reports whether a name is one of a list, without case and underscores, and without the words is, utc, date,
+// time, at and on.
 func isNamed(name string, lists ...[]string) bool {
 	for _, form := range forms(name) {
 		for _, list := range lists {

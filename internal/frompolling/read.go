@@ -68,8 +68,9 @@ func Connect(ctx context.Context, dsn string) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// Read reads the columns of a table, in a read-only transaction. Of the columns that mark rows by a value, such as a status, it also reads the
-// values that rows have: from the type or a check constraint, otherwise from an index or from all rows, for at most the given time.
+// Read reads the columns of a table, in a read-only transaction. Of the columns that mark rows by a value, such as a
+// status, it also reads the values that rows have: from the type or a check constraint, otherwise from an index or
+// from all rows, for at most the given time.
 func Read(ctx context.Context, conn *pgx.Conn, schema, name string, timeout time.Duration) (*Table, error) {
 	tx, err := conn.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
 	if err != nil {
@@ -151,8 +152,9 @@ func (r *reader) columns(ctx context.Context) error {
 	return err
 }
 
-// PartitionKeySQL is a query for the names of the columns that decide about the partition of a row, at any level, also as a part of an expression.
-// Its parameter is the OID of the table. The catalog has an internal dependency of each of these columns on its table.
+// PartitionKeySQL is a query for the names of the columns that decide about the partition of a row, at any level,
+// also as a part of an expression. Its parameter is the OID of the table. The catalog has an internal dependency of
+// each of these columns on its table.
 const PartitionKeySQL = `SELECT DISTINCT a.attname::text FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_attribute a ON a.attrelid = d.objid AND a.attnum = d.objsubid
  WHERE d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass AND d.refclassid = d.classid AND d.objid = d.refobjid AND d.objsubid > 0 AND d.refobjsubid = 0 AND d.deptype = 'i'
    AND d.objid IN (SELECT relid FROM pg_catalog.pg_partition_tree($1) WHERE NOT isleaf) ORDER BY 1`

@@ -13,8 +13,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pollers"
 )
 
-// The condition of each well-known table chooses exactly the rows that its poller has not sent, and a condition that a person has to complete is
-// an error of Postgres.
+// The condition of each well-known table chooses exactly the rows that its poller has not sent, and a condition that
+// a person has to complete is an error of Postgres.
 func TestTablesOfPollers(t *testing.T) {
 	for _, major := range []string{"14", "18"} {
 		t.Run(major, func(t *testing.T) {

@@ -100,7 +100,8 @@ var (
 	literals  = regexp.MustCompile(`'((?:[^']|'')*)'`)
 )
 
-// checkedValues returns the values that a check constraint of the form column IN ('a', 'b') allows; nil: the constraint has another form.
+// checkedValues returns the values that a check constraint of the form column IN ('a', 'b') allows; nil: the
+// constraint has another form.
 func checkedValues(def string) (list []string) {
 	m := checkList.FindStringSubmatch(def)
 	if m == nil {

@@ -67,7 +67,8 @@ func (s *Snapshot) describe(ctx context.Context, tables []Table, source int) (*t
 	op := "read the columns of table " + t.String()
 	var kind string
 	var hidden bool
-	// regclass finds the table that is locked. pg_class is read as of the snapshot, and may have an older table of that name.
+	// regclass finds the table that is locked. pg_class is read as of the snapshot, and may have an older table of that
+	// name.
 	err := s.queryRow(ctx, `SELECT c.oid, c.relkind::text, row_security_active(c.oid) FROM pg_class c WHERE c.oid = $1::text::regclass`, t.from).Scan(&t.oid, &kind, &hidden)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, fmt.Errorf("%s: the snapshot is older than the table; remedy: try again", op)
@@ -118,8 +119,8 @@ func (s *Snapshot) describe(ctx context.Context, tables []Table, source int) (*t
 	return t, s.checkStorage(ctx, t)
 }
 
-// refuseChildren refuses a plain table with children by inheritance. Their rows are not in the stream, so the result would be that nothing
-// is missing.
+// refuseChildren refuses a plain table with children by inheritance. Their rows are not in the stream, so the result
+// would be that nothing is missing.
 func (s *Snapshot) refuseChildren(ctx context.Context, t *table, tables []Table) error {
 	var outboxes []replication.Table
 	for i := range tables {
@@ -168,8 +169,8 @@ func (s *Snapshot) readPartitions(ctx context.Context, t *table) error {
 	return rows.Err()
 }
 
-// checkStorage refuses a table that was truncated or rewritten after the snapshot was taken: its rows would not be found. It can only
-// happen to an imported snapshot, which is older than the lock.
+// checkStorage refuses a table that was truncated or rewritten after the snapshot was taken: its rows would not be
+// found. It can only happen to an imported snapshot, which is older than the lock.
 func (s *Snapshot) checkStorage(ctx context.Context, t *table) error {
 	op := "read the storage of table " + t.String()
 	var changed []string
@@ -216,7 +217,8 @@ func (t *table) column(name string) *column {
 	return nil
 }
 
-// Indexed reports whether an index makes a range of times quick: a valid B-tree or BRIN index of all rows that begins with CreatedAt.
+// Indexed reports whether an index makes a range of times quick: a valid B-tree or BRIN index of all rows that begins
+// with CreatedAt.
 func (s *Snapshot) Indexed(ctx context.Context, table int) (bool, error) {
 	t := s.tables[table]
 	var ok bool

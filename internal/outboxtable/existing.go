@@ -11,9 +11,9 @@ import (
 // existingAtOnce is the number of ids of one query.
 const existingAtOnce = 10_000
 
-// Existing returns which of the ids are in the column of a row. Ids are in PostgreSQL's text format, as in records. It uses an index on
-// the column if the type is text, varchar, uuid, smallint, integer, bigint, or a domain over one of them; otherwise it reads the table
-// once for each 10,000 ids.
+// Existing returns which of the ids are in the column of a row. Ids are in PostgreSQL's text format, as in records.
+// It uses an index on the column if the type is text, varchar, uuid, smallint, integer, bigint, or a domain over one
+// of them; otherwise it reads the table once for each 10,000 ids.
 func (s *Snapshot) Existing(ctx context.Context, table int, idColumn string, ids []string) (map[string]bool, error) {
 	t := s.tables[table]
 	c := t.column(idColumn)
@@ -22,7 +22,8 @@ func (s *Snapshot) Existing(ctx context.Context, table int, idColumn string, ids
 		return nil, fmt.Errorf("%s: it has no column %q; remedy: set outbox.columns.id", op, idColumn)
 	}
 	name, possible := quote(idColumn), s.isText
-	// format prints a value as the server prints it for a client; a cast to text prints boolean and character in another way.
+	// format prints a value as the server prints it for a client; a cast to text prints boolean and character in another
+	// way.
 	printed := "format('%s', " + name + ")"
 	var match string
 	switch c.baseOID {

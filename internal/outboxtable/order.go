@@ -13,15 +13,16 @@ import (
 	"github.com/outboxcdc/outboxcdc/sql"
 )
 
-// Unordered says why the column [sql.SequenceColumn] of a table does not have the order in which the rows were inserted.
+// Unordered says why the column [sql.SequenceColumn] of a table does not have the order in which the rows were
+// inserted.
 type Unordered struct {
 	Why      string // "it has no column seq"
 	NoColumn bool
 	SQL      string // statement that fixes it for new rows, "" if there is none
 }
 
-// ReadOrder reads from the catalogs whether the column [sql.SequenceColumn] orders the rows of a table whose Order is empty: one sequence gives
-// all its values, one after the other. It returns nil if it does.
+// ReadOrder reads from the catalogs whether the column [sql.SequenceColumn] orders the rows of a table whose Order is
+// empty: one sequence gives all its values, one after the other. It returns nil if it does.
 func ReadOrder(ctx context.Context, conn *pgx.Conn, schema, name string) (*Unordered, error) {
 	table := pgx.Identifier{schema, name}.Sanitize()
 	c := sequenceColumn{}
@@ -95,8 +96,8 @@ SELECT format_type(a.atttypid, a.atttypmod), b.oid, a.attidentity <> '', coalesc
   LEFT JOIN pg_sequence s ON s.seqrelid = o.objid
  WHERE a.attrelid = $1::text::regclass AND a.attname = $2 AND NOT a.attisdropped ORDER BY s.seqrelid LIMIT 1`
 
-// otherPartitionSQL finds a partition that gives rows, if they are inserted into it and not into the root, a value that is not of the root's
-// sequence. Before PostgreSQL 17 a partition could have an identity column of its own.
+// otherPartitionSQL finds a partition that gives rows, if they are inserted into it and not into the root, a value
+// that is not of the root's sequence. Before PostgreSQL 17 a partition could have an identity column of its own.
 const otherPartitionSQL = `
 WITH root AS (
   SELECT a.attrelid, pg_get_expr(d.adbin, d.adrelid) AS value FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum

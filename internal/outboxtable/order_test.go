@@ -114,8 +114,8 @@ func testPartitionSequences(b *bench) {
 	b.wantIDs(Table{Schema: "public", Name: "outbox", CreatedAt: "created_at"}, "2 1")
 }
 
-// testAddSequence executes the statements that doctor prints for a table without the column: they rewrite nothing, existing rows keep their
-// order before new ones, and a role that may only insert needs no further privilege.
+// testAddSequence executes the statements that doctor prints for a table without the column: they rewrite nothing,
+// existing rows keep their order before new ones, and a role that may only insert needs no further privilege.
 func testAddSequence(b *bench) {
 	b.exec(`CREATE ROLE app_` + b.name + `; GRANT USAGE ON SCHEMA public TO app_` + b.name)
 	for _, c := range []struct {

@@ -1,10 +1,10 @@
-// Package outboxtable reads the rows of outbox tables as events of a [router.Router], for commands that compare tables with Kafka or
-// send rows again.
+// Package outboxtable reads the rows of outbox tables as events of a [router.Router], for commands that compare
+// tables with Kafka or send rows again.
 //
-// It promises that the router makes the same record of a row, except for the position header, whether the row comes from the table or
-// from the stream; that rows that row-level security hides, and
-// rows of tables that inherit from an outbox, are an error with an exit code; and that memory does not grow with the number of rows. It
-// changes nothing in the database.
+// It promises that the router makes the same record of a row, except for the position header, whether the row comes
+// from the table or from the stream; that rows that row-level security hides, and rows of tables that inherit from an
+// outbox, are an error with an exit code; and that memory does not grow with the number of rows. It changes nothing
+// in the database.
 //
 // [router.Router]: https://pkg.go.dev/github.com/outboxcdc/outboxcdc/router#Router
 package outboxtable
@@ -27,13 +27,14 @@ import (
 // Table is an outbox.
 type Table struct {
 	Schema, Name string
-	// Columns must exist: the router needs them. Other columns are read as well, as in the stream. Generated columns are read only if
-	// they are named here.
+	// Columns must exist: the router needs them. Other columns are read as well, as in the stream. Generated columns are
+	// read only if they are named here.
 	Columns []string
 	// CreatedAt is the column with the time of the row, "" if there is none. The table need not have the column.
 	CreatedAt string
-	// Order are the columns that order the rows. If empty, the column [sql.SequenceColumn] orders them if [ReadOrder] finds no fault with
-	// it. Of rows that are equal in these columns, CreatedAt decides, and then their place in the table (ctid).
+	// Order are the columns that order the rows. If empty, the column [sql.SequenceColumn] orders them if [ReadOrder]
+	// finds no fault with it. Of rows that are equal in these columns, CreatedAt decides, and then their place in the
+	// table (ctid).
 	Order []string
 	// ByPartition gives the rows of a partition its name instead of the root's, as a publication does whose
 	// publish_via_partition_root is off.
@@ -43,9 +44,9 @@ type Table struct {
 // String is the qualified name, for people.
 func (t *Table) String() string { return t.Schema + "." + t.Name }
 
-// Snapshot is one read-only transaction in which all tables are read. All its methods see the same rows. It holds ACCESS SHARE locks, so
-// ALTER TABLE and TRUNCATE wait until Close, and statements that wait for their locks wait as well. It is not safe for
-// concurrent use.
+// Snapshot is one read-only transaction in which all tables are read. All its methods see the same rows. It holds
+// ACCESS SHARE locks, so ALTER TABLE and TRUNCATE wait until Close, and statements that wait for their locks wait as
+// well. It is not safe for concurrent use.
 type Snapshot struct {
 	conn   *pgx.Conn
 	tables []*table
@@ -53,7 +54,8 @@ type Snapshot struct {
 	taken  time.Time
 }
 
-// Open begins the transaction on conn, which nothing else may use until Close. Events of tables[i] have Relation.Source i.
+// Open begins the transaction on conn, which nothing else may use until Close. Events of tables[i] have
+// Relation.Source i.
 //
 // When the context of a method ends, the method returns at once and closes conn.
 func Open(ctx context.Context, conn *pgx.Conn, tables []Table) (*Snapshot, error) {
@@ -80,8 +82,8 @@ func (s *Snapshot) begin(ctx context.Context, exported string, tables []Table) e
 			return err
 		}
 	}
-	// Locks come before the snapshot: a TRUNCATE between the two would hide rows that the snapshot contains (PostgreSQL, "Caveats" of
-	// concurrency control). Neither SET nor LOCK takes a snapshot.
+	// Locks come before the snapshot: a TRUNCATE between the two would hide rows that the snapshot contains (PostgreSQL,
+	// "Caveats" of concurrency control). Neither SET nor LOCK takes a snapshot.
 	for i := range tables {
 		if err := s.lock(ctx, &tables[i]); err != nil {
 			return err
@@ -113,8 +115,9 @@ func (s *Snapshot) begin(ctx context.Context, exported string, tables []Table) e
 	return nil
 }
 
-// endOfRecords returns where the last record before next ends. next is where the next record begins. If the last record fills a page, that is
-// after the header of the next page, and the server flushes and confirms nothing beyond the page while it is idle.
+// endOfRecords returns where the last record before next ends. next is where the next record begins. If the last
+// record fills a page, that is after the header of the next page, and the server flushes and confirms nothing beyond
+// the page while it is idle.
 func endOfRecords(next, page, segment pglogrepl.LSN) pglogrepl.LSN {
 	const header, firstHeader = 24, 40 // of a page, and of the first page of a segment
 	switch {
@@ -126,8 +129,8 @@ func endOfRecords(next, page, segment pglogrepl.LSN) pglogrepl.LSN {
 	return next
 }
 
-// settings are those of the replication connection on which the bytes depend, and those that keep the transaction from ending early or
-// from hiding rows.
+// settings are those of the replication connection on which the bytes depend, and those that keep the transaction
+// from ending early or from hiding rows.
 func (s *Snapshot) settings() map[string]string {
 	p := replication.TextSettings()
 	if s.isASCII() {

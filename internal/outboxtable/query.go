@@ -14,7 +14,8 @@ import (
 
 // Range chooses rows. The zero Range chooses all.
 type Range struct {
-	// Since is the first time of CreatedAt, and Until the time after the last. A row whose CreatedAt is NULL is in no range of times.
+	// Since is the first time of CreatedAt, and Until the time after the last. A row whose CreatedAt is NULL is in no
+	// range of times.
 	Since, Until time.Time
 	// Where is a further condition, in SQL. Names outside pg_catalog need their schema, except for columns of the table.
 	Where string
@@ -146,8 +147,8 @@ func (s *Snapshot) failed(ctx context.Context, t *table, q *statement, prefix st
 	return s.fail(ctx, "read table "+t.String(), err)
 }
 
-// Check finds out whether the rows of a range can be read. The error of a wrong condition is a *[ConditionError]. The snapshot can be used
-// further in any case.
+// Check finds out whether the rows of a range can be read. The error of a wrong condition is a *[ConditionError]. The
+// snapshot can be used further in any case.
 func (s *Snapshot) Check(ctx context.Context, table int, r Range) error {
 	t := s.tables[table]
 	q, err := t.statement("SELECT", r, " LIMIT 0")
@@ -179,7 +180,8 @@ func (s *Snapshot) checkStatement(ctx context.Context, t *table, q *statement) e
 	if q.where == "" {
 		return nil
 	}
-	// In brackets, a condition that closes our parenthesis is a syntax error. Without them it would escape from the range of times.
+	// In brackets, a condition that closes our parenthesis is a syntax error. Without them it would escape from the
+	// range of times.
 	if err := run("SELECT FROM " + t.from + " WHERE (ARRAY[\n" + q.where + "\n])[1] LIMIT 0"); err != nil {
 		if ctx.Err() != nil {
 			return s.fail(ctx, "check the rows of table "+t.String(), err)

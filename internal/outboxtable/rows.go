@@ -12,25 +12,27 @@ import (
 
 // Row is a row of an outbox.
 type Row struct {
-	// Event is valid until the function returns that it was given to. Its commit LSN, transaction id and ordinal are unknown, which
-	// is 0. Its commit time is CreatedAt, or, if that is not known, the time of the snapshot: no row is newer.
+	// Event is valid until the function returns that it was given to. Its commit LSN, transaction id and ordinal are
+	// unknown, which is 0. Its commit time is CreatedAt, or, if that is not known, the time of the snapshot: no row is
+	// newer.
 	Event decoder.Event
-	// CreatedAt is the zero time if the row has none that Kafka can hold: the column does not exist, is not a time, or its value is NULL,
-	// infinite, before 1970 or after 2261.
+	// CreatedAt is the zero time if the row has none that Kafka can hold: the column does not exist, is not a time, or
+	// its value is NULL, infinite, before 1970 or after 2261.
 	CreatedAt time.Time
 }
 
 const cursor = "outboxcdc_rows"
 
-// A FETCH asks for as many rows as fetchBytes held in the one before. Rows are not kept in memory; the bound is for what is still read
-// after fn has returned an error, and for how long one statement runs when fn is slow.
+// A FETCH asks for as many rows as fetchBytes held in the one before. Rows are not kept in memory; the bound is for
+// what is still read after fn has returned an error, and for how long one statement runs when fn is slow.
 const (
 	fetchBytes = 1 << 20
 	firstFetch = 64
 	maxFetch   = 10_000
 )
 
-// Rows calls fn with each row of a range, in order. An error of fn ends it and is returned as it is. fn must not use the snapshot.
+// Rows calls fn with each row of a range, in order. An error of fn ends it and is returned as it is. fn must not use
+// the snapshot.
 func (s *Snapshot) Rows(ctx context.Context, table int, r Range, fn func(*Row) error) error {
 	t := s.tables[table]
 	q, err := t.statement(t.selectList(), r, t.orderBy())

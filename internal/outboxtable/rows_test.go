@@ -618,7 +618,8 @@ func testLargeRows(b *bench) {
 	}
 }
 
-// testSession: time-outs of role and database do not end the transaction, and the connection has its own settings back after Close.
+// testSession: time-outs of role and database do not end the transaction, and the connection has its own settings
+// back after Close.
 func testSession(b *bench) {
 	table := b.outbox(`id int, created_at timestamptz`)
 	b.exec(`INSERT INTO outbox VALUES (1)`)

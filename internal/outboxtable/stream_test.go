@@ -85,8 +85,8 @@ func (b *bench) sameEvents(read []Row, streamed []*decoder.Event) {
 	}
 }
 
-// TestSameAsStreamElsewhere: partitions with other orders of columns, under the root's name and under their own; a database without an
-// encoding.
+// TestSameAsStreamElsewhere: partitions with other orders of columns, under the root's name and under their own; a
+// database without an encoding.
 func TestSameAsStreamElsewhere(t *testing.T) {
 	server := pgtest.ForTest(t, pgtest.Options{Major: "15", Settings: serverSettings})
 	needs := routerOf(t, "payload")

@@ -13,7 +13,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 )
 
-// Adoption is one run of `slot adopt`: the operator accepts the position of the slot. It also ends a recovery that has not finished.
+// Adoption is one run of `slot adopt`: the operator accepts the position of the slot. It also ends a recovery that
+// has not finished.
 type Adoption struct {
 	Server    Server
 	Positions Positions // nil: delivery is at least once, which has no position records

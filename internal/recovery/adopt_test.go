@@ -97,7 +97,8 @@ func TestAdoption(t *testing.T) {
 	}
 }
 
-// TestAdoptionCrashes fails each call of an adoption. It never makes a daemon start that has less than before, and a second adoption finishes.
+// TestAdoptionCrashes fails each call of an adoption. It never makes a daemon start that has less than before, and a
+// second adoption finishes.
 func TestAdoptionCrashes(t *testing.T) {
 	for _, state := range []string{"the slot was moved", "a recovery has not finished", "a recovery beside a slot that was moved"} {
 		for at := 1; ; at++ {

@@ -22,8 +22,8 @@ import (
 // Unjudged is what happens to rows of which it is not known whether Kafka has, or had, their record.
 type Unjudged int
 
-// AskUnjudged asks, and leaves the run unfinished without an answer. SendUnjudged sends the rows. LeaveUnjudged leaves them: the operator has
-// decided that they are delivered, or not needed.
+// AskUnjudged asks, and leaves the run unfinished without an answer. SendUnjudged sends the rows. LeaveUnjudged
+// leaves them: the operator has decided that they are delivered, or not needed.
 const (
 	AskUnjudged Unjudged = iota
 	SendUnjudged
@@ -35,7 +35,8 @@ type Found struct {
 	*audit.Result
 	Missing  Rowset // neither Kafka nor the slot has them
 	Unjudged Rowset // that is not known
-	// LaterKeys is how many keys of missing rows have later events in Kafka, LaterTopics are the topics of those that have, or may have, some.
+	// LaterKeys is how many keys of missing rows have later events in Kafka, LaterTopics are the topics of those that
+	// have, or may have, some.
 	LaterKeys   int
 	LaterTopics map[string]bool
 
@@ -84,8 +85,8 @@ func (s *Rowset) add(row *audit.Row, why string) {
 // waitForDaemon is how long to wait for a daemon that runs beside before what its slot holds is read.
 const waitForDaemon = 10 * time.Second
 
-// compare finds the rows that are missing. Kafka is read from the time of the oldest row on. If a record is older than its row, rows are not missing
-// before all was read.
+// compare finds the rows that are missing. Kafka is read from the time of the oldest row on. If a record is older
+// than its row, rows are not missing before all was read.
 func (r *Recovery) compare(ctx context.Context) (f *Found, err error) {
 	for {
 		if f, err = r.compareOnce(ctx); err != nil {
@@ -109,7 +110,8 @@ func (r *Recovery) compareOnce(ctx context.Context) (*Found, error) {
 	defer done()
 	id := r.state.identity
 	if base := r.state.base(); base != nil && base.ConfirmedFlush > 0 {
-		// Just before the slot's position: after each event that the slot has confirmed, and before each one that the stream will send.
+		// Just before the slot's position: after each event that the slot has confirmed, and before each one that the
+		// stream will send.
 		f.next = checkpoint.Position{SystemID: id.SystemID, CommitLSN: base.ConfirmedFlush - 1}
 		f.next.Timeline = id.TimelineOf(f.next.CommitLSN)
 	}
@@ -215,8 +217,8 @@ func (r *Recovery) decideUnjudged(ctx context.Context, f *Found) error {
 	return err
 }
 
-// checkCompacted refuses to send rows of whose keys Kafka has, or may have, later events to a compacted topic: the older event would become the
-// state of the key, and compaction would delete the later one.
+// checkCompacted refuses to send rows of whose keys Kafka has, or may have, later events to a compacted topic: the
+// older event would become the state of the key, and compaction would delete the later one.
 func (r *Recovery) checkCompacted(ctx context.Context, topics iter.Seq[string]) error {
 	if r.Compacted {
 		return nil
@@ -245,8 +247,8 @@ func refuseCompacted(ctx context.Context, log audit.Log, topics []string) error 
 	return nil
 }
 
-// sendAll sends the chosen rows and compares again. If Kafka refuses a batch, what is missing then is sent again, its records one by one: each of
-// them is poison, or not.
+// sendAll sends the chosen rows and compares again. If Kafka refuses a batch, what is missing then is sent again, its
+// records one by one: each of them is poison, or not.
 func (r *Recovery) sendAll(ctx context.Context, chosen *Set, f *Found) (*Found, error) {
 	for {
 		err := r.send(ctx, chosen, f.next)
@@ -312,7 +314,8 @@ func (r *Recovery) send(ctx context.Context, chosen *Set, next checkpoint.Positi
 	return nil
 }
 
-// origin is that of the records: of the next session, if that begins with a record of this run, so that they come after all earlier events.
+// origin is that of the records: of the next session, if that begins with a record of this run, so that they come
+// after all earlier events.
 func (r *Recovery) origin(next checkpoint.Position) checkpoint.Origin {
 	s := r.state
 	o := checkpoint.Origin{Database: r.Server.Database(), Slot: r.Slot}

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// losses are the states in which recover is run. All have ten rows. Kafka has the first four, and the daemon has confirmed them.
+// losses are the states in which recover is run. All have ten rows. Kafka has the first four, and the daemon has
+// confirmed them.
 var losses = map[string]func(*world){
 	"the slot is missing": func(w *world) { w.daemon = nil },
 	"the slot is lost":    func(w *world) { w.daemon = lostSlot() },
@@ -43,9 +44,10 @@ func lose(t *testing.T, deduplicated bool, how func(*world)) *world {
 	return w
 }
 
-// TestCrashes fails each call of a run in turn: before it takes effect and after it has, with the process dead from then on and with only that
-// call failing. Rows are committed all the while. After it no daemon starts for which something is missing that was not missing for it before,
-// and a second run finishes: nothing is missing, nothing was sent twice, and the daemon starts.
+// TestCrashes fails each call of a run in turn: before it takes effect and after it has, with the process dead from
+// then on and with only that call failing. Rows are committed all the while. After it no daemon starts for which
+// something is missing that was not missing for it before, and a second run finishes: nothing is missing, nothing was
+// sent twice, and the daemon starts.
 func TestCrashes(t *testing.T) {
 	for name, how := range losses {
 		for _, deduplicated := range []bool{true, false} {

@@ -15,8 +15,8 @@ import (
 type verdict struct {
 	sources  string // fingerprint of the settings that number events
 	identity replication.Identity
-	// old is the record, nil: there is no readable one. If the newest one cannot be read, it is of the earlier ones: nothing is decided by it, but
-	// the next record continues its generation and epoch.
+	// old is the record, nil: there is no readable one. If the newest one cannot be read, it is of the earlier ones:
+	// nothing is decided by it, but the next record continues its generation and epoch.
 	old    *checkpoint.PositionRecord
 	broken error // why the newest record cannot be read
 	wrong  error // why a daemon would stop; nil: it would start
@@ -69,8 +69,8 @@ func (v *verdict) publishedBefore() string {
 	return v.old.PublishedFor(v.sources)
 }
 
-// readPublished reads what the publication sends now, and returns how that differs from before; "": it does not, or before is "". Rows that
-// are committed while the publication lacks the outbox are not in the stream.
+// readPublished reads what the publication sends now, and returns how that differs from before; "": it does not, or
+// before is "". Rows that are committed while the publication lacks the outbox are not in the stream.
 func (v *verdict) readPublished(ctx context.Context, server Server, before string) (altered string, err error) {
 	published, since, err := server.Published(ctx, before)
 	if v.published = published; since.Detached {

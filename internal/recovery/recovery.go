@@ -1,6 +1,6 @@
-// Package recovery has the steps of the commands recover, backfill (recovery.go), replay and slot adopt. They use small interfaces to the
-// servers ([Server], [Positions], [audit.Log], [Sender]), so that the simulator in package relay drives these steps with kills and faults at
-// every one. Which events are missing is decided by package audit.
+// Package recovery has the steps of the commands recover, backfill (recovery.go), replay and slot adopt. They use
+// small interfaces to the servers ([Server], [Positions], [audit.Log], [Sender]), so that the simulator in package
+// relay drives these steps with kills and faults at every one. Which events are missing is decided by package audit.
 package recovery
 
 import (
@@ -25,14 +25,16 @@ import (
 type Server interface {
 	// Slots returns the daemon's slot and the recovery slot; nil: there is none.
 	Slots(ctx context.Context) (daemon, recovery *replication.Slot, err error)
-	// CreateRecoverySlot creates the recovery slot, which has every row that is committed from then on. If copied is true, it is a copy of the
-	// daemon's slot.
+	// CreateRecoverySlot creates the recovery slot, which has every row that is committed from then on. If copied is
+	// true, it is a copy of the daemon's slot.
 	CreateRecoverySlot(ctx context.Context, copied bool) error
-	// RestoreSlot creates the daemon's slot as a copy of the recovery slot. If lost is true, it drops the daemon's slot first.
+	// RestoreSlot creates the daemon's slot as a copy of the recovery slot. If lost is true, it drops the daemon's slot
+	// first.
 	RestoreSlot(ctx context.Context, lost bool) error
 	// FreeSlots returns how many replication slots the server may have, and how many of them are free.
 	FreeSlots(ctx context.Context) (most, free int, err error)
-	// SetFailover has standbys copy the daemon's slot, or the recovery slot. The copy of a slot does not have that property.
+	// SetFailover has standbys copy the daemon's slot, or the recovery slot. The copy of a slot does not have that
+	// property.
 	SetFailover(ctx context.Context, recovery bool) error
 	// DropRecoverySlot drops the recovery slot.
 	DropRecoverySlot(ctx context.Context) error
@@ -40,9 +42,11 @@ type Server interface {
 	AwaitVisible(ctx context.Context) error
 	// Identity returns the server's identity and history now.
 	Identity(ctx context.Context) (replication.Identity, error)
-	// Published returns what identifies the publication and the partitions, and how they differ from before; "": they do not.
+	// Published returns what identifies the publication and the partitions, and how they differ from before; "": they do
+	// not.
 	Published(ctx context.Context, before string) (published string, since replication.Alteration, err error)
-	// OtherHistory reads the daemon's slot. It returns why a session would stop that looks for acked, of the transaction tx; nil: it would not.
+	// OtherHistory reads the daemon's slot. It returns why a session would stop that looks for acked, of the transaction
+	// tx; nil: it would not.
 	OtherHistory(ctx context.Context, acked checkpoint.Position, tx checkpoint.TxID, start pglogrepl.LSN) (*checkpoint.HistoryError, error)
 	// Snapshot takes a snapshot of the tables. done ends it, and may be called twice.
 	Snapshot(ctx context.Context) (s Snapshot, done func(), err error)
@@ -62,7 +66,8 @@ type Snapshot interface {
 
 // Positions are the position records of the slot in Kafka.
 type Positions interface {
-	// Load returns the newest records, merged; nil: there is none. A record that cannot be read is a [checkpoint.Unusable].
+	// Load returns the newest records, merged; nil: there is none. A record that cannot be read is a
+	// [checkpoint.Unusable].
 	Load(ctx context.Context) (*checkpoint.PositionRecord, error)
 	// Save returns when Kafka has stored the record.
 	Save(ctx context.Context, r checkpoint.PositionRecord) error
@@ -79,17 +84,19 @@ type Operator interface {
 	Later(n int, topic, key string) error
 	// Compared is called with the result of each comparison.
 	Compared(*Found)
-	// Poisoned is called for each row of which no record can be made, or that Kafka does not take, and that no policy sends elsewhere.
+	// Poisoned is called for each row of which no record can be made, or that Kafka does not take, and that no policy
+	// sends elsewhere.
 	Poisoned(*router.Poison) error
 	Progress(stage string, done, of int64)
 }
 
 // Recovery is one run of `recover` or `backfill`: it delivers the rows that neither Kafka nor the slot has.
 //
-// Everything that it decides rests on one comparison ([audit.Audit]): the rows of a snapshot, minus what the slot holds, minus what Kafka has.
-// A daemon and a recovery exclude each other. The recovery slot exists from the first step until nothing is missing, and a daemon that finds
-// it does not start. If the daemon's slot is missing or lost, it is created at the end, as a copy of the recovery slot. So a crash at any
-// point leaves a state in which another run finds what is missing then, and in which no daemon starts before that run.
+// Everything that it decides rests on one comparison ([audit.Audit]): the rows of a snapshot, minus what the slot
+// holds, minus what Kafka has. A daemon and a recovery exclude each other. The recovery slot exists from the first
+// step until nothing is missing, and a daemon that finds it does not start. If the daemon's slot is missing or lost,
+// it is created at the end, as a copy of the recovery slot. So a crash at any point leaves a state in which another
+// run finds what is missing then, and in which no daemon starts before that run.
 type Recovery struct {
 	Server    Server
 	Positions Positions // nil: delivery is at least once, which has no position records
@@ -104,7 +111,8 @@ type Recovery struct {
 	Poison *relay.PoisonPolicies
 	Tables int    // the number of tables
 	Slot   string // the daemon's
-	// RecoverySlot is the name of the recovery slot of this run. It says whether the run is a recover, or a backfill and for which rows.
+	// RecoverySlot is the name of the recovery slot of this run. It says whether the run is a recover, or a backfill and
+	// for which rows.
 	RecoverySlot string
 	// Sources is the fingerprint of the settings that number events.
 	Sources string

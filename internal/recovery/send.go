@@ -47,7 +47,8 @@ type Job struct {
 	// Handled is set by Run: how many of the wanted rows there were.
 	Handled  int64
 	Progress func(stage string, done, of int64)
-	// Poisoned is called for each row of which no record can be made, or that Kafka does not take, and that no policy sends elsewhere.
+	// Poisoned is called for each row of which no record can be made, or that Kafka does not take, and that no policy
+	// sends elsewhere.
 	Poisoned func(*router.Poison) error
 	// SkippedRow is called for each row that the policy skips; nil: it is not.
 	SkippedRow func(Event)
@@ -74,8 +75,8 @@ func (s *Sent) add(other Sent) {
 	s.Poisoned += other.Poisoned
 }
 
-// Run sends the rows, and returns when Kafka has acknowledged all of them. Also after an error, what it returns says how many are in Kafka
-// for certain.
+// Run sends the rows, and returns when Kafka has acknowledged all of them. Also after an error, what it returns says
+// how many are in Kafka for certain.
 func (j *Job) Run(ctx context.Context, rows Rows, to Sender) (sent Sent, err error) {
 	j.Router.SetOrigin(j.Origin)
 	r := &sending{Job: j, to: to, sent: &sent, next: j.Position}
@@ -137,7 +138,8 @@ func (r *sending) row(ctx context.Context, row *outboxtable.Row) error {
 // progressEvery is after how many records progress is reported.
 const progressEvery = 256
 
-// poisoned does with an event what the poison policy says. A policy that stops the daemon lets the command go on: the event is reported.
+// poisoned does with an event what the poison policy says. A policy that stops the daemon lets the command go on: the
+// event is reported.
 func (r *sending) poisoned(ctx context.Context, p *router.Poison) error {
 	switch r.Poison.Of(p) {
 	case relay.SkipPoison:

@@ -18,8 +18,8 @@ func eventOf(topic string, rec *router.Record, r *router.Router) Event {
 	return Event{topic, string(rec.ID), string(rec.Key), audit.Hash(r, rec.Value)}
 }
 
-// Set is a set of events. It keeps 8 bytes of each. Two events may count as one, so that a row that is not in the set may be sent, which is a
-// duplicate. A row that is in the set is always found.
+// Set is a set of events. It keeps 8 bytes of each. Two events may count as one, so that a row that is not in the set
+// may be sent, which is a duplicate. A row that is in the set is always found.
 type Set struct {
 	hashes []uint64
 	sorted bool

@@ -26,7 +26,8 @@ func TestSet(t *testing.T) {
 	}
 }
 
-// What identifies an event is topic, id, key and value. Tables with different topics may have the same ids, and an id may be used again.
+// What identifies an event is topic, id, key and value. Tables with different topics may have the same ids, and an id
+// may be used again.
 func TestSetKnowsEvents(t *testing.T) {
 	var s Set
 	s.Add(Event{"a", "1", "k", 7})

@@ -22,8 +22,8 @@ type state struct {
 // usable reports whether the daemon's slot can be read.
 func (s *state) usable() bool { return s.daemon != nil && !s.daemon.Lost() }
 
-// base is the slot that has what the stream will deliver; nil: there is none yet. Where the daemon's slot can be read, that is it, and the
-// recovery slot only keeps daemons away.
+// base is the slot that has what the stream will deliver; nil: there is none yet. Where the daemon's slot can be
+// read, that is it, and the recovery slot only keeps daemons away.
 func (s *state) base() *replication.Slot {
 	switch {
 	case s.usable():
@@ -72,7 +72,8 @@ func (r *Recovery) look(ctx context.Context) (err error) {
 	return r.checkServer(ctx)
 }
 
-// checkServer asks if the position record may be of a server that is in use elsewhere: what this run writes would stop the daemon there.
+// checkServer asks if the position record may be of a server that is in use elsewhere: what this run writes would
+// stop the daemon there.
 func (r *Recovery) checkServer(ctx context.Context) error {
 	s := r.state
 	if s.old == nil || r.ThisServer {
@@ -97,8 +98,8 @@ func (r *Recovery) checkServer(ctx context.Context) error {
 	return err
 }
 
-// hold creates the recovery slot, and waits until every row that was committed before the slot's position is visible. It does not matter who
-// has created the daemon's slot or moved it.
+// hold creates the recovery slot, and waits until every row that was committed before the slot's position is visible.
+// It does not matter who has created the daemon's slot or moved it.
 func (r *Recovery) hold(ctx context.Context) (err error) {
 	s := r.state
 	if r.DryRun {
@@ -137,8 +138,8 @@ func (r *Recovery) hold(ctx context.Context) (err error) {
 	return err
 }
 
-// checkRoom returns an error if the server has no room for the slots of this run: the recovery slot, and a copy of a slot, which is read, or the
-// daemon's. Nothing was changed yet.
+// checkRoom returns an error if the server has no room for the slots of this run: the recovery slot, and a copy of a
+// slot, which is read, or the daemon's. Nothing was changed yet.
 func (r *Recovery) checkRoom(ctx context.Context) error {
 	needed := 1
 	if !r.beside() && r.state.recovery == nil {
@@ -196,7 +197,8 @@ func problem(s *replication.Slot) string {
 	return "lost"
 }
 
-// undo drops the recovery slot that this run has created, when it ends without having sent or recorded anything: then everything is as before.
+// undo drops the recovery slot that this run has created, when it ends without having sent or recorded anything: then
+// everything is as before.
 func (r *Recovery) undo(ctx context.Context) error {
 	if !r.created {
 		return nil
@@ -276,7 +278,8 @@ func (r *Recovery) recordToWrite(ctx context.Context) (*checkpoint.PositionRecor
 	return &record, nil
 }
 
-// adopts reports whether the next session begins with a record of this run: the slot is a new one, or the daemon would stop.
+// adopts reports whether the next session begins with a record of this run: the slot is a new one, or the daemon
+// would stop.
 func (s *state) adopts() bool { return !s.usable() || s.wrong != nil || s.broken != nil }
 
 // release lets the daemon start: it creates the daemon's slot if there is none to be read, and drops the recovery slot.
@@ -289,7 +292,8 @@ func release(ctx context.Context, server Server, s *state) error {
 	if s.recovery == nil {
 		return nil
 	}
-	// The recovery slot has the property that the daemon's slot is to have. A run that was killed may have created that one without it.
+	// The recovery slot has the property that the daemon's slot is to have. A run that was killed may have created that
+	// one without it.
 	if s.recovery.Failover && !(s.usable() && s.daemon.Failover) {
 		if err := server.SetFailover(ctx, false); err != nil {
 			return err
@@ -302,7 +306,8 @@ func release(ctx context.Context, server Server, s *state) error {
 	return err
 }
 
-// stillThere returns an error if the slot was moved, or is in use, since it was read: then what was compared does not hold.
+// stillThere returns an error if the slot was moved, or is in use, since it was read: then what was compared does not
+// hold.
 func stillThere(ctx context.Context, server Server, name string, s *state) error {
 	now := &state{}
 	var err error

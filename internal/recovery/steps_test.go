@@ -27,7 +27,8 @@ func in(w *world, call string, nth int, change func()) {
 	}
 }
 
-// TestSteps runs recover once in every state that its steps tell apart. In each the daemon has confirmed the first four of ten rows.
+// TestSteps runs recover once in every state that its steps tell apart. In each the daemon has confirmed the first
+// four of ten rows.
 func TestSteps(t *testing.T) {
 	moved := func(w *world) { w.daemon.ConfirmedFlush = w.rows[8].commit }
 	gone := func(w *world) { w.daemon = nil }
@@ -277,7 +278,8 @@ func TestOrderOfCalls(t *testing.T) {
 	}
 }
 
-// TestFence: a process that was killed just before may have requests under way. Kafka is not read before they have arrived.
+// TestFence: a process that was killed just before may have requests under way. Kafka is not read before they have
+// arrived.
 func TestFence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := lose(t, true, losses["the slot is missing"])
@@ -355,7 +357,8 @@ func (w *world) checkPositions(t *testing.T) {
 	}
 }
 
-// TestPredecessors: the records of a server that this one has replaced are those of its rows. Which servers it has replaced, the position record says.
+// TestPredecessors: the records of a server that this one has replaced are those of its rows. Which servers it has
+// replaced, the position record says.
 func TestPredecessors(t *testing.T) {
 	for name, c := range map[string]struct {
 		record func(*checkpoint.PositionRecord)
@@ -385,7 +388,8 @@ func TestPredecessors(t *testing.T) {
 	}
 }
 
-// TestLateTimes: the times of rows can be later than those of their records. Where a record shows that, Kafka is read from its beginning.
+// TestLateTimes: the times of rows can be later than those of their records. Where a record shows that, Kafka is read
+// from its beginning.
 func TestLateTimes(t *testing.T) {
 	for name, c := range map[string]struct {
 		lead time.Duration // of the second row's time

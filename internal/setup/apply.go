@@ -154,8 +154,8 @@ func (a *Apply) createSlot(ctx context.Context, statement string) error {
 		"Wait until they have ended and run this again, or give a longer --timeout. Open now: %s", a.Params.Slot, a.Timeout, listOr(open, "none"))
 }
 
-// noteOlderRows notes that a table has rows: those that are older than the slot are not in its stream. Whether another program has
-// delivered them is not known here.
+// noteOlderRows notes that a table has rows: those that are older than the slot are not in its stream. Whether
+// another program has delivered them is not known here.
 func (a *Apply) noteOlderRows(ctx context.Context) {
 	for i := range a.Params.Tables {
 		t := &a.Params.Tables[i]

@@ -184,8 +184,8 @@ func (c *catalog) checkSchema(ctx context.Context, schema string) error {
 	return nil
 }
 
-// checkSimilar checks that a table that does not exist is not one that does, with its name misspelt: the application would never write to the
-// table that is created.
+// checkSimilar checks that a table that does not exist is not one that does, with its name misspelt: the application
+// would never write to the table that is created.
 func (c *catalog) checkSimilar(ctx context.Context, t *sql.Table, outboxes []replication.Table) error {
 	if c.createTable {
 		return nil

@@ -9,7 +9,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/sql"
 )
 
-// A server that is too old, or cannot decode, is refused. One that is newer than the tested versions is not: a note says so.
+// A server that is too old, or cannot decode, is refused. One that is newer than the tested versions is not: a note
+// says so.
 func TestJudgeServer(t *testing.T) {
 	untested := (sql.NewestTested + 1) * 10000
 	for _, c := range []struct {

@@ -11,8 +11,8 @@ type primary struct {
 	server  *Server
 }
 
-// TwoPrimaries is the error of a cluster of which two servers are primaries at the same time (a split brain). Both accept
-// writes, and after a failover both have the slot, so that two instances deliver the events of both.
+// TwoPrimaries is the error of a cluster of which two servers are primaries at the same time (a split brain). Both
+// accept writes, and after a failover both have the slot, so that two instances deliver the events of both.
 type TwoPrimaries struct {
 	Hosts   [2]string    // host:port
 	Started [2]time.Time // when each server was started
@@ -28,9 +28,9 @@ func (e *TwoPrimaries) Error() string {
 		"if the other does not belong to this cluster any more, remove it from postgres.url and postgres.standbys", e.System, at(0), at(1))
 }
 
-// distinctPrimaries returns the primaries among the hosts, each server once under its first name. Names, addresses, proxies
-// and poolers do not tell servers apart: the start of the postmaster does. A server whose system identifier is not known, or
-// not the given one, is not among them; "": any.
+// distinctPrimaries returns the primaries among the hosts, each server once under its first name. Names, addresses,
+// proxies and poolers do not tell servers apart: the start of the postmaster does. A server whose system identifier
+// is not known, or not the given one, is not among them; "": any.
 func distinctPrimaries(hosts []primary, system string) (all []primary) {
 	for _, h := range hosts {
 		s := h.server
@@ -54,11 +54,11 @@ func indexOf(all []primary, s *Server) int {
 
 // twoPrimaries returns two servers of one cluster that were primaries in two rounds, one after the other, or nil.
 //
-// A round alone proves nothing: it asks the servers at different moments, and a switchover may lie between them. But a
-// server returns to recovery only by a restart. So a server that was a primary in both rounds, with the same start of the
-// postmaster, was one from its first answer to its second, and two of them were primaries at the same time: at least from the
-// end of the first round to the start of the second. A server that is being shut down refuses the connection of the second
-// round.
+// A round alone proves nothing: it asks the servers at different moments, and a switchover may lie between them. But
+// a server returns to recovery only by a restart. So a server that was a primary in both rounds, with the same start
+// of the postmaster, was one from its first answer to its second, and two of them were primaries at the same time: at
+// least from the end of the first round to the start of the second. A server that is being shut down refuses the
+// connection of the second round.
 func twoPrimaries(before, now []primary) *TwoPrimaries {
 	var found []primary
 	for _, p := range now {

@@ -6,9 +6,9 @@
 // next failover to that server loses the slot (PostgreSQL, "Replication Slot Synchronization"). Before version 17,
 // Patroni's permanent slots or the extension pg_failover_slots copy a slot.
 //
-// [Read] asks one server, [Judge] compares the answer with the primary's, and [Watcher] repeats that for the daemon, which
-// ends if the cluster has [TwoPrimaries]; a role with CONNECT suffices. [Clean] removes a leftover. The package confirms
-// nothing and delivers nothing.
+// [Read] asks one server, [Judge] compares the answer with the primary's, and [Watcher] repeats that for the daemon,
+// which ends if the cluster has [TwoPrimaries]; a role with CONNECT suffices. [Clean] removes a leftover. The package
+// confirms nothing and delivers nothing.
 package standby
 
 import (
@@ -97,8 +97,8 @@ func Ask(ctx context.Context, h *replication.Host, slot string) (*Server, error)
 	return Read(ctx, conn, slot)
 }
 
-// Primary connects to the server of the slot, which must not be in recovery, and asks it. It returns the server's IP address
-// and port, too.
+// Primary connects to the server of the slot, which must not be in recovery, and asks it. It returns the server's IP
+// address and port, too.
 func Primary(ctx context.Context, source *replication.Source, application, slot string) (*Server, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

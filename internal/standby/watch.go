@@ -38,9 +38,9 @@ type Report struct {
 	Since time.Time `json:"since"` // when the state was first seen
 }
 
-// Watcher asks the hosts about their copies of the slot again and again, logs each change of a state, and has metrics.
-// It ends when the cluster has two primaries. It uses connections of its own, so that it does not disturb the stream. Its
-// methods may be called from several goroutines, except for Run.
+// Watcher asks the hosts about their copies of the slot again and again, logs each change of a state, and has
+// metrics. It ends when the cluster has two primaries. It uses connections of its own, so that it does not disturb
+// the stream. Its methods may be called from several goroutines, except for Run.
 type Watcher struct {
 	cfg     WatchConfig
 	metrics metrics
@@ -72,8 +72,8 @@ func (w *Watcher) Reports() []Report {
 	return slices.Clone(w.reports)
 }
 
-// Run asks until ctx ends, and then returns nil at once, or until the cluster has two primaries, which two rounds have to
-// show, and then returns [*TwoPrimaries]. It is called once.
+// Run asks until ctx ends, and then returns nil at once, or until the cluster has two primaries, which two rounds
+// have to show, and then returns [*TwoPrimaries]. It is called once.
 func (w *Watcher) Run(ctx context.Context) error {
 	for {
 		next := time.NewTimer(w.cfg.interval)
@@ -90,8 +90,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// AwaitOnePrimary returns when Run has found at most one primary, or when the servers have not answered for a second. If the
-// first round has found two, it waits for the end of that or of ctx.
+// AwaitOnePrimary returns when Run has found at most one primary, or when the servers have not answered for a second.
+// If the first round has found two, it waits for the end of that or of ctx.
 func (w *Watcher) AwaitOnePrimary(ctx context.Context) {
 	limit := time.NewTimer(startWait)
 	defer limit.Stop()
@@ -139,8 +139,8 @@ type answer struct {
 	err     error
 }
 
-// askAll asks the watched hosts, further hosts if one of them may be a second primary, and the server of the slot, which is
-// the last of the answers. The failure of that one is the session's to report.
+// askAll asks the watched hosts, further hosts if one of them may be a second primary, and the server of the slot,
+// which is the last of the answers. The failure of that one is the session's to report.
 func (w *Watcher) askAll(ctx context.Context) []answer {
 	hosts := slices.Concat(w.hosts, w.others)
 	answers := make([]answer, len(hosts)+1)

@@ -215,7 +215,8 @@ func TestWatcher(t *testing.T) {
 	for host, want := range map[string]string{
 		first.Address: "[INFO primary]", second.Address: "[INFO ready WARN unreachable]", down[0].Address: "[WARN unreachable]",
 	} {
-		// A standby that has just got its copy can be without it for a moment: PostgreSQL drops and creates a copy that it cannot synchronize yet.
+		// A standby that has just got its copy can be without it for a moment: PostgreSQL drops and creates a copy that it
+		// cannot synchronize yet.
 		if got := strings.Replace(fmt.Sprint(w.lines(t, host)), "WARN missing ", "", 1); got != want {
 			t.Errorf("%s: logged %s, want %s", host, got, want)
 		}
@@ -261,8 +262,8 @@ func TestWatcherEndsAtOnce(t *testing.T) {
 	}
 }
 
-// Without the primary's answer, its system identifier still tells another cluster apart, but no server is called a second
-// primary.
+// Without the primary's answer, its system identifier still tells another cluster apart, but no server is called a
+// second primary.
 func TestPrimaryThatDoesNotAnswer(t *testing.T) {
 	known := &Server{System: "1"}
 	host := &Server{Version: 170000, System: "1", Started: time.Unix(1, 0)}

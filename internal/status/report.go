@@ -254,7 +254,8 @@ func (r *Report) saySlot(say func(what, format string, args ...any)) {
 	r.sayHolders(say)
 }
 
-// sayStandbys reports the copies of the slot, as the daemon sees them. They do not change the verdict: the daemon delivers.
+// sayStandbys reports the copies of the slot, as the daemon sees them. They do not change the verdict: the daemon
+// delivers.
 func (r *Report) sayStandbys(say func(what, format string, args ...any)) {
 	if r.Daemon == nil {
 		return

@@ -54,7 +54,8 @@ func (s *recoveryServer) Database() uint32 { return s.database }
 // createSlotTimeout is how long creating the slot may wait for open transactions.
 const createSlotTimeout = 10 * time.Minute
 
-// CreateRecoverySlot implements [recovery.Server]. A new slot has the properties that the daemon's is to have, as `setup apply` creates it.
+// CreateRecoverySlot implements [recovery.Server]. A new slot has the properties that the daemon's is to have, as
+// `setup apply` creates it.
 func (s *recoveryServer) CreateRecoverySlot(ctx context.Context, copied bool) error {
 	switch {
 	case copied:
@@ -99,8 +100,9 @@ func (s *recoveryServer) DropRecoverySlot(ctx context.Context) error {
 	return s.exec(ctx, "drop slot "+s.recovery, "SELECT pg_drop_replication_slot($1)", s.recovery)
 }
 
-// exec runs a statement that may take as long as the transactions that are open. When ctx ends, the server gets a request to cancel the statement: a
-// server that does not notice the end of the client would create a slot later on. If the statement has succeeded by then, that is no error.
+// exec runs a statement that may take as long as the transactions that are open. When ctx ends, the server gets a
+// request to cancel the statement: a server that does not notice the end of the client would create a slot later on.
+// If the statement has succeeded by then, that is no error.
 func (s *recoveryServer) exec(ctx context.Context, what, statement string, args ...any) error {
 	conn, err := s.source.Connect(ctx, commandName, false)
 	if err != nil {
@@ -143,9 +145,9 @@ func (s *recoveryServer) exec(ctx context.Context, what, statement string, args 
 // cancelTimeout is how long to wait until the server has canceled a statement.
 const cancelTimeout = 5 * time.Second
 
-// AwaitVisible implements [recovery.Server]. A transaction that is open now can be committed before the position of a slot that was created or
-// moved, so that the slot does not have its rows, and its rows are not visible yet: Postgres writes the commit to the WAL first, and a
-// synchronous standby can be in between.
+// AwaitVisible implements [recovery.Server]. A transaction that is open now can be committed before the position of a
+// slot that was created or moved, so that the slot does not have its rows, and its rows are not visible yet: Postgres
+// writes the commit to the WAL first, and a synchronous standby can be in between.
 func (s *recoveryServer) AwaitVisible(ctx context.Context) error {
 	const op = "wait for open transactions"
 	name := s.cfg.Postgres.Slot
@@ -216,8 +218,8 @@ func (s *recoveryServer) WALEnd(ctx context.Context) (pglogrepl.LSN, error) { re
 // errSameHistory ends the reading of a copy of the slot: the server has the transaction that was looked for.
 var errSameHistory = errors.New("the server has the history of the position record")
 
-// OtherHistory implements [recovery.Server]. The newest transaction that Kafka has, according to the position record, can be missing in the
-// stream: then the server is an older copy whose WAL has grown past that transaction.
+// OtherHistory implements [recovery.Server]. The newest transaction that Kafka has, according to the position record,
+// can be missing in the stream: then the server is an older copy whose WAL has grown past that transaction.
 func (s *recoveryServer) OtherHistory(ctx context.Context, acked checkpoint.Position, tx checkpoint.TxID, start pglogrepl.LSN) (why *checkpoint.HistoryError, err error) {
 	var expected checkpoint.Resume
 	if expected.AddRecord(s.identity, acked, tx, start); !expected.Expecting() {
@@ -253,8 +255,8 @@ func (s *recoveryServer) OtherHistory(ctx context.Context, acked checkpoint.Posi
 // lockPatience is how long the lock is waited for: the server notices with a delay that a run has ended or was killed.
 const lockPatience = 5 * time.Second
 
-// Recovery is a run of recover, or of backfill, for these tables, without its other flags. The run has memory bytes for its comparisons, and sends at most
-// rate records per second; 0: no limit.
+// Recovery is a run of recover, or of backfill, for these tables, without its other flags. The run has memory bytes
+// for its comparisons, and sends at most rate records per second; 0: no limit.
 func (t *Servers) Recovery(operator recovery.Operator, backfill bool, rows outboxtable.Range, rate int, memory int64) *recovery.Recovery {
 	slot := replication.RecoverySlot(t.cfg.Postgres.Slot)
 	if backfill {

@@ -26,8 +26,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// Servers is what the commands that read the outbox tables have open: connections to Postgres and Kafka, and the parts that the settings make.
-// It is an [audit.Slot].
+// Servers is what the commands that read the outbox tables have open: connections to Postgres and Kafka, and the
+// parts that the settings make. It is an [audit.Slot].
 type Servers struct {
 	cfg      *config.Config
 	poison   relay.PoisonPolicies
@@ -212,7 +212,8 @@ func (t *Servers) Check(ctx context.Context, table int, rows outboxtable.Range) 
 	return t.snapshot.Check(ctx, table, rows)
 }
 
-// CountByStatus returns, for people, how many rows of each value of a poller's status a condition chooses. Tables without a status have no lines.
+// CountByStatus returns, for people, how many rows of each value of a poller's status a condition chooses. Tables
+// without a status have no lines.
 func (t *Servers) CountByStatus(ctx context.Context, where string) (lines []string, err error) {
 	for _, s := range t.cfg.Sources() {
 		schema, name := s.Name()
@@ -321,8 +322,8 @@ func (t *Servers) peek(show func(*peek.Event) error) *peek.Peek {
 	return &peek.Peek{Router: t.route, Poison: t.poison, MessagePrefix: t.cfg.Messages.Prefix, WalSenderTimeout: t.cfg.Tuning.WALSenderTimeout, Show: show}
 }
 
-// awaitFlushed waits until the WAL is flushed up to a position: the walsender sends no more than that, and with synchronous_commit = off
-// a row is visible before.
+// awaitFlushed waits until the WAL is flushed up to a position: the walsender sends no more than that, and with
+// synchronous_commit = off a row is visible before.
 func (t *Servers) awaitFlushed(ctx context.Context, upTo pglogrepl.LSN) error {
 	for {
 		var flushed bool
@@ -337,8 +338,8 @@ func (t *Servers) awaitFlushed(ctx context.Context, upTo pglogrepl.LSN) error {
 	}
 }
 
-// explainOlderSlot says what to do about a slot that is older than the publication: it decodes with the catalogs of its time, in which
-// there was none.
+// explainOlderSlot says what to do about a slot that is older than the publication: it decodes with the catalogs of
+// its time, in which there was none.
 func (t *Servers) explainOlderSlot(ctx context.Context, slot string, err error) error {
 	if replication.KindOf(err) != replication.PublicationMissing {
 		return err
@@ -383,7 +384,8 @@ func (t *Servers) RunAudit(ctx context.Context, a *audit.Audit) (*audit.Result, 
 	return a.Run(ctx, t.snapshot, t, t.client, "")
 }
 
-// sender opens a sender of rows. It waits for a missing topic as the daemon does. refusals, if not nil, are kept from one sender to the next.
+// sender opens a sender of rows. It waits for a missing topic as the daemon does. refusals, if not nil, are kept from
+// one sender to the next.
 func (t *Servers) sender(rate int, refusals *sender.Refusals) *sender.Sender {
 	patience := t.cfg.MissingTopicAfter()
 	if patience == 0 {

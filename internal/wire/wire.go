@@ -1,4 +1,5 @@
-// Package wire opens the parts of the product from the settings: for the daemon ([Relay]), and for the commands ([Open]).
+// Package wire opens the parts of the product from the settings: for the daemon ([Relay]), and for the commands
+// ([Open]).
 package wire
 
 import (

@@ -36,11 +36,12 @@ const (
 var errHoldLost = errors.New("the group is not ours any more: its coordinator was out of reach for too long, or our member was removed; " +
 	"dead letters handled since the last commit are not recorded")
 
-// Hold keeps every other process from committing offsets until Close, or its error says which member prevents that. It reads the
-// group's offsets again: another process may have changed them.
+// Hold keeps every other process from committing offsets until Close, or its error says which member prevents that.
+// It reads the group's offsets again: another process may have changed them.
 //
-// It joins the group with a protocol of a random name. Kafka admits a member to a group only if it has a protocol in common with all
-// other members, so there is at most one member, the first, and the coordinator checks each commit against it.
+// It joins the group with a protocol of a random name. Kafka admits a member to a group only if it has a protocol in
+// common with all other members, so there is at most one member, the first, and the coordinator checks each commit
+// against it.
 func (l *Topic) Hold(ctx context.Context) error {
 	defer context.AfterFunc(ctx, l.client.Cut)()
 	failed := func(err error) error {
@@ -193,7 +194,8 @@ func (l *Topic) release() {
 	l.hold = nil
 }
 
-// maxRetries is how often a request is repeated after an error that should pass: a coordinator that is being elected, or loads.
+// maxRetries is how often a request is repeated after an error that should pass: a coordinator that is being elected,
+// or loads.
 const maxRetries = 20
 
 // ask sends a request to the group's coordinator, and repeats it after transient errors.

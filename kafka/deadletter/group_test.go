@@ -65,7 +65,8 @@ func openAfter(t testing.TB, c *kafka.Cluster, other *Topic) *Topic {
 	return openLetters(t, c)
 }
 
-// After the coordinator has removed us, or did not answer for so long that it may have, Held returns an error and Commit fails.
+// After the coordinator has removed us, or did not answer for so long that it may have, Held returns an error and
+// Commit fails.
 func TestHoldLost(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(1, "dead"))
 	c := newCluster(t, testConfig(f))

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// handled is the set of handled offsets of a partition: all offsets before next, and those of the spans. Next is the group's committed
-// offset and the spans are the metadata of that commit, so Kafka stores both together, and tools that do not know the spans show a lag
-// that is never too small.
+// handled is the set of handled offsets of a partition: all offsets before next, and those of the spans. Next is the
+// group's committed offset and the spans are the metadata of that commit, so Kafka stores both together, and tools
+// that do not know the spans show a lag that is never too small.
 type handled struct {
 	next  int64
 	spans []span // after next, in order, neither adjacent nor overlapping
@@ -58,7 +58,8 @@ func (d *handled) skip(first, last int64) {
 	}
 }
 
-// hasRoom reports whether one more offset can be stored: Kafka limits the metadata of a commit (offset.metadata.max.bytes).
+// hasRoom reports whether one more offset can be stored: Kafka limits the metadata of a commit
+// (offset.metadata.max.bytes).
 func (d *handled) hasRoom(offset int64) bool {
 	try := handled{next: d.next, spans: slices.Clone(d.spans)}
 	try.add(offset, offset)
@@ -91,8 +92,8 @@ func (d *handled) metadata() string {
 	return b.String()
 }
 
-// parseHandled reads a committed offset and its metadata. It ignores metadata of other tools. Damaged metadata is an error, because the
-// dead letters that it lists would be sent twice.
+// parseHandled reads a committed offset and its metadata. It ignores metadata of other tools. Damaged metadata is an
+// error, because the dead letters that it lists would be sent twice.
 func parseHandled(next int64, metadata string) (handled, error) {
 	d := handled{next: max(next, 0)}
 	list, ours := strings.CutPrefix(metadata, prefix)

@@ -19,8 +19,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// TestMain looks for goroutines that are left over. To measure a fetch request sarama counts in the process-wide registry, which has one
-// goroutine that never ends.
+// TestMain looks for goroutines that are left over. To measure a fetch request sarama counts in the process-wide
+// registry, which has one goroutine that never ends.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/rcrowley/go-metrics.(*meterArbiter).tick"))
 }

@@ -1,7 +1,7 @@
 // Package deadletter reads a dead-letter topic for the dlq commands, and records which dead letters are handled.
 //
-// The handled offsets are the committed offsets of a consumer group and their metadata ([handled]). group.go holds the group,
-// topic.go reads the topic.
+// The handled offsets are the committed offsets of a consumer group and their metadata ([handled]). group.go holds
+// the group, topic.go reads the topic.
 package deadletter
 
 import (
@@ -28,8 +28,9 @@ type Letter struct {
 	Handled   bool // it was retried or dropped before: see Topic.MarkHandled
 }
 
-// Topic is a dead-letter topic and the handled offsets of its partitions, which are stored as the offsets of a consumer group. The
-// group only stores offsets: no consumer uses it, and only its single member commits (Hold). A Topic is for one goroutine.
+// Topic is a dead-letter topic and the handled offsets of its partitions, which are stored as the offsets of a
+// consumer group. The group only stores offsets: no consumer uses it, and only its single member commits (Hold). A
+// Topic is for one goroutine.
 type Topic struct {
 	client  *kafka.Client
 	topic   string
@@ -50,8 +51,8 @@ type partition struct {
 // ErrNoTopic means that the dead-letter topic does not exist, so there are no dead letters.
 var ErrNoTopic = errors.New("the topic does not exist: create it; until then the daemon waits for it at its first dead letter")
 
-// Open connects, reads the group's offsets, and finds the beginning and the end of each partition of the topic. Records that are
-// produced later are not read.
+// Open connects, reads the group's offsets, and finds the beginning and the end of each partition of the topic.
+// Records that are produced later are not read.
 func Open(ctx context.Context, cluster *kafka.Cluster, topic, group string) (_ *Topic, err error) {
 	l := &Topic{topic: topic, group: group}
 	defer func() {
@@ -79,8 +80,8 @@ func Open(ctx context.Context, cluster *kafka.Cluster, topic, group string) (_ *
 	return l, l.readState()
 }
 
-// readState reads the group's offsets, and then the beginning and the end of each partition. In this order no offset that another process
-// commits meanwhile is beyond the end.
+// readState reads the group's offsets, and then the beginning and the end of each partition. In this order no offset
+// that another process commits meanwhile is beyond the end.
 func (l *Topic) readState() error {
 	if err := l.readHandled(); err != nil {
 		return err
@@ -114,8 +115,8 @@ func (l *Topic) permissions() string {
 // Expired returns how many dead letters Kafka has deleted before they were handled, as far as the group's offsets tell.
 func (l *Topic) Expired() int64 { return l.expired }
 
-// Read calls fn with each dead letter, partition by partition in the order of the offsets: with all of them, or from the first one
-// that is not handled. An error of fn or the end of ctx ends it.
+// Read calls fn with each dead letter, partition by partition in the order of the offsets: with all of them, or from
+// the first one that is not handled. An error of fn or the end of ctx ends it.
 func (l *Topic) Read(ctx context.Context, all bool, fn func(*Letter) error) error {
 	for i := range l.parts {
 		p := &l.parts[i]
@@ -154,7 +155,8 @@ func (l *Topic) CanMark(letter *Letter) bool { return l.part(letter).hasRoom(let
 // MarkHandled records that a dead letter was retried or dropped. Commit stores it.
 func (l *Topic) MarkHandled(letter *Letter) { l.part(letter).add(letter.Offset, letter.Offset) }
 
-// Skip is MarkHandled for a dead letter that does not concern the caller. It has no effect if there is an open one before it.
+// Skip is MarkHandled for a dead letter that does not concern the caller. It has no effect if there is an open one
+// before it.
 func (l *Topic) Skip(letter *Letter) { l.part(letter).skip(letter.Offset, letter.Offset) }
 
 func (l *Topic) part(letter *Letter) *partition {

@@ -127,7 +127,8 @@ func TestTopic(t *testing.T) {
 	}
 }
 
-// Open dead letters that Kafka has deleted are counted as expired. After a topic was recreated its offsets start again at 0.
+// Open dead letters that Kafka has deleted are counted as expired. After a topic was recreated its offsets start
+// again at 0.
 func TestDeleted(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(1, "dead"))
 	c := newCluster(t, testConfig(f))
@@ -170,7 +171,8 @@ func TestDeleted(t *testing.T) {
 	wantPlaces(t, openLetters(t, c), false, "0:0")
 }
 
-// Offsets without a record count as handled, except those that Kafka has deleted before they were read. Letters can be kept.
+// Offsets without a record count as handled, except those that Kafka has deleted before they were read. Letters can
+// be kept.
 func TestGaps(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, "dead", 2, nil)

@@ -17,7 +17,8 @@ type DeliveryError struct {
 func (e *DeliveryError) Error() string { return e.Err.Error() }
 func (e *DeliveryError) Unwrap() error { return e.Err }
 
-// IsRefusal reports whether Kafka refused a batch. With [Options].Refusals another sender finds out which of them it refuses.
+// IsRefusal reports whether Kafka refused a batch. With [Options].Refusals another sender finds out which of them it
+// refuses.
 func IsRefusal(err error) bool {
 	e, ok := errors.AsType[*SessionError](err)
 	return ok && len(e.Refused) > 0

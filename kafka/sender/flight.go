@@ -33,8 +33,8 @@ type condition func(records int, bytes int64, full bool) bool
 
 func isEmpty(records int, _ int64, _ bool) bool { return records == 0 }
 
-// room returns the condition that a record of that size fits into the window. Once the window is full, a quarter of it has to become free,
-// so that Send does not stop at every record.
+// room returns the condition that a record of that size fits into the window. Once the window is full, a quarter of
+// it has to become free, so that Send does not stop at every record.
 func (o *Options) room(size int64) condition {
 	return func(records int, bytes int64, full bool) bool {
 		switch {

@@ -78,8 +78,8 @@ func newFake(t testing.TB, opts ...kfake.Opt) *fake {
 	return f
 }
 
-// produces calls fn for each produce request. What it returns is what a kfake control returns: an answer, an error, which closes the
-// connection, or neither.
+// produces calls fn for each produce request. What it returns is what a kfake control returns: an answer, an error,
+// which closes the connection, or neither.
 func (f *fake) produces(fn func(*kmsg.ProduceRequest) (kmsg.Response, error, bool)) {
 	f.ControlKey(int16(kmsg.Produce), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		f.KeepControl()

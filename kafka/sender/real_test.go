@@ -8,8 +8,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// TestRealRestart: a broker of three is killed and started again while records are sent. The session survives, and no record is lost,
-// stored twice or out of order.
+// TestRealRestart: a broker of three is killed and started again while records are sent. The session survives, and no
+// record is lost, stored twice or out of order.
 func TestRealRestart(t *testing.T) {
 	k := kafkatest.RealsForTest(t, 3, kafkatest.RealOptions{QuickStart: true})
 	ctx := within(t, 5*time.Minute)

@@ -1,5 +1,5 @@
-// Package sender delivers records to Kafka for commands. It uses sessions of package kafka, so partitions, size limits, acks and resends
-// are those of the daemon.
+// Package sender delivers records to Kafka for commands. It uses sessions of package kafka, so partitions, size
+// limits, acks and resends are those of the daemon.
 package sender
 
 import (
@@ -14,18 +14,20 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// Options are the limits of a Sender. The zero value has the window of the daemon and no rate, and waits for no missing topic.
+// Options are the limits of a Sender. The zero value has the window of the daemon and no rate, and waits for no
+// missing topic.
 type Options struct {
-	// Records and Bytes are the window: the maximum number of records in flight, and the maximum size of their keys, values and
-	// headers. A record larger than Bytes is sent when nothing is in flight. 0: 50,000 records, 16 MiB.
+	// Records and Bytes are the window: the maximum number of records in flight, and the maximum size of their keys,
+	// values and headers. A record larger than Bytes is sent when nothing is in flight. 0: 50,000 records, 16 MiB.
 	Records int
 	Bytes   int64
 	// Rate is the maximum number of records per second. 0: no limit.
 	Rate int
-	// MissingTopic is how long Send waits for a topic that does not exist, from the first record of the topic on. 0: not at all.
+	// MissingTopic is how long Send waits for a topic that does not exist, from the first record of the topic on. 0: not
+	// at all.
 	MissingTopic time.Duration
-	// Refusals, if not nil, are the records of refused batches, of all senders that have them. Send waits for the ack of such a record with nothing
-	// else in flight, so that its error says whether Kafka refuses it.
+	// Refusals, if not nil, are the records of refused batches, of all senders that have them. Send waits for the ack of
+	// such a record with nothing else in flight, so that its error says whether Kafka refuses it.
 	Refusals *Refusals
 }
 
@@ -52,7 +54,8 @@ func (r *Refusals) has(rec *router.Record) bool {
 const Forever time.Duration = math.MaxInt64
 
 const (
-	// deliverTimeout is the maximum time of one Deliver. It is longer than a leader election or the restart of a broker takes.
+	// deliverTimeout is the maximum time of one Deliver. It is longer than a leader election or the restart of a broker
+	// takes.
 	deliverTimeout = time.Minute
 	// lookUpTimeout is how long Send waits for Kafka to answer whether a topic can be used.
 	lookUpTimeout = time.Minute
@@ -62,12 +65,13 @@ const (
 	linger = 5 * time.Millisecond
 )
 
-// Sender delivers records in the order of Send, per partition and without holes, with acks=all. It connects with its first record.
+// Sender delivers records in the order of Send, per partition and without holes, with acks=all. It connects with its
+// first record.
 //
-// It uses one session. Within a session kafka.Producer resends what Kafka did not accept, under the same sequence numbers, so a leader
-// election or the restart of a broker neither ends the session nor causes duplicates. When the session fails, every later call returns
-// the same *SessionError: sending the remaining records in another session could store some of them twice, and only the caller can read
-// from Kafka which ones it has.
+// It uses one session. Within a session kafka.Producer resends what Kafka did not accept, under the same sequence
+// numbers, so a leader election or the restart of a broker neither ends the session nor causes duplicates. When the
+// session fails, every later call returns the same *SessionError: sending the remaining records in another session
+// could store some of them twice, and only the caller can read from Kafka which ones it has.
 //
 // Except for Acked, it is for one goroutine.
 type Sender struct {
@@ -90,8 +94,8 @@ type Sender struct {
 // errClosed is the error of a Sender that was closed.
 var errClosed = errors.New("the sender is closed")
 
-// New returns a sender. The cluster must not have another session while the sender is in use, and no Config.FenceWait: the sender renews
-// no lease, so nothing would leave.
+// New returns a sender. The cluster must not have another session while the sender is in use, and no
+// Config.FenceWait: the sender renews no lease, so nothing would leave.
 func New(cluster *kafka.Cluster, o Options) *Sender {
 	if o.Records == 0 {
 		o.Records = 50_000
@@ -102,19 +106,20 @@ func New(cluster *kafka.Cluster, o Options) *Sender {
 	return &Sender{cluster: cluster, options: o, pace: newPace(o.Rate), lookUp: lookUpTimeout}
 }
 
-// Send hands a copy of the record to Kafka and returns before it is acknowledged. It waits while the window is full, the rate is
-// exceeded, the topic is looked up or, for Options.MissingTopic, does not exist. A record that is too large for a shared batch has nothing
-// else in flight, and Send waits for its ack.
+// Send hands a copy of the record to Kafka and returns before it is acknowledged. It waits while the window is full,
+// the rate is exceeded, the topic is looked up or, for Options.MissingTopic, does not exist. A record that is too
+// large for a shared batch has nothing else in flight, and Send waits for its ack.
 //
-// If the error is a *DeliveryError, this record is not in Kafka and the next one may be delivered. If it is a *SessionError, nothing can
-// be delivered any more. After any other error the record is not in Kafka, unless it was too large for a shared batch.
+// If the error is a *DeliveryError, this record is not in Kafka and the next one may be delivered. If it is a
+// *SessionError, nothing can be delivered any more. After any other error the record is not in Kafka, unless it was
+// too large for a shared batch.
 func (s *Sender) Send(ctx context.Context, rec *router.Record) error {
 	return s.send(ctx, rec, false)
 }
 
-// Deliver sends a record and waits for its ack, for a minute at most. If the error is a *DeliveryError, the record is not in Kafka.
-// After any other error it may be in Kafka, and no record can be delivered at present. A later Deliver may succeed in any case, except
-// after a failure of records that were sent before with Send.
+// Deliver sends a record and waits for its ack, for a minute at most. If the error is a *DeliveryError, the record is
+// not in Kafka. After any other error it may be in Kafka, and no record can be delivered at present. A later Deliver
+// may succeed in any case, except after a failure of records that were sent before with Send.
 func (s *Sender) Deliver(ctx context.Context, rec *router.Record) error {
 	ctx, cancel := context.WithTimeout(ctx, deliverTimeout)
 	defer cancel()
@@ -148,11 +153,12 @@ func (s *Sender) Wait(ctx context.Context) error {
 	return s.await(ctx, isEmpty)
 }
 
-// Acked returns how many records are acknowledged. After Close, and after a *SessionError, the number is final. Any goroutine may call it.
+// Acked returns how many records are acknowledged. After Close, and after a *SessionError, the number is final. Any
+// goroutine may call it.
 func (s *Sender) Acked() int64 { return s.acked.Load() }
 
-// Close sends nothing more, waits for the answers to open requests, for a second at most, and closes the connections. Records without an
-// ack may be in Kafka.
+// Close sends nothing more, waits for the answers to open requests, for a second at most, and closes the connections.
+// Records without an ack may be in Kafka.
 func (s *Sender) Close() {
 	s.hangUp(context.Background())
 	if s.err == nil {
@@ -197,7 +203,8 @@ func (s *Sender) send(ctx context.Context, rec *router.Record, alone bool) error
 	return err
 }
 
-// check opens a session, waits for the topic and checks the record. large means that the record has to be alone in flight.
+// check opens a session, waits for the topic and checks the record. large means that the record has to be alone in
+// flight.
 func (s *Sender) check(ctx context.Context, rec *router.Record) (large bool, err error) {
 	if s.err != nil {
 		return false, s.err

@@ -254,7 +254,8 @@ func TestMissingTopicAgain(t *testing.T) {
 	}
 }
 
-// TestDeniedTopic: a topic that Kafka denies access to may not exist, so it is waited for if missing topics are, but not forever.
+// TestDeniedTopic: a topic that Kafka denies access to may not exist, so it is waited for if missing topics are, but
+// not forever.
 func TestDeniedTopic(t *testing.T) {
 	for name, wait := range map[string]time.Duration{"no wait": 0, "limited": 200 * time.Millisecond, "forever": Forever} {
 		t.Run(name, func(t *testing.T) {
@@ -373,7 +374,8 @@ func TestRefusedAlone(t *testing.T) {
 	checkOrder(t, f.read(t, "orders"), 2)
 }
 
-// TestRefusedBatch: the error names the records of a batch that Kafka refuses, and nothing of their partition follows them.
+// TestRefusedBatch: the error names the records of a batch that Kafka refuses, and nothing of their partition follows
+// them.
 func TestRefusedBatch(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(1, "orders"))
 	s := newSender(t, f, Options{})
@@ -423,8 +425,8 @@ func TestSessionErrorText(t *testing.T) {
 	}
 }
 
-// TestSessionFailure: when the session fails, the error has final numbers, nothing is sent any more, and what is in the topic has no hole.
-// Another sender delivers the rest.
+// TestSessionFailure: when the session fails, the error has final numbers, nothing is sent any more, and what is in
+// the topic has no hole. Another sender delivers the rest.
 func TestSessionFailure(t *testing.T) {
 	for _, stored := range []bool{false, true} {
 		t.Run(fmt.Sprintf("stored=%v", stored), func(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// awaitTopic waits until records can be sent to the topic. As for the daemon, a topic that Kafka denies access to counts as missing while
-// there is a limit for missing topics: Kafka may say so of a topic that does not exist.
+// awaitTopic waits until records can be sent to the topic. As for the daemon, a topic that Kafka denies access to
+// counts as missing while there is a limit for missing topics: Kafka may say so of a topic that does not exist.
 func (s *Sender) awaitTopic(ctx context.Context, topic string) error {
 	if ready, _ := s.session.Ready(topic); ready {
 		s.present(topic)

@@ -14,7 +14,8 @@ type comparison struct {
 	problems        []string
 }
 
-// compare returns what would break a consumer: values of current that stored does not allow, and fields that are missing.
+// compare returns what would break a consumer: values of current that stored does not allow, and fields that are
+// missing.
 func compare(stored, current *schema) []string {
 	c := &comparison{stored: stored, current: current, seen: map[[2]string]bool{}}
 	c.value("the payload", stored, current)

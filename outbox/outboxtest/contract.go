@@ -29,17 +29,19 @@ var contractDir = filepath.Join("testdata", "contract")
 
 var updateContracts = flag.Bool("update-contracts", false, "write the schemas of outboxtest.Contract that are missing or have compatible changes")
 
-// Contract fails if events of the kinds would break a consumer that was written for the schemas in testdata/contract. There is one
-// file for each kind, <aggregate type>.<event type>.json, with .v<number> before .json if the kind has a schema version. Commit the
-// files: they are what consumers can rely on. A package calls Contract once, with all kinds of the service.
+// Contract fails if events of the kinds would break a consumer that was written for the schemas in testdata/contract.
+// There is one file for each kind, <aggregate type>.<event type>.json, with .v<number> before .json if the kind has a
+// schema version. Commit the files: they are what consumers can rely on. A package calls Contract once, with all
+// kinds of the service.
 //
-// A change is incompatible if a consumer of the stored schema cannot read every payload of the present type: a field was removed; its
-// type changed, which includes that it may be null now; or a field that was always present is optional now (omitempty). A new field is
-// compatible: consumers ignore fields that they do not know, and a new consumer finds older records without the field in the topic.
+// A change is incompatible if a consumer of the stored schema cannot read every payload of the present type: a field
+// was removed; its type changed, which includes that it may be null now; or a field that was always present is
+// optional now (omitempty). A new field is compatible: consumers ignore fields that they do not know, and a new
+// consumer finds older records without the field in the topic.
 //
-// With the flag -update-contracts the test writes missing files and compatible changes. It never overwrites a file with an
-// incompatible change: raise the schema version of the kind, which has a file of its own, or delete the file if there is no consumer.
-// A file whose kind is missing fails, too, because consumers may wait for its events.
+// With the flag -update-contracts the test writes missing files and compatible changes. It never overwrites a file
+// with an incompatible change: raise the schema version of the kind, which has a file of its own, or delete the file
+// if there is no consumer. A file whose kind is missing fails, too, because consumers may wait for its events.
 func Contract(t testing.TB, kinds ...Kind) {
 	t.Helper()
 	for _, problem := range checkContract(contractDir, *updateContracts, kinds) {

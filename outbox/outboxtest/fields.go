@@ -15,8 +15,8 @@ type field struct {
 	quoted   bool // the option string
 }
 
-// jsonFields returns the fields of a struct that encoding/json writes. Of several fields with one name it writes the one that is
-// embedded the least deeply, then the one with a tag; if there are still several, it writes none.
+// jsonFields returns the fields of a struct that encoding/json writes. Of several fields with one name it writes the
+// one that is embedded the least deeply, then the one with a tag; if there are still several, it writes none.
 func jsonFields(t reflect.Type) []field {
 	var all []field
 	collectFields(t, field{}, map[reflect.Type]bool{}, &all)
@@ -42,8 +42,8 @@ func (f *field) dominates(other field) bool {
 	return f.tagged && !other.tagged
 }
 
-// collectFields appends the fields of a struct and of those embedded in it. outer is what they inherit: the depth, and that they are
-// optional because an embedded pointer may be nil. around has the structs that contain it.
+// collectFields appends the fields of a struct and of those embedded in it. outer is what they inherit: the depth,
+// and that they are optional because an embedded pointer may be nil. around has the structs that contain it.
 func collectFields(t reflect.Type, outer field, around map[reflect.Type]bool, all *[]field) {
 	if around[t] {
 		return

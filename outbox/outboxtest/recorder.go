@@ -1,5 +1,5 @@
-// Package outboxtest tests applications that emit events: a [Recorder] for unit tests without a database, and [Contract], which
-// fails when a change of a payload's type would break consumers.
+// Package outboxtest tests applications that emit events: a [Recorder] for unit tests without a database, and
+// [Contract], which fails when a change of a payload's type would break consumers.
 //
 // Package pgxoutboxtest is the recorder for pgx.
 package outboxtest
@@ -40,12 +40,13 @@ func NewRecorder(t testing.TB, w *outbox.Writer) *Recorder {
 // DB returns the database for the code under test.
 func (r *Recorder) DB() *sql.DB { return r.db }
 
-// Events returns the events of committed transactions, in the order of the commits. They have ids and all headers, and their payloads
-// are a json.RawMessage, or a []byte if the column is not JSON. SAVEPOINT and ROLLBACK TO are not understood.
+// Events returns the events of committed transactions, in the order of the commits. They have ids and all headers,
+// and their payloads are a json.RawMessage, or a []byte if the column is not JSON. SAVEPOINT and ROLLBACK TO are not
+// understood.
 func (r *Recorder) Events() []outbox.Event { return r.database.Events() }
 
-// Handle sets what answers the statements of the application: rows for a query, or any rows for another statement, whose number is
-// then the number of affected rows. Without it each statement affects one row and returns none.
+// Handle sets what answers the statements of the application: rows for a query, or any rows for another statement,
+// whose number is then the number of affected rows. Without it each statement affects one row and returns none.
 func (r *Recorder) Handle(h func(query string, args []any) (rows [][]any, err error)) {
 	r.database.Handle(h)
 }

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// schema is the part of JSON Schema (2020-12) that describes what encoding/json writes. The zero value allows everything.
+// schema is the part of JSON Schema (2020-12) that describes what encoding/json writes. The zero value allows
+// everything.
 type schema struct {
 	Dialect string `json:"$schema,omitempty"`
 	// Comment names the Go type of a value that is encoded by its own MarshalJSON, whose form is not known.
@@ -101,8 +102,8 @@ var (
 	byteType      = reflect.TypeFor[byte]()
 )
 
-// implements reports whether json.Marshal uses a method for values of a type. Methods of pointers are used where it has an address,
-// which it has in most payloads.
+// implements reports whether json.Marshal uses a method for values of a type. Methods of pointers are used where it
+// has an address, which it has in most payloads.
 func implements(t, method reflect.Type) bool {
 	return t.Implements(method) || t.Kind() != reflect.Pointer && t.Kind() != reflect.Interface && reflect.PointerTo(t).Implements(method)
 }

@@ -1,4 +1,5 @@
-// Package pgxoutbox writes events into an outbox in transactions of pgx. Package outbox describes what is written and checked.
+// Package pgxoutbox writes events into an outbox in transactions of pgx. Package outbox describes what is written and
+// checked.
 package pgxoutbox
 
 import (
@@ -10,8 +11,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/outbox"
 )
 
-// Emit writes the events, in their order, as part of the transaction, in one round trip. If an event is not valid, Emit returns an
-// [*outbox.EventError] and has written nothing. After any other error the transaction cannot be committed.
+// Emit writes the events, in their order, as part of the transaction, in one round trip. If an event is not valid,
+// Emit returns an [*outbox.EventError] and has written nothing. After any other error the transaction cannot be
+// committed.
 func Emit(ctx context.Context, w *outbox.Writer, tx pgx.Tx, events ...outbox.Event) error {
 	statements, err := w.Statements(ctx, events...)
 	if err != nil || len(statements) == 0 {

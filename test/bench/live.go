@@ -74,8 +74,8 @@ func (v *live) awaitStreaming(ctx context.Context) error {
 	}
 }
 
-// warmUpEvents is how many events go through topic and daemon at full speed before anything is measured: Java compiles only
-// code that has run often.
+// warmUpEvents is how many events go through topic and daemon at full speed before anything is measured: Java
+// compiles only code that has run often.
 const warmUpEvents = 200_000
 
 // warmUpFirstRow is the first row number of the warm-up, above all measured ones.

@@ -212,8 +212,9 @@ func (b *bench) stop() {
 // memoryFiles is where Linux keeps files in memory.
 const memoryFiles = "/dev/shm"
 
-// brokerParent returns the parent folder of the broker's data: in memory if 8 GiB are free there, otherwise the usual one (""). On a
-// virtual disk the first write to an index file of a partition can take 13 ms, which for 300 partitions is longer than the drain itself.
+// brokerParent returns the parent folder of the broker's data: in memory if 8 GiB are free there, otherwise the usual
+// one (""). On a virtual disk the first write to an index file of a partition can take 13 ms, which for 300
+// partitions is longer than the drain itself.
 func brokerParent() string {
 	var s unix.Statfs_t
 	if unix.Statfs(memoryFiles, &s) != nil || s.Bavail*uint64(s.Bsize) < 8<<30 {

@@ -16,8 +16,8 @@ import (
 // socket can take its port.
 const lowest, highest, shareSize = 12000, 30000, 200
 
-// handedOut are the ports that this process has handed out. A server may take seconds until it listens. Until the process
-// ends, a UDP socket on the same number shows other processes that the port is taken.
+// handedOut are the ports that this process has handed out. A server may take seconds until it listens. Until the
+// process ends, a UDP socket on the same number shows other processes that the port is taken.
 var handedOut struct {
 	sync.Mutex
 	ports map[int]net.PacketConn
@@ -62,7 +62,8 @@ func address(port int) string { return "127.0.0.1:" + strconv.Itoa(port) }
 func CheckPort(port int) error {
 	var l net.Listener
 	var err error
-	// A child that this process is just starting holds the listener of an earlier check until it has become another program.
+	// A child that this process is just starting holds the listener of an earlier check until it has become another
+	// program.
 	for end := time.Now().Add(forkPatience); ; time.Sleep(10 * time.Millisecond) {
 		if l, err = net.Listen("tcp4", address(port)); err == nil {
 			return l.Close()

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// SkipShort skips a test that needs a server, with -short. CI does not run such tests with -short, so with CI=true it fails.
+// SkipShort skips a test that needs a server, with -short. CI does not run such tests with -short, so with CI=true it
+// fails.
 func SkipShort(t testing.TB) {
 	t.Helper()
 	if !testing.Short() {

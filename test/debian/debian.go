@@ -1,5 +1,5 @@
-// Package debian fetches programs that a test needs and does not install: apt-get downloads a package of Debian, and its
-// files are unpacked into the cache of fetched servers. No service starts.
+// Package debian fetches programs that a test needs and does not install: apt-get downloads a package of Debian, and
+// its files are unpacked into the cache of fetched servers. No service starts.
 package debian
 
 import (

@@ -97,8 +97,8 @@ func queryTotals(ctx context.Context, url, query string) (t totals, err error) {
 	return t, err
 }
 
-// awaitBooked waits until the ledger has at least as many entries as there are orders now, and fails with errLate if that
-// takes too long.
+// awaitBooked waits until the ledger has at least as many entries as there are orders now, and fails with errLate if
+// that takes too long.
 func (l *ledger) awaitBooked(ctx context.Context) error {
 	orders, err := queryTotals(ctx, l.orders, orderTotals)
 	if err != nil {

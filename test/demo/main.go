@@ -1,10 +1,11 @@
 // Command demo shows outboxcdc at work and under faults, on one machine and with Go alone: a shop writes orders to a
-// real Postgres, the real binary delivers them to Kafka, an independent reader reads them there, and a ledger books each
-// order into its own database. Meanwhile the relay and the ledger are killed, the broker is frozen and Postgres stopped.
-// At the end the demo compares everything that was committed with everything that arrived, and with what was booked.
+// real Postgres, the real binary delivers them to Kafka, an independent reader reads them there, and a ledger books
+// each order into its own database. Meanwhile the relay and the ledger are killed, the broker is frozen and Postgres
+// stopped. At the end the demo compares everything that was committed with everything that arrived, and with what was
+// booked.
 //
-// main.go is the story, stage.go has the servers, relay.go and ledger.go the processes; shop.go writes, reader.go reads,
-// tally.go compares and judges, print.go prints.
+// main.go is the story, stage.go has the servers, relay.go and ledger.go the processes; shop.go writes, reader.go
+// reads, tally.go compares and judges, print.go prints.
 package main
 
 import (

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/outboxcdc/outboxcdc/internal/advice"
 )
@@ -146,6 +147,35 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
+// Lines of prose and of comments have at most 120 characters. Tables and code do not count, nor does a line of one
+// word.
+func TestColumns(t *testing.T) {
+	long := func(file string, n int, line string) {
+		if utf8.RuneCountInString(line) > 120 && strings.Contains(strings.TrimSpace(line), " ") {
+			t.Errorf("%s:%d has %d columns", file, n, utf8.RuneCountInString(line))
+		}
+	}
+	for _, page := range files(t, ".md") {
+		code := false
+		for n, line := range strings.Split(read(t, page), "\n") {
+			start := strings.TrimSpace(line)
+			if strings.HasPrefix(start, "```") {
+				code = !code
+			}
+			if !code && !strings.HasPrefix(start, "|") {
+				long(page, n+1, line)
+			}
+		}
+	}
+	for _, file := range files(t, ".go") {
+		for n, line := range strings.Split(read(t, file), "\n") {
+			if strings.HasPrefix(strings.TrimSpace(line), "// ") {
+				long(file, n+1, line)
+			}
+		}
+	}
+}
+
 // No document refers to a section of a document that is not in this repository.
 func TestReferences(t *testing.T) {
 	sections := regexp.MustCompile(`\b(design|surface|failures\.md),? §`)
@@ -188,7 +218,8 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestAdviceIsOneText: documents and alerts say the same as daemon, doctor, setup and status about a slot that cannot be trusted.
+// TestAdviceIsOneText: documents and alerts say the same as daemon, doctor, setup and status about a slot that cannot
+// be trusted.
 func TestAdviceIsOneText(t *testing.T) {
 	for file, texts := range map[string][]string{
 		"docs/runbook.md":               {advice.Recover, advice.RecoverAgain},

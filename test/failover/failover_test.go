@@ -68,7 +68,8 @@ func TestResult(t *testing.T) {
 	}
 }
 
-// A transaction that the server commits after close would be missing in the rows, and its record would be called a phantom.
+// A transaction that the server commits after close would be missing in the rows, and its record would be called a
+// phantom.
 func TestLoadEndsItsTransactions(t *testing.T) {
 	const name = "load_ends"
 	ctx := t.Context()

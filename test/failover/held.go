@@ -107,7 +107,8 @@ func (s *stage) change(ctx context.Context, kind string) (round, error) {
 	return r, nil
 }
 
-// measure waits until delivery has resumed. With synchronized_standby_slots it cannot before the former primary streams.
+// measure waits until delivery has resumed. With synchronized_standby_slots it cannot before the former primary
+// streams.
 func (s *stage) measure(ctx context.Context, r *round, former, primary *node, accepted time.Time) error {
 	var rejoined, resumed time.Time
 	if err := s.await(ctx, "delivery to resume", func(ctx context.Context) error {
@@ -133,8 +134,8 @@ func (s *stage) measure(ctx context.Context, r *round, former, primary *node, ac
 	return nil
 }
 
-// awaitReady waits until the standby could take over. The slot that a former primary keeps is in the way of the copy: it is
-// dropped, as an operator has to.
+// awaitReady waits until the standby could take over. The slot that a former primary keeps is in the way of the copy:
+// it is dropped, as an operator has to.
 func (s *stage) awaitReady(ctx context.Context) (l leftover, standby *node, err error) {
 	err = s.await(ctx, "the standby to have a copy of the slot", func(ctx context.Context) error {
 		var primary *node

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Both are longer than the interval of 10 s in which the instances ask the servers. The server needs as long to try the copy
-// again.
+// Both are longer than the interval of 10 s in which the instances ask the servers. The server needs as long to try
+// the copy again.
 const (
 	reportWithin = 30 * time.Second
 	copyWithin   = time.Minute
@@ -22,8 +22,8 @@ type leftover struct {
 	ready    time.Duration // from there until both instances reported that the copy is ready
 }
 
-// drop waits until both instances report the leftover of a standby, and drops it as an operator does. found is false if it
-// went away meanwhile: Patroni rewinds a former primary, which can remove it.
+// drop waits until both instances report the leftover of a standby, and drops it as an operator does. found is false
+// if it went away meanwhile: Patroni rewinds a former primary, which can remove it.
 func (s *stage) drop(ctx context.Context, standby *node) (l leftover, err error) {
 	began := time.Now()
 	err = s.await(ctx, "a report of the leftover of "+standby.name, func(ctx context.Context) error {

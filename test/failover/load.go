@@ -70,8 +70,9 @@ func (l *load) write(ctx context.Context, writer int, every time.Duration) {
 	}
 }
 
-// insert commits one event. Its number orders the events of a writer, and so those of its keys. The end of ctx does not cancel it: the
-// server would commit all the same, after the rows were counted, and the event would look like a phantom.
+// insert commits one event. Its number orders the events of a writer, and so those of its keys. The end of ctx does
+// not cancel it: the server would commit all the same, after the rows were counted, and the event would look like a
+// phantom.
 func (l *load) insert(ctx context.Context, conn *pgx.Conn, writer, n int) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()

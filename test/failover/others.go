@@ -11,9 +11,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/daemon"
 )
 
-// uncleaned never drops the slot that the first primary keeps when it becomes a standby. The slot is in the way of the copy, so
-// the next time that this server is the primary, it has that old slot. As long as the slot holds its WAL, nothing is missing. When
-// it has lost its WAL, the daemon stops, and recover brings what is missing.
+// uncleaned never drops the slot that the first primary keeps when it becomes a standby. The slot is in the way of
+// the copy, so the next time that this server is the primary, it has that old slot. As long as the slot holds its
+// WAL, nothing is missing. When it has lost its WAL, the daemon stops, and recover brings what is missing.
 func uncleaned(ctx context.Context, o options, t tools, out *printer) (outcome, error) {
 	s, err := openStage(ctx, o, t, clusterOptions{synchronized: true})
 	if err != nil {

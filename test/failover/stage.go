@@ -123,8 +123,8 @@ func (s *stage) await(ctx context.Context, what string, do func(context.Context)
 	return err
 }
 
-// settle stops the load and compares all records with all rows of the primary. A row that has no record after patience is
-// missing.
+// settle stops the load and compares all records with all rows of the primary. A row that has no record after
+// patience is missing.
 func (s *stage) settle(ctx context.Context) (check.Report, error) {
 	s.load.close()
 	var report check.Report

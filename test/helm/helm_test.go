@@ -313,8 +313,8 @@ func mountedSecret(t *testing.T, pod *core.PodSpec, path string) string {
 	return ""
 }
 
-// An audit is a pod with the configuration, the secrets and the restrictions of the daemon. Nothing that selects the daemon
-// selects it.
+// An audit is a pod with the configuration, the secrets and the restrictions of the daemon. Nothing that selects the
+// daemon selects it.
 func TestAudit(t *testing.T) {
 	objects := mustRender(t, everything)
 	job := read[batch.CronJob](t, objects, "CronJob")

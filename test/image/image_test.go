@@ -153,8 +153,8 @@ func TestImage(t *testing.T) {
 	t.Run("runs", func(t *testing.T) { runEntryPoint(t, img, root) })
 }
 
-// runEntryPoint runs the entry point with the image's files as root directory, as the image's user: it can write nowhere, and
-// needs no other file.
+// runEntryPoint runs the entry point with the image's files as root directory, as the image's user: it can write
+// nowhere, and needs no other file.
 func runEntryPoint(t *testing.T, img *image, root string) {
 	if os.Getuid() != 0 {
 		t.Skip("the image was not run: changing the root needs root")

@@ -10,8 +10,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// The last record of an idle server's WAL can end a segment. The next position is then after the header of the next segment, which is not
-// flushed before another record follows: an audit must not wait for it.
+// The last record of an idle server's WAL can end a segment. The next position is then after the header of the next
+// segment, which is not flushed before another record follows: an audit must not wait for it.
 func TestAuditAfterSegment(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"autovacuum": "off"})})
@@ -43,7 +43,8 @@ func TestAuditAfterSegment(t *testing.T) {
 	}
 }
 
-// With synchronous_commit = off a row is visible before its commit is flushed, and so before the slot can send it. It waits in the slot.
+// With synchronous_commit = off a row is visible before its commit is flushed, and so before the slot can send it. It
+// waits in the slot.
 func TestAuditUnflushed(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"wal_writer_delay": "10s", "autovacuum": "off"})})
@@ -61,7 +62,8 @@ func TestAuditUnflushed(t *testing.T) {
 	}
 }
 
-// Daemons can share a dead-letter topic, and ids are unique in one database only: the dead letter of another slot explains no row.
+// Daemons can share a dead-letter topic, and ids are unique in one database only: the dead letter of another slot
+// explains no row.
 func TestAuditOtherSlotsDeadLetter(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{types: []string{"order", "dead"}})

@@ -66,8 +66,9 @@ func (o *outbox) audit(env []string, exit int, args ...string) (findings []audit
 	return nil, sum
 }
 
-// An audit beside writers and a daemon that is killed now and then finds nothing, whenever it runs: the snapshot, the slot's position and
-// the ends of the partitions are read in the order that makes it exact. OUTBOXCDC_TEST_AUDITS is the number of audits on each server.
+// An audit beside writers and a daemon that is killed now and then finds nothing, whenever it runs: the snapshot, the
+// slot's position and the ends of the partitions are read in the order that makes it exact. OUTBOXCDC_TEST_AUDITS is
+// the number of audits on each server.
 func TestAuditBesideWriters(t *testing.T) {
 	t.Parallel()
 	audits := fullOrShort(100, 5)
@@ -384,8 +385,8 @@ func TestAuditMillion(t *testing.T) {
 	}
 }
 
-// The rows of events that were routed to another topic before have their records there. The output of audit, and that of recover before its
-// question, says how to name the topic.
+// The rows of events that were routed to another topic before have their records there. The output of audit, and that
+// of recover before its question, says how to name the topic.
 func TestAuditAlsoTopic(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})

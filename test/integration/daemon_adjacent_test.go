@@ -49,7 +49,8 @@ func (o *outbox) adjacentCommits(rnd *rand.Rand, pairs, kills int, env ...string
 	r := o.startStreaming(env...)
 	ends := map[string]pglogrepl.LSN{} // id of a pair's second → where the first ended
 	exact := 0
-	// A record of the server's background writer can come between the two, more often on a slow machine: then further pairs follow.
+	// A record of the server's background writer can come between the two, more often on a slow machine: then further
+	// pairs follow.
 	for i := 0; i < pairs || i < 3*pairs && exact < kills/4; i++ {
 		first, second := newID(rnd), newID(rnd)
 		commitFirst, commitSecond := prepareBoth(t, o, a, b, i, first, second)
@@ -89,8 +90,8 @@ func (o *outbox) adjacentCommits(rnd *rand.Rand, pairs, kills int, env ...string
 	return v
 }
 
-// prepareBoth writes a row in each of two transactions and returns functions to commit them; each returns the position after
-// its commit. Every other pair is two sessions, the rest one session with two prepared transactions.
+// prepareBoth writes a row in each of two transactions and returns functions to commit them; each returns the
+// position after its commit. Every other pair is two sessions, the rest one session with two prepared transactions.
 func prepareBoth(t *testing.T, o *outbox, a, b *pgx.Conn, i int, first, second string) (commitFirst, commitSecond func() pglogrepl.LSN) {
 	t.Helper()
 	ctx := testContext(t)

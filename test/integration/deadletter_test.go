@@ -93,8 +93,8 @@ func (o *poisonOutbox) policy(policy string, more ...string) []string {
 	}, more...)
 }
 
-// insertMixed commits one transaction of good rows (ints are counts) and poison rows. It deletes the poison rows at once,
-// which is not published: the remaining table is what has to arrive.
+// insertMixed commits one transaction of good rows (ints are counts) and poison rows. It deletes the poison rows at
+// once, which is not published: the remaining table is what has to arrive.
 func (o *poisonOutbox) insertMixed(parts ...any) {
 	o.t.Helper()
 	var added []writtenPoison
@@ -153,8 +153,8 @@ func (o *poisonOutbox) deadLetters() []kafkatest.Record {
 	return slices.DeleteFunc(o.readAll(), func(r kafkatest.Record) bool { return r.Topic != o.topic("dead") })
 }
 
-// verifyDeadLetters compares the dead letters with the poison rows: each once, plus so many repeats in all; complete, and those of
-// a key in order.
+// verifyDeadLetters compares the dead letters with the poison rows: each once, plus so many repeats in all; complete,
+// and those of a key in order.
 func (o *poisonOutbox) verifyDeadLetters(repeats int) {
 	o.t.Helper()
 	found := map[int]int{}

@@ -193,9 +193,10 @@ func (h *history) removeEvents(out func(id string) bool) {
 	}
 }
 
-// F68: of two events the first is refused and the second is stored in another partition. The daemon is killed, and the
-// topic gains partitions, so that the key of the first moves to the partition of the second. The record of the second
-// does not prove that the first was stored. Once the first is sent behind it, the second is sent again, too: it may be of the same key.
+// F68: of two events the first is refused and the second is stored in another partition. The daemon is killed, and
+// the topic gains partitions, so that the key of the first moves to the partition of the second. The record of the
+// second does not prove that the first was stored. Once the first is sent behind it, the second is sent again, too:
+// it may be of the same key.
 func TestDeduplicatedGrowth(t *testing.T) {
 	t.Parallel()
 	k := faultyKafka(t)

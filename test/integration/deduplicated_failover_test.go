@@ -80,9 +80,9 @@ func deduplicatedFailover(t *testing.T, major string) {
 	o.judgePhantoms(r, had)
 }
 
-// F37: a daemon that runs during a failover that loses events it has delivered continues like one that was restarted: it counts exactly the
-// phantoms. The last of them are newer than its position record. The new primary is another host of the URL, or has the address of the old
-// one.
+// F37: a daemon that runs during a failover that loses events it has delivered continues like one that was restarted:
+// it counts exactly the phantoms. The last of them are newer than its position record. The new primary is another
+// host of the URL, or has the address of the old one.
 func TestRunningThroughLossyFailover(t *testing.T) {
 	t.Parallel()
 	for _, oneAddress := range []bool{false, true} {

@@ -141,8 +141,8 @@ func TestDeduplicatedPartitionsAdded(t *testing.T) {
 	o.outcome("%d records of keys that moved; %d events were delivered after the last position record", moved, unnoted)
 }
 
-// killWithUnrecorded kills a daemon under load, and again if Kafka has no events beyond the newest position record. It returns
-// how many events Kafka has beyond it. The record names all topics that were used.
+// killWithUnrecorded kills a daemon under load, and again if Kafka has no events beyond the newest position record.
+// It returns how many events Kafka has beyond it. The record names all topics that were used.
 func (o *outbox) killWithUnrecorded(w *writer, env ...string) (unnoted int) {
 	o.t.Helper()
 	for unnoted == 0 {
@@ -214,8 +214,8 @@ func (r *relay) tailReads(result string) float64 {
 	return m[`outboxcdc_kafka_tail_reads_total{result="`+result+`"}`]
 }
 
-// produceForeign writes records of another producer to each partition, with the position of an event that has not been written
-// yet.
+// produceForeign writes records of another producer to each partition, with the position of an event that has not
+// been written yet.
 func (o *outbox) produceForeign(partitions, each int, abort bool) {
 	o.t.Helper()
 	opts := []kgo.Opt{kgo.SeedBrokers(o.kafka.Brokers()...), kgo.RecordPartitioner(kgo.ManualPartitioner())}

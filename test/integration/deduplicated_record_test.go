@@ -92,7 +92,8 @@ func changeField(t *testing.T, record, field string, change func(was any) any) s
 	return string(b)
 }
 
-// F34, F33: the position record does not fit the server, or cannot be read. The daemon stops with a message and delivers nothing.
+// F34, F33: the position record does not fit the server, or cannot be read. The daemon stops with a message and
+// delivers nothing.
 func TestDeduplicatedForgedRecord(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})

@@ -78,8 +78,8 @@ func TestDeduplicatedCleanEnd(t *testing.T) {
 	}
 }
 
-// F34: before the first event a missing position topic stops the daemon with the remedy. If the topic is deleted later, the daemon waits until
-// it is created again, and repeats nothing.
+// F34: before the first event a missing position topic stops the daemon with the remedy. If the topic is deleted
+// later, the daemon waits until it is created again, and repeats nothing.
 func TestDeduplicatedWithoutTopic(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})

@@ -46,12 +46,15 @@ func replaceSlot(statement string) func(*testing.T, *outbox, *patient) {
 	}
 }
 
-// damages are the states about which doctor gives advice that concerns slot, publication, table or standbys. Those that are not here:
+// damages are the states about which doctor gives advice that concerns slot, publication, table or standbys. Those
+// that are not here:
 //
 //   - an unfinished backfill, whose --where only its operator knows: TestRecoverKilledKeepsDaemonAway;
 //   - a slot of a demoted primary on a standby: TestLeftover;
-//   - settings of a standby, and hosts of postgres.standbys: they decide about the next failover, and no slot is touched;
-//   - a view, a partition or a missing column instead of the table or a column that the settings name: the remedy asks which one is meant.
+//   - settings of a standby, and hosts of postgres.standbys: they decide about the next failover, and no slot is
+//     touched;
+//   - a view, a partition or a missing column instead of the table or a column that the settings name: the remedy
+//     asks which one is meant.
 var damages = []damage{
 	{name: "slot dropped", check: "slot", do: dropSlot},
 	{name: "recover unfinished", check: "recovery", do: func(t *testing.T, o *outbox, p *patient) {

@@ -47,8 +47,8 @@ func parseDoctor(out string) (all []printedFinding) {
 	return all
 }
 
-// byHand are the remedies that no machine can follow, by how they begin, with the reason. The test leaves them out, so they must be worded
-// so that an operator who follows them loses nothing.
+// byHand are the remedies that no machine can follow, by how they begin, with the reason. The test leaves them out,
+// so they must be worded so that an operator who follows them loses nothing.
 var byHand = map[string]string{
 	"inserts wait until it is built":                     "says what the statement before it costs",
 	"if this fails, an id was used twice already":        "about a statement that does not fail here",
@@ -85,7 +85,8 @@ type patient struct {
 	followed map[string]bool   // checks
 }
 
-// followDoctor follows the remedies of all findings about outbox, publication, slot and standbys, until there is none that fails.
+// followDoctor follows the remedies of all findings about outbox, publication, slot and standbys, until there is none
+// that fails.
 func (p *patient) followDoctor() {
 	p.t.Helper()
 	for range 5 {
@@ -188,9 +189,9 @@ func (o *outbox) awaitSetting(name, value string) {
 	})
 }
 
-// An operator who follows doctor's remedies literally loses no event: events wait in the slot, something is damaged, and more events are written.
-// Each remedy that doctor prints for people is run as it is printed, until doctor does not fail any more. Then the daemon starts, every row
-// arrives, and an audit finds nothing.
+// An operator who follows doctor's remedies literally loses no event: events wait in the slot, something is damaged,
+// and more events are written. Each remedy that doctor prints for people is run as it is printed, until doctor does
+// not fail any more. Then the daemon starts, every row arrives, and an audit finds nothing.
 func TestDoctorIsFollowed(t *testing.T) {
 	t.Parallel()
 	for _, d := range damages {

@@ -12,8 +12,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// A backup is restored without the archive, after one or two failovers. The new timeline has a number that is lower than that of the lost
-// history, or the same one. After recover, what the daemon sends comes later by position than what it has sent before, in each partition.
+// A backup is restored without the archive, after one or two failovers. The new timeline has a number that is lower
+// than that of the lost history, or the same one. After recover, what the daemon sends comes later by position than
+// what it has sent before, in each partition.
 func TestEpochAfterRestore(t *testing.T) {
 	t.Parallel()
 	for _, promotions := range []int{1, 2} {

@@ -170,8 +170,8 @@ func checkUnquoted(theirs, ours *string) error {
 	return nil
 }
 
-// checkSameJSON checks for the same document, after removing what expansion loses: digits beyond those of a double, null
-// members, empty arrays. A part that was not expanded is a string of JSON.
+// checkSameJSON checks for the same document, after removing what expansion loses: digits beyond those of a double,
+// null members, empty arrays. A part that was not expanded is a string of JSON.
 func checkSameJSON(theirs, ours string) error {
 	var a, b any
 	if err := json.Unmarshal([]byte(theirs), &a); err != nil {

@@ -25,9 +25,9 @@ import (
 
 // For the cases of package golden our records are those of a real Debezium, with the configuration that `config
 // from-debezium` prints for its connector: topic, partition, key, value, headers and time of each record, byte for
-// byte. Every difference is intended: it is in meant, with a reason, and in docs/debezium.md; a listed difference that
-// does not occur fails too, and so does another number of equal cases than README.md and docs/debezium.md give. The test needs Java only for
-// the broker.
+// byte. Every difference is intended: it is in meant, with a reason, and in docs/debezium.md; a listed difference
+// that does not occur fails too, and so does another number of equal cases than README.md and docs/debezium.md give.
+// The test needs Java only for the broker.
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	// A server of its own: 65 new databases are WAL that the slots of other tests would have to read. Nothing crashes

@@ -2,10 +2,10 @@
 // reader that shares no code with it.
 //
 // A test consists of
-//   - servers: [sharedPostgres] (one of each major, a database per test) and [sharedKafka] (topics per test) for tests
-//     that do not disturb them; [ownPostgres], [ownKafka] and [breakableKafka] for tests that stop, kill or freeze them. Open
-//     transactions delay the creation of slots in the whole server, so a test that leaves one open must not be
-//     parallel;
+//   - servers: [sharedPostgres] (one of each major, a database per test) and [sharedKafka] (topics per test) for
+//     tests that do not disturb them; [ownPostgres], [ownKafka] and [breakableKafka] for tests that stop, kill or
+//     freeze them. Open transactions delay the creation of slots in the whole server, so a test that leaves one open
+//     must not be parallel;
 //   - an [outbox]: database, table, publication, slot (created by `setup apply`), topics, and a reader that follows
 //     them. [outbox.exec], [outbox.insert] and [outbox.tx] write; [outbox.confirmed] and [outbox.walFlushed] read
 //     positions;
@@ -27,9 +27,10 @@
 // repeats it. The log of every daemon is kept in a file, and printed when its test fails.
 //
 // Environment: OUTBOXCDC_TEST_KAFKA, OUTBOXCDC_TEST_POSTGRES_<major>: running servers (packages kafkatest, pgtest).
-// OUTBOXCDC_TEST_BINARY: a binary to test instead of building one. OUTBOXCDC_TEST_FAKE_KAFKA=1: kfake even where a real
-// Kafka is available. OUTBOXCDC_TEST_DIR: where logs and histories are written, and kept. OUTBOXCDC_TEST_AUDITS: how many
-// audits [TestAuditBesideWriters] runs on each server. OUTBOXCDC_TEST_LOSSES: how many losses [TestRecoverRandomLosses] has. With CI=true a missing real Kafka is a failure.
+// OUTBOXCDC_TEST_BINARY: a binary to test instead of building one. OUTBOXCDC_TEST_FAKE_KAFKA=1: kfake even where a
+// real Kafka is available. OUTBOXCDC_TEST_DIR: where logs and histories are written, and kept. OUTBOXCDC_TEST_AUDITS:
+// how many audits [TestAuditBesideWriters] runs on each server. OUTBOXCDC_TEST_LOSSES: how many losses
+// [TestRecoverRandomLosses] has. With CI=true a missing real Kafka is a failure.
 package integration
 
 import (
@@ -58,8 +59,8 @@ const defaultMajor = "17"
 // patience is how long a test waits for an event that should happen soon but without a promised time.
 const patience = 60 * time.Second
 
-// busyAllowance is how much a busy machine may add to a time that the daemon keeps on a quiet one. Timeouts in tests are well
-// above it, so that a bound with it still distinguishes an end at once from one after a timeout.
+// busyAllowance is how much a busy machine may add to a time that the daemon keeps on a quiet one. Timeouts in tests
+// are well above it, so that a bound with it still distinguishes an end at once from one after a timeout.
 const busyAllowance = 15 * time.Second
 
 func TestMain(m *testing.M) {
@@ -247,8 +248,8 @@ func breakableKafka(t *testing.T) kafkatest.Cluster {
 	return c
 }
 
-// ownKafka returns a kfake of this test alone, to kill and freeze: what the daemon does while Kafka is away does not depend
-// on the kind of Kafka. `make prove` runs the test on a real one.
+// ownKafka returns a kfake of this test alone, to kill and freeze: what the daemon does while Kafka is away does not
+// depend on the kind of Kafka. `make prove` runs the test on a real one.
 func ownKafka(t *testing.T) kafkatest.Cluster {
 	t.Helper()
 	if isProving() {

@@ -22,8 +22,9 @@ func (o *outbox) remedies(env []string, check string) {
 	}
 }
 
-// A table that inherits from the outbox takes rows that are not in its stream: a trigger divides the outbox, as older versions of
-// pg_partman do. The daemon stops, nothing says that nothing is missing, and doctor's remedy delivers every row.
+// A table that inherits from the outbox takes rows that are not in its stream: a trigger divides the outbox, as older
+// versions of pg_partman do. The daemon stops, nothing says that nothing is missing, and doctor's remedy delivers
+// every row.
 func TestInherited(t *testing.T) {
 	o := newOutbox(t, options{})
 	o.proves("F46", "a trigger takes rows to a table that inherits from the outbox")

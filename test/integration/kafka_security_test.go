@@ -392,8 +392,8 @@ func (g *guardedOutbox) testDLQCommands(a *testcert.Authority) {
 	dlq(69, certificate, "certificate", "list")
 }
 
-// testTopicCreation: when Kafka denies the daemon the creation of a topic, the daemon waits, with the reason, until it is
-// allowed.
+// testTopicCreation: when Kafka denies the daemon the creation of a topic, the daemon waits, with the reason, until
+// it is allowed.
 func (g *guardedOutbox) testTopicCreation() {
 	g.t.Helper()
 	g.sample()

@@ -23,8 +23,8 @@ type danglingTx struct {
 	commit  bool   // how it was to end
 }
 
-// commitInTwoPhases prepares the open transaction and ends it: one in four is rolled back. It reports whether the connection
-// can be used for another transaction.
+// commitInTwoPhases prepares the open transaction and ends it: one in four is rolled back. It reports whether the
+// connection can be used for another transaction.
 func (w *writer) commitInTwoPhases(ctx context.Context, conn *pgx.Conn, rnd *rand.Rand, ids []string) bool {
 	d := danglingTx{
 		gid:     w.o.name + " " + newID(rnd),

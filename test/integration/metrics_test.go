@@ -168,8 +168,8 @@ func (o *outbox) checkMetricsAtRest(r *relay, before time.Time, transactions int
 
 func seconds(t time.Time) float64 { return float64(t.UnixNano()) / 1e9 }
 
-// awaitSlotMetrics waits until the daemon's view of the slot is the server's. Afterwards only a row of another table and the
-// server's own records are written: a page at most.
+// awaitSlotMetrics waits until the daemon's view of the slot is the server's. Afterwards only a row of another table
+// and the server's own records are written: a page at most.
 func (o *outbox) awaitSlotMetrics(r *relay) server {
 	o.t.Helper()
 	const page = 8192

@@ -110,8 +110,8 @@ func kafkaStandstill(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
 	o.boundWindows(v, r)
 }
 
-// checkHeldBack watches a daemon whose Kafka does not answer for a while: the window bounds its memory, and Postgres keeps
-// the same single walsender.
+// checkHeldBack watches a daemon whose Kafka does not answer for a while: the window bounds its memory, and Postgres
+// keeps the same single walsender.
 func (o *outbox) checkHeldBack(r *relay, lasts time.Duration) {
 	t := o.t
 	t.Helper()
@@ -136,7 +136,8 @@ func (o *outbox) checkHeldBack(r *relay, lasts time.Duration) {
 	}
 }
 
-// isHeldBack reports whether the window is full. After some seconds the state says that the oldest event waits for Kafka.
+// isHeldBack reports whether the window is full. After some seconds the state says that the oldest event waits for
+// Kafka.
 func isHeldBack(st status) bool {
 	return st.State == "backpressured" || st.State == "waiting_for_kafka" && strings.Contains(st.Reason, "the window is full")
 }

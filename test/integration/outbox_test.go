@@ -174,8 +174,9 @@ func cleanEnv() (env []string) {
 // atLeastOnce is the setting for tests of the repeats after a crash in which the daemon does not read Kafka.
 const atLeastOnce = "OUTBOXCDC_DELIVERY_MODE=at_least_once"
 
-// steadyFence is a fence_wait for daemons whose session the test must not lose. A session with open requests lives for three quarters of
-// it without a catalog check, which on a slow machine can take seconds. It costs nothing before an unclean end.
+// steadyFence is a fence_wait for daemons whose session the test must not lose. A session with open requests lives
+// for three quarters of it without a catalog check, which on a slow machine can take seconds. It costs nothing before
+// an unclean end.
 const steadyFence = 6 * time.Second
 
 // steady is the setting for it.

@@ -11,9 +11,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// F96: PostgreSQL 18, up to and including 18.6, sends Stream Abort although streaming is off: for a rolled-back transaction with a released savepoint that
-// is larger than logical_decoding_work_mem and is decoded after its end. The transaction writes to a table that is not published. The daemon reads
-// past it, twice: after it was down, and after an ordinary restart while an open transaction makes the server decode the rollback again.
+// F96: PostgreSQL 18, up to and including 18.6, sends Stream Abort although streaming is off: for a rolled-back
+// transaction with a released savepoint that is larger than logical_decoding_work_mem and is decoded after its end.
+// The transaction writes to a table that is not published. The daemon reads past it, twice: after it was down, and
+// after an ordinary restart while an open transaction makes the server decode the rollback again.
 func TestAbortedTransactionLargerThanMemory(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"18.4", "18.6"} {

@@ -44,8 +44,8 @@ func (o *outbox) crashRepeatedly(w *writer, rnd *rand.Rand, rounds int) {
 	}
 }
 
-// awaitRecovery waits for the end of a fault: sometimes only for the first record, so that the next fault meets a session that
-// reads delivered events again, and in the last round, when left is 0, until everything is delivered.
+// awaitRecovery waits for the end of a fault: sometimes only for the first record, so that the next fault meets a
+// session that reads delivered events again, and in the last round, when left is 0, until everything is delivered.
 func (o *outbox) awaitRecovery(w *writer, rnd *rand.Rand, left int) {
 	o.t.Helper()
 	if left > 0 && rnd.IntN(2) == 0 {

@@ -9,8 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A transaction that began before DETACH PARTITION CONCURRENTLY writes a row into the partition during the detach. The server does not publish
-// the row. The daemon stops before it confirms anything later than the start of the detach.
+// A transaction that began before DETACH PARTITION CONCURRENTLY writes a row into the partition during the detach.
+// The server does not publish the row. The daemon stops before it confirms anything later than the start of the
+// detach.
 func TestDetachConcurrentlyWhileWritten(t *testing.T) {
 	for _, major := range fullOrShort([]string{"14", "15", "16", "17", "18"}, []string{"14", "18"}) {
 		for _, root := range []bool{true, false} {

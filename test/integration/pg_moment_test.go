@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// F111: rows that were hidden for a moment, while no daemon runs and under a daemon. It stops, and recover delivers them. What rewrites a partition
-// and hides nothing does not stop it.
+// F111: rows that were hidden for a moment, while no daemon runs and under a daemon. It stops, and recover delivers
+// them. What rewrites a partition and hides nothing does not stop it.
 func TestHiddenForAMoment(t *testing.T) {
 	const (
 		leaf        = `ALTER TABLE leaf_1 SET UNLOGGED; %s; ALTER TABLE leaf_1 SET LOGGED`

@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// F55: output_plugin_libraries does not name pgoutput any more. A running daemon retries, with the hint of the server and the remedy, and resumes; a
-// fresh start ends with 77; `doctor` and `setup apply` say the same, although the role may not read the setting.
+// F55: output_plugin_libraries does not name pgoutput any more. A running daemon retries, with the hint of the server
+// and the remedy, and resumes; a fresh start ends with 77; `doctor` and `setup apply` say the same, although the role
+// may not read the setting.
 func TestOutputPluginRefused(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{pg: fullPostgres(t, "18", nil)})

@@ -7,8 +7,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// F51: the daemon does not read a slot with two_phase, which sends a prepared transaction before it is committed. The error and `doctor` name the
-// remedy, which the test follows. Afterwards a transaction that was prepared is delivered when it is committed, and nothing is missing.
+// F51: the daemon does not read a slot with two_phase, which sends a prepared transaction before it is committed. The
+// error and `doctor` name the remedy, which the test follows. Afterwards a transaction that was prepared is delivered
+// when it is committed, and nothing is missing.
 func TestTwoPhaseSlot(t *testing.T) {
 	t.Parallel()
 	for _, major := range []string{"17", "18"} {

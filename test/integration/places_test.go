@@ -125,8 +125,8 @@ func (h *history) judgePlaces() *verdict {
 	return v
 }
 
-// placedRecords returns all records in the order of the sessions that sent them; those of a partition are in the order of
-// offsets.
+// placedRecords returns all records in the order of the sessions that sent them; those of a partition are in the
+// order of offsets.
 func (h *history) placedRecords(v *verdict) (all []placedRecord) {
 	for _, rec := range h.Records {
 		p := placedRecord{Record: rec}
@@ -202,8 +202,9 @@ func (h *history) checkPositions(v *verdict) {
 	}
 }
 
-// checkDuplicates fails an event that was sent again, unless a change between the two allows it, or a later session has sent an earlier event to
-// the partition that the partition did not have: then the later ones follow, even those that another topic has.
+// checkDuplicates fails an event that was sent again, unless a change between the two allows it, or a later session
+// has sent an earlier event to the partition that the partition did not have: then the later ones follow, even those
+// that another topic has.
 func (h *history) checkDuplicates(all []placedRecord, v *verdict) {
 	type sender struct {
 		session   int
@@ -238,9 +239,10 @@ func (h *history) mayRepeat(first, second *placedRecord) bool {
 	})
 }
 
-// checkKeys checks two rules for the records of every key of a topic, in the order in which they were sent. Positions rise,
-// except those of events that another topic has, or that the policy dropped before it was changed. And partitions are
-// those of the first partition count, then those of a larger one, and never again those of a smaller one.
+// checkKeys checks two rules for the records of every key of a topic, in the order in which they were sent. Positions
+// rise, except those of events that another topic has, or that the policy dropped before it was changed. And
+// partitions are those of the first partition count, then those of a larger one, and never again those of a smaller
+// one.
 func (h *history) checkKeys(all []placedRecord, v *verdict) {
 	type progress struct {
 		newest *placedRecord

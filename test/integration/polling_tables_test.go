@@ -20,8 +20,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pollers"
 )
 
-// The commands that `config from-polling` prints for a table of a well-known library, executed as they are by a shell, send the rows that its
-// poller has not sent, and no others. A condition that a person has to complete sends nothing.
+// The commands that `config from-polling` prints for a table of a well-known library, executed as they are by a
+// shell, send the rows that its poller has not sent, and no others. A condition that a person has to complete sends
+// nothing.
 func TestFromPollingTables(t *testing.T) {
 	t.Parallel()
 	const groups = 4 // of tables; the commands mostly wait

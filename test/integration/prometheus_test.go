@@ -73,8 +73,8 @@ func TestPrometheus(t *testing.T) {
 	})
 }
 
-// serveTextfile returns the path of a file and the address at which it is served as metrics, as by node_exporter's textfile
-// collector.
+// serveTextfile returns the path of a file and the address at which it is served as metrics, as by node_exporter's
+// textfile collector.
 func serveTextfile(t *testing.T) (file, addr string) {
 	file = filepath.Join(t.TempDir(), "audit.prom")
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -163,8 +163,8 @@ func exprs(x any) (out []string) {
 	return out
 }
 
-// checkAlerts checks that the expected rules ("NAME" or "NAME/SEVERITY") fire by now; of all remaining rules each must at
-// least have data.
+// checkAlerts checks that the expected rules ("NAME" or "NAME/SEVERITY") fire by now; of all remaining rules each
+// must at least have data.
 func checkAlerts(t *testing.T, p *promtest.Server, must ...string) {
 	for _, alert := range must {
 		await(t, patience, alert, func() error {

@@ -12,9 +12,9 @@ import (
 )
 
 // A test that provokes a fault of the catalogue is a row of `make prove`. It calls [outbox.proves]; at its end the
-// requirements of every row are checked: no daemon used more than 128 MiB, and the time measured by [outbox.awaitHealed] was
-// within bounds. `make prove` sets OUTBOXCDC_PROVE=1, so that tests take their full length ([fullOrShort]), and
-// OUTBOXCDC_TEST_DIR, where rows (proof.jsonl), histories and the daemons' logs are kept.
+// requirements of every row are checked: no daemon used more than 128 MiB, and the time measured by
+// [outbox.awaitHealed] was within bounds. `make prove` sets OUTBOXCDC_PROVE=1, so that tests take their full length
+// ([fullOrShort]), and OUTBOXCDC_TEST_DIR, where rows (proof.jsonl), histories and the daemons' logs are kept.
 
 // isProving reports whether this is `make prove`.
 func isProving() bool { return os.Getenv("OUTBOXCDC_PROVE") != "" }
@@ -27,7 +27,8 @@ func fullOrShort[T any](full, short T) T {
 	return short
 }
 
-// skipUnlessProving is for tests that are too long for `make test` in any form. A skip is no gap: `make prove` runs them.
+// skipUnlessProving is for tests that are too long for `make test` in any form. A skip is no gap: `make prove` runs
+// them.
 func skipUnlessProving(t *testing.T) {
 	t.Helper()
 	if !isProving() {
@@ -103,8 +104,8 @@ func (o *outbox) memoryUpTo(bytes int64, why string) {
 	o.outcome("memory limit %d MiB: %s", bytes>>20, why)
 }
 
-// awaitHealed marks the end of the last fault. It waits until everything committed by now is confirmed, which must take no
-// longer than recoverIn, and puts the time into the row.
+// awaitHealed marks the end of the last fault. It waits until everything committed by now is confirmed, which must
+// take no longer than recoverIn, and puts the time into the row.
 func (o *outbox) awaitHealed() time.Duration {
 	o.t.Helper()
 	took := o.awaitConfirmed(o.walFlushed(), recoverIn)

@@ -12,7 +12,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// A copy of the server for a test has the settings of production: recover asks, --yes is no answer, nothing is changed, and production goes on.
+// A copy of the server for a test has the settings of production: recover asks, --yes is no answer, nothing is
+// changed, and production goes on.
 func TestRecoverOnClone(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil)})
@@ -71,8 +72,9 @@ func (o *outbox) startCopy(copied string) *pgtest.Server {
 	return clone
 }
 
-// The server is restored from an older copy, without the WAL since, so that its timeline has a number that is lower than, or the same as, that of the lost
-// history. recover and the daemon after it number on by the epoch: a consumer that compares positions takes each event of the new history.
+// The server is restored from an older copy, without the WAL since, so that its timeline has a number that is lower
+// than, or the same as, that of the lost history. recover and the daemon after it number on by the epoch: a consumer
+// that compares positions takes each event of the new history.
 func TestRecoverLowerTimeline(t *testing.T) {
 	t.Parallel()
 	for _, promotions := range []int{1, 2} {
@@ -120,7 +122,8 @@ func recoverLowerTimeline(t *testing.T, promotions int) {
 	o.takenByPosition("k", 5+lost+23)
 }
 
-// takenByPosition expects that a consumer that compares positions takes each record of the key, in the order of its events, and that there are so many.
+// takenByPosition expects that a consumer that compares positions takes each record of the key, in the order of its
+// events, and that there are so many.
 func (o *outbox) takenByPosition(key string, want int) {
 	o.t.Helper()
 	var last position

@@ -14,8 +14,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// The events of a transaction have the same created_at, and their rows are where the table had room. recover and backfill send them in the
-// order in which they were inserted.
+// The events of a transaction have the same created_at, and their rows are where the table had room. recover and
+// backfill send them in the order in which they were inserted.
 func TestRecoverOrderWithinTransaction(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{"recover", "backfill"} {
@@ -53,8 +53,8 @@ func TestRecoverOrderWithinTransaction(t *testing.T) {
 	}
 }
 
-// scatter inserts the events 1 to 4 of many keys, each key in one transaction, while old rows are deleted and vacuumed, until rows of one
-// transaction are in the table in another order than they were inserted in.
+// scatter inserts the events 1 to 4 of many keys, each key in one transaction, while old rows are deleted and
+// vacuumed, until rows of one transaction are in the table in another order than they were inserted in.
 func (o *outbox) scatter() {
 	o.t.Helper()
 	const rounds = 500
@@ -73,8 +73,8 @@ func (o *outbox) scatter() {
 	o.t.Fatalf("after %d rounds all rows are in the order of their inserts", rounds)
 }
 
-// A table without the column seq, of any version: doctor prints how to add it, and the daemon streams on meanwhile. Until then recover says in
-// which order it sends the rows.
+// A table without the column seq, of any version: doctor prints how to add it, and the daemon streams on meanwhile.
+// Until then recover says in which order it sends the rows.
 func TestOrderAdded(t *testing.T) {
 	t.Parallel()
 	for _, major := range []string{"14", "18"} {

@@ -26,7 +26,8 @@ func (o *outbox) delivered() map[string]int {
 	return n
 }
 
-// Two databases of one server share a topic, and have the same keys, and the same ids from sequences. Each command sees the records of its own database only.
+// Two databases of one server share a topic, and have the same keys, and the same ids from sequences. Each command
+// sees the records of its own database only.
 func TestRecoverTwoDatabases(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{"backfill", "recover"} {
@@ -97,8 +98,8 @@ func TestRecoverForeignIDs(t *testing.T) {
 	}
 }
 
-// A restore or a lossy failover begins a new timeline, and its sequence gives the ids of lost events to new ones. The records of the lost
-// history prove nothing about the new rows: each of them is sent, whatever its key.
+// A restore or a lossy failover begins a new timeline, and its sequence gives the ids of lost events to new ones. The
+// records of the lost history prove nothing about the new rows: each of them is sent, whatever its key.
 func TestRecoverIDsUsedAgain(t *testing.T) {
 	t.Parallel()
 	for _, archive := range []bool{true, false} {
@@ -111,8 +112,8 @@ func TestRecoverIDsUsedAgain(t *testing.T) {
 	}
 }
 
-// recoverIDsUsedAgain restores a copy: with the archive up to the last event that was kept, where the sequence is ahead by what the WAL has
-// logged, or as it is.
+// recoverIDsUsedAgain restores a copy: with the archive up to the last event that was kept, where the sequence is
+// ahead by what the WAL has logged, or as it is.
 func recoverIDsUsedAgain(t *testing.T, archive bool, mode string) {
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"wal_keep_size": "512MB"})})
 	o.numbered()
@@ -194,7 +195,8 @@ func inOrder(records []kafkatest.Record) []kafkatest.Record {
 	return records
 }
 
-// putBackAlone replaces the data directory by a copy, without the WAL that was written since, and begins a new timeline.
+// putBackAlone replaces the data directory by a copy, without the WAL that was written since, and begins a new
+// timeline.
 func (o *outbox) putBackAlone(older string) {
 	o.t.Helper()
 	ctx := testContext(o.t)
@@ -209,8 +211,8 @@ func (o *outbox) putBackAlone(older string) {
 	o.awaitPromoted()
 }
 
-// The table was emptied and its sequence begins again: rows of other keys are missing; those whose key has a record with their id are not
-// judged, because such a row may have been updated after its delivery.
+// The table was emptied and its sequence begins again: rows of other keys are missing; those whose key has a record
+// with their id are not judged, because such a row may have been updated after its delivery.
 func TestRecoverAfterTruncate(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})

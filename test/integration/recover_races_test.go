@@ -54,8 +54,8 @@ func TestRecoverInvisibleCommitAdvanced(t *testing.T) {
 	}
 }
 
-// A slot of others with the name of the recovery slot is neither used nor dropped. If the server cancels the creation of the slot, nothing is left of it, and the
-// run is simply run again.
+// A slot of others with the name of the recovery slot is neither used nor dropped. If the server cancels the creation
+// of the slot, nothing is left of it, and the run is simply run again.
 func TestRecoverSlotTrouble(t *testing.T) {
 	t.Parallel()
 	o, env := newGap(t, 100)
@@ -91,8 +91,8 @@ func TestRecoverSlotTrouble(t *testing.T) {
 	o.repeatsAtMost(o.verify(patience), 0, "the canceled run has sent nothing")
 }
 
-// A transaction can be committed before the position of a new slot and become visible later, when a synchronous standby has confirmed it.
-// The slot does not have its rows, so recover waits until it sees them.
+// A transaction can be committed before the position of a new slot and become visible later, when a synchronous
+// standby has confirmed it. The slot does not have its rows, so recover waits until it sees them.
 func TestRecoverInvisibleCommit(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil)})
@@ -116,7 +116,8 @@ func TestRecoverInvisibleCommit(t *testing.T) {
 		_, err := conn.Exec(ctx, sql)
 		must(t, err)
 	}
-	// The slot's creation waits for one transaction, and then for another one. In the second phase a transaction can begin and commit.
+	// The slot's creation waits for one transaction, and then for another one. In the second phase a transaction can
+	// begin and commit.
 	first, second := connect(), connect()
 	begin := func(conn *pgx.Conn) (xid string) {
 		t.Helper()
@@ -165,8 +166,8 @@ func TestRecoverInvisibleCommit(t *testing.T) {
 	}
 }
 
-// Kafka has deleted all records of a topic: rows that are older than the retention may have had one. They are not judged, and nothing is adopted
-// before an operator has decided about them.
+// Kafka has deleted all records of a topic: rows that are older than the retention may have had one. They are not
+// judged, and nothing is adopted before an operator has decided about them.
 func TestRecoverEmptiedTopic(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
@@ -207,7 +208,8 @@ func TestRecoverEmptiedTopic(t *testing.T) {
 	}
 }
 
-// A backfill of some rows that was interrupted is continued with the same rows: the other rows may have been sent without an id.
+// A backfill of some rows that was interrupted is continued with the same rows: the other rows may have been sent
+// without an id.
 func TestRecoverWhere(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
@@ -222,7 +224,8 @@ func TestRecoverWhere(t *testing.T) {
 	}
 }
 
-// A run for some rows only does not write the position record that lets the daemon start: it would hide the rows that were not compared.
+// A run for some rows only does not write the position record that lets the daemon start: it would hide the rows that
+// were not compared.
 func TestRecoverPartOnly(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
@@ -262,8 +265,8 @@ func TestRecoverLocalTime(t *testing.T) {
 	}
 }
 
-// awaitAbsentStandby makes the server wait for a standby that does not exist, where a session sets synchronous_commit to on. It returns a
-// connection that has these settings.
+// awaitAbsentStandby makes the server wait for a standby that does not exist, where a session sets synchronous_commit
+// to on. It returns a connection that has these settings.
 func (o *outbox) awaitAbsentStandby() *pgx.Conn {
 	o.t.Helper()
 	o.exec(`ALTER SYSTEM SET synchronous_commit = local`)
@@ -286,8 +289,8 @@ func (o *outbox) awaitAbsentStandby() *pgx.Conn {
 	return conn
 }
 
-// commitInvisibly commits a row whose commit waits for the standby: it is in the WAL, and not visible. The result of the commit comes when
-// the wait ends.
+// commitInvisibly commits a row whose commit waits for the standby: it is in the WAL, and not visible. The result of
+// the commit comes when the wait ends.
 func (o *outbox) commitInvisibly(conn *pgx.Conn) <-chan error {
 	o.t.Helper()
 	committed := make(chan error, 1)

@@ -13,9 +13,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// Losses of the slot in a random order, under load, with an orchestrator that starts the daemon again and again: whatever has happened, and however often
-// recover and the daemon are killed meanwhile, `recover` until it exits with 0 is all that an operator has to do. OUTBOXCDC_TEST_LOSSES is the number of losses
-// in each mode on each version of Postgres; without it, there are few, on one.
+// Losses of the slot in a random order, under load, with an orchestrator that starts the daemon again and again:
+// whatever has happened, and however often recover and the daemon are killed meanwhile, `recover` until it exits with
+// 0 is all that an operator has to do. OUTBOXCDC_TEST_LOSSES is the number of losses in each mode on each version of
+// Postgres; without it, there are few, on one.
 func TestRecoverRandomLosses(t *testing.T) {
 	t.Parallel()
 	losses, versions := fullOrShort(20, 8), fullOrShort(pgtest.Majors(), []string{defaultMajor})

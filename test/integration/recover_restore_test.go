@@ -12,8 +12,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// F40: the server is restored from an older copy, after the daemon has delivered transactions that the copy lacks. recover brings what the
-// copy has and Kafka lacks, the daemon then starts, and the audit names exactly the events of the lost transactions.
+// F40: the server is restored from an older copy, after the daemon has delivered transactions that the copy lacks.
+// recover brings what the copy has and Kafka lacks, the daemon then starts, and the audit names exactly the events of
+// the lost transactions.
 func TestRecoverOlderCopy(t *testing.T) {
 	t.Parallel()
 	for _, c := range []restoreCase{
@@ -134,8 +135,8 @@ func recoverOlderCopy(t *testing.T, c restoreCase) {
 	o.outcome("the daemon %s; audit finds the %d events that were lost, and nothing else", stops, len(lost))
 }
 
-// After a crash of the daemon the slot is before what Kafka has. recover finds the last transaction of the position record in the stream, and
-// leaves the record as it is: the daemon goes on skipping what Kafka has.
+// After a crash of the daemon the slot is before what Kafka has. recover finds the last transaction of the position
+// record in the stream, and leaves the record as it is: the daemon goes on skipping what Kafka has.
 func TestRecoverSameHistory(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
@@ -160,7 +161,8 @@ func TestRecoverSameHistory(t *testing.T) {
 	o.repeatsAtMost(o.verify(patience), 0, "the position record says what Kafka has")
 }
 
-// F35: the rows are restored from a dump on a server of another system identifier. Records of the former server are theirs.
+// F35: the rows are restored from a dump on a server of another system identifier. Records of the former server are
+// theirs.
 func TestRecoverDump(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil)})
@@ -198,8 +200,8 @@ func TestRecoverDump(t *testing.T) {
 	o.outcome("the daemon stops with 79 and starts after `recover`")
 }
 
-// refusesOtherServer expects that recover asks whether this server replaces that of the position record, that --yes is no answer, and that nothing is
-// changed.
+// refusesOtherServer expects that recover asks whether this server replaces that of the position record, that --yes
+// is no answer, and that nothing is changed.
 func (o *outbox) refusesOtherServer(env []string) {
 	o.t.Helper()
 	record, records, slots := o.newestRecord(), len(o.readAll()), o.slotsNow()

@@ -191,8 +191,8 @@ func (o *outbox) modes() map[string][]string {
 	return map[string][]string{"deduplicated": o.deduplicating(fence), "at_least_once": {atLeastOnce}}
 }
 
-// An orchestrator starts the daemon again and again while `backfill` or `recover` works. No daemon streams before the command has ended: each row
-// arrives once, and in the order of its key.
+// An orchestrator starts the daemon again and again while `backfill` or `recover` works. No daemon streams before the
+// command has ended: each row arrives once, and in the order of its key.
 func TestRecoverBesideSupervisedDaemon(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{"backfill", "recover"} {
@@ -245,8 +245,8 @@ func TestRecoverBesideSupervisedDaemon(t *testing.T) {
 	}
 }
 
-// The slot exists and can be read, as when an operator has created it again by hand. A daemon that delivers at least once would stream from it: it does not
-// start while recover works, and nothing overtakes what recover sends.
+// The slot exists and can be read, as when an operator has created it again by hand. A daemon that delivers at least
+// once would stream from it: it does not start while recover works, and nothing overtakes what recover sends.
 func TestRecoverUsableSlotBesideSupervisedDaemon(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"deduplicated", "at_least_once"} {
@@ -281,7 +281,8 @@ func TestRecoverUsableSlotBesideSupervisedDaemon(t *testing.T) {
 	}
 }
 
-// A command that was killed in the middle leaves a sign: no daemon starts, doctor says it, and the same command goes on from there.
+// A command that was killed in the middle leaves a sign: no daemon starts, doctor says it, and the same command goes
+// on from there.
 func TestRecoverKilledKeepsDaemonAway(t *testing.T) {
 	t.Parallel()
 	for _, verb := range []string{"backfill", "recover"} {

@@ -26,13 +26,14 @@ func (o *outbox) recover(env []string, exit int, args ...string) (out string) {
 	return out + notes
 }
 
-// recoverMajors are the versions that recover is tested with: how a slot is created, copied and lost differs between them.
+// recoverMajors are the versions that recover is tested with: how a slot is created, copied and lost differs between
+// them.
 func recoverMajors() []string {
 	return fullOrShort([]string{"14", "15", "16", "17", "18"}, []string{"14", "18"})
 }
 
-// A slot that the server has invalidated: recover creates it again, and delivers what was committed since the last delivery. The
-// application goes on writing meanwhile.
+// A slot that the server has invalidated: recover creates it again, and delivers what was committed since the last
+// delivery. The application goes on writing meanwhile.
 func TestRecoverLostSlot(t *testing.T) {
 	t.Parallel()
 	for _, major := range recoverMajors() {
@@ -68,7 +69,8 @@ func TestRecoverLostSlot(t *testing.T) {
 	}
 }
 
-// The slot was dropped, advanced, or dropped and recreated: recover finds what is missing without being told which it was.
+// The slot was dropped, advanced, or dropped and recreated: recover finds what is missing without being told which it
+// was.
 func TestRecoverGap(t *testing.T) {
 	t.Parallel()
 	for _, major := range recoverMajors() {
@@ -251,8 +253,8 @@ func (p *polling) finish(env []string) {
 	p.repeatsAtMost(v, 0, "backfill finds the batch by its ids, and the stream begins where the snapshot ends")
 }
 
-// A polling outbox: rows that were published have their mark, the poller was killed between sending and marking. backfill creates the
-// slot and sends the rest.
+// A polling outbox: rows that were published have their mark, the poller was killed between sending and marking.
+// backfill creates the slot and sends the rest.
 func TestBackfillPollingTable(t *testing.T) {
 	t.Parallel()
 	p := newPolling(t, `ADD COLUMN published_at timestamptz`)
@@ -278,8 +280,8 @@ func TestBackfillPollingTable(t *testing.T) {
 	p.finish(env)
 }
 
-// A backfill that was killed is continued by the same command, and no daemon starts before. Rows with the mark are not sent, although Kafka has no
-// record of them: their poller wrote no header id.
+// A backfill that was killed is continued by the same command, and no daemon starts before. Rows with the mark are
+// not sent, although Kafka has no record of them: their poller wrote no header id.
 func TestBackfillKilled(t *testing.T) {
 	t.Parallel()
 	p := newPolling(t, `ADD COLUMN processed boolean NOT NULL DEFAULT false`)
@@ -318,7 +320,8 @@ func TestBackfillKilled(t *testing.T) {
 	p.outcome("%d records of the %d pending rows and of 100 later ones, none for the rows with a mark", p.pending+100, p.pending)
 }
 
-// `config from-polling` prints settings and a condition for the table, with which backfill and the daemon run as they are.
+// `config from-polling` prints settings and a condition for the table, with which backfill and the daemon run as they
+// are.
 func TestFromPolling(t *testing.T) {
 	t.Parallel()
 	p := newPolling(t, `ADD COLUMN status text NOT NULL DEFAULT 'PENDING', ADD COLUMN retry_count int NOT NULL DEFAULT 0, ADD COLUMN next_retry_at timestamptz`)
@@ -355,7 +358,8 @@ func TestFromPolling(t *testing.T) {
 	}
 }
 
-// Events are sent again by id, by key, by event type and by time, outside the order of the stream: without a position and with a mark.
+// Events are sent again by id, by key, by event type and by time, outside the order of the stream: without a position
+// and with a mark.
 func TestReplay(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
@@ -414,8 +418,8 @@ func TestRecoverLargeGap(t *testing.T) {
 	o.repeatsAtMost(o.verify(patience), 0, "the slot begins after them")
 }
 
-// A publication that was dropped and created again: the slot is older and cannot be read with it. recover says what to do, and delivers
-// what no stream has.
+// A publication that was dropped and created again: the slot is older and cannot be read with it. recover says what
+// to do, and delivers what no stream has.
 func TestRecoverOlderSlot(t *testing.T) {
 	for _, major := range recoverMajors() {
 		t.Run(major, func(t *testing.T) {
@@ -447,7 +451,8 @@ func TestRecoverOlderSlot(t *testing.T) {
 	}
 }
 
-// A row without an id is asked about. It is known by its dead letter, which has its key and value, so that it is not sent again at each run.
+// A row without an id is asked about. It is known by its dead letter, which has its key and value, so that it is not
+// sent again at each run.
 func TestRecoverWithoutID(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})

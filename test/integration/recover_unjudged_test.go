@@ -13,8 +13,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// A topic was quiet for longer than its retention, so that it is empty. The rows since are missing and are sent. Only the older ones are not judged,
-// and an operator decides about them.
+// A topic was quiet for longer than its retention, so that it is empty. The rows since are missing and are sent. Only
+// the older ones are not judged, and an operator decides about them.
 func TestRecoverQuietTopic(t *testing.T) {
 	for _, mode := range []string{"deduplicated", "at_least_once"} {
 		t.Run(mode, func(t *testing.T) {
@@ -82,7 +82,8 @@ func TestRecoverCompactedTopic(t *testing.T) {
 	o.verify(patience)
 }
 
-// A poller that used Kafka transactions was killed. What an aborted or an open transaction has sent, not all consumers get: it is asked about (F121).
+// A poller that used Kafka transactions was killed. What an aborted or an open transaction has sent, not all
+// consumers get: it is asked about (F121).
 func TestBackfillAfterTransactions(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{partitions: 1})
@@ -118,8 +119,9 @@ func TestBackfillAfterTransactions(t *testing.T) {
 	}
 }
 
-// Compaction has deleted older records of a key, and what is left of the key is newer. A row whose record may be among them is not judged: to send it would
-// make an old event the state of its key. It is refused without --compacted, and is left with --unjudged=leave.
+// Compaction has deleted older records of a key, and what is left of the key is newer. A row whose record may be
+// among them is not judged: to send it would make an old event the state of its key. It is refused without
+// --compacted, and is left with --unjudged=leave.
 func TestRecoverCompactedAway(t *testing.T) {
 	needRealKafka(t)
 	k := kafkatest.RealForTest(t, kafkatest.RealOptions{QuickStart: true, Settings: map[string]string{"log.cleaner.enable": "true", "log.cleaner.backoff.ms": "300", "log.cleaner.threads": "1"}})
@@ -164,7 +166,8 @@ func (o *outbox) awaitCompacted(key string) {
 	})
 }
 
-// replay of one event to a compacted topic would make it the state of its key, so it needs --compacted, or another topic.
+// replay of one event to a compacted topic would make it the state of its key, so it needs --compacted, or another
+// topic.
 func TestReplayCompactedTopic(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{partitions: 1, configs: map[string]string{"cleanup.policy": "compact"}})
@@ -192,7 +195,8 @@ func TestReplayCompactedTopic(t *testing.T) {
 	}
 }
 
-// A record that the broker refuses as too large, and that the policy skips, is refused again by each run, which ends all the same.
+// A record that the broker refuses as too large, and that the policy skips, is refused again by each run, which ends
+// all the same.
 func TestRecoverSkippedByBroker(t *testing.T) {
 	for _, slot := range []string{"kept", "dropped"} {
 		t.Run(slot, func(t *testing.T) {
@@ -227,7 +231,8 @@ func TestRecoverSkippedByBroker(t *testing.T) {
 	}
 }
 
-// The broker refuses records for a reason that nothing tells beforehand, and the policy skips them: each run ends with 0, although the rows have no record.
+// The broker refuses records for a reason that nothing tells beforehand, and the policy skips them: each run ends
+// with 0, although the rows have no record.
 func TestRecoverRefusedByBroker(t *testing.T) {
 	t.Parallel()
 	k := faultyKafka(t)
@@ -255,7 +260,8 @@ func TestRecoverRefusedByBroker(t *testing.T) {
 	o.repeatsOf(0)
 }
 
-// The dead letter of a poison row was handled, and deleted by the retention of its topic. It is not sent again without being asked for.
+// The dead letter of a poison row was handled, and deleted by the retention of its topic. It is not sent again
+// without being asked for.
 func TestRecoverOldDeadLetter(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})

@@ -16,7 +16,8 @@ import (
 // takeOverTime is how soon a standby streams once the slot is free.
 const takeOverTime = 3*time.Second + busyAllowance
 
-// slowSenderTimeout is a wal_sender_timeout far above takeOver: a slot that is free earlier was not freed by the timeout.
+// slowSenderTimeout is a wal_sender_timeout far above takeOver: a slot that is free earlier was not freed by the
+// timeout.
 var slowSenderTimeout = senderTimeout(2 * time.Minute)
 
 // A second instance waits, logs that, and takes over at once after a clean stop, and at once after a kill -9, whose
@@ -176,8 +177,8 @@ func oneActive(t *testing.T, a, b *relay) (active, waiting *relay) {
 	return active, waiting
 }
 
-// freezeActive freezes the active one of two instances (oneActive), and returns both. The log of the frozen instance decides: its
-// session can end before the signal arrives.
+// freezeActive freezes the active one of two instances (oneActive), and returns both. The log of the frozen instance
+// decides: its session can end before the signal arrives.
 func freezeActive(t *testing.T, a, b *relay) (active, waiting *relay) {
 	t.Helper()
 	for {

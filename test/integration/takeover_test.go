@@ -30,9 +30,10 @@ func skipUnlessGolden(t *testing.T) {
 
 // A real Debezium delivers under load and is stopped, in order or by kill -9. Our daemon, configured by what `config
 // from-debezium` prints, takes over its slot: nothing is missing, the order holds, and only events that the slot had
-// not confirmed are repeated. For comparison Debezium itself starts again in the same situation, on a copy of the slot
-// and of its offsets and into topics of its own, so that both can be counted. After a stop its slot is one transaction before its
-// stored offset: of that one transaction, and of no other, ours may repeat what Debezium itself would not.
+// not confirmed are repeated. For comparison Debezium itself starts again in the same situation, on a copy of the
+// slot and of its offsets and into topics of its own, so that both can be counted. After a stop its slot is one
+// transaction before its stored offset: of that one transaction, and of no other, ours may repeat what Debezium
+// itself would not.
 func TestTakeOverFromDebezium(t *testing.T) {
 	skipUnlessGolden(t)
 	for _, c := range []struct {

@@ -8,9 +8,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// F94: two servers of one cluster are primaries, and both have the slot. A start delivers nothing and ends with 79, names both
-// servers and the remedy, although postgres.url alone names them. In full length: so does a daemon that runs meanwhile. When
-// the second primary has been stopped, delivery continues, and nothing is missing.
+// F94: two servers of one cluster are primaries, and both have the slot. A start delivers nothing and ends with 79,
+// names both servers and the remedy, although postgres.url alone names them. In full length: so does a daemon that
+// runs meanwhile. When the second primary has been stopped, delivery continues, and nothing is missing.
 func TestTwoPrimaries(t *testing.T) {
 	t.Parallel()
 	right, wrong := withStandby(t, nil, nil)

@@ -161,8 +161,9 @@ func upgradeCases() []upgradeCase {
 	}
 }
 
-// F95: pg_upgrade while the application is stopped. `upgrade check` fails until everything is delivered. The daemon stops at the new server
-// with 79, and continues after `slot adopt --upgraded-from`: nothing is missing, and nothing is repeated.
+// F95: pg_upgrade while the application is stopped. `upgrade check` fails until everything is delivered. The daemon
+// stops at the new server with 79, and continues after `slot adopt --upgraded-from`: nothing is missing, and nothing
+// is repeated.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	for _, c := range upgradeCases() {

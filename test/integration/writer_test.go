@@ -113,8 +113,8 @@ func (w *writer) awaitCommits(more int64) {
 	})
 }
 
-// countFromNow returns a function that counts the rows committed from now on, and those of them that have arrived. Earlier
-// commits do not count, whenever they arrive.
+// countFromNow returns a function that counts the rows committed from now on, and those of them that have arrived.
+// Earlier commits do not count, whenever they arrive.
 func (w *writer) countFromNow() func() (written, arrived int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

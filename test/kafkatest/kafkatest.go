@@ -3,8 +3,8 @@
 //
 // There are three kinds:
 //   - [Real] is Apache Kafka itself, started with plain java from Maven Central's jars, no Docker needed;
-//   - [Fake] is franz-go's kfake in a process of its own: it starts in milliseconds, needs nothing, and can be killed and
-//     frozen like the real one;
+//   - [Fake] is franz-go's kfake in a process of its own: it starts in milliseconds, needs nothing, and can be killed
+//     and frozen like the real one;
 //   - [FromEnv] is a running cluster that the environment names.
 //
 // All of them keep the promises of [Cluster]: topics are never created by accident, a broker that is started again has

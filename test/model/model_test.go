@@ -1,6 +1,6 @@
 // Package model holds a Promela model of deduplicated delivery (delivery.pml) and checks it with spin: the rules must
-// hold in every history within the bounds, and each mutant of them must break its property. test/model/README.md says what is
-// modelled and how to read a counter-example.
+// hold in every history within the bounds, and each mutant of them must break its property. test/model/README.md says
+// what is modelled and how to read a counter-example.
 package model
 
 import (

@@ -146,8 +146,8 @@ func TestTimeOut(t *testing.T) {
 	}
 }
 
-// TestRules checks that every wrong rule still applies to the tree and compiles, so that a change of the code fails here and not
-// when the mutants are run.
+// TestRules checks that every wrong rule still applies to the tree and compiles, so that a change of the code fails
+// here and not when the mutants are run.
 func TestRules(t *testing.T) {
 	root, err := daemon.ModuleRoot()
 	if err != nil {

@@ -11,7 +11,8 @@ var (
 	simBeside       = suite{"./relay", "^TestSimBesideAtLeastOnce$"}
 )
 
-// historyMutants has mutants of what deduplicated delivery skips after a crash, and of what it stores for the next start.
+// historyMutants has mutants of what deduplicated delivery skips after a crash, and of what it stores for the next
+// start.
 var historyMutants = []mutant{
 	{
 		name:  "later-events-are-skipped",

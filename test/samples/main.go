@@ -1,6 +1,6 @@
-// Command samples runs the programs of samples/ against real servers and the product's binary, and checks that each order
-// is booked exactly once, although the daemon is killed and events arrive again; with -kills, although producer and consumer
-// are killed in the middle of a transaction, too.
+// Command samples runs the programs of samples/ against real servers and the product's binary, and checks that each
+// order is booked exactly once, although the daemon is killed and events arrive again; with -kills, although producer
+// and consumer are killed in the middle of a transaction, too.
 //
 // go run ./test/samples [-run regexp] [-p 2] [-binary file] [-kills]
 //

@@ -14,8 +14,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// killWhileWriting lets a process wait for a locked table, kills it, and makes Postgres end its connection: what it has not
-// committed is gone. work starts the process, or gives it something to write.
+// killWhileWriting lets a process wait for a locked table, kills it, and makes Postgres end its connection: what it
+// has not committed is gone. work starts the process, or gives it something to write.
 func (s *sample) killWhileWriting(ctx context.Context, database, table string, work func() (*child.Process, error)) error {
 	db, err := pgx.Connect(ctx, s.postgres.SuperURL(database))
 	if err != nil {
@@ -139,7 +139,8 @@ func (s *sample) sendRecovered(ctx context.Context) error {
 	return s.sendTwice(ctx, order, records[0].Partition, headers)
 }
 
-// sendRestored sends an event as the daemon does after a restore of the server: with a higher epoch and a lower LSN than the records before it.
+// sendRestored sends an event as the daemon does after a restore of the server: with a higher epoch and a lower LSN
+// than the records before it.
 func (s *sample) sendRestored(ctx context.Context) error {
 	records, err := kafkatest.ReadAll(ctx, s.kafka.Brokers(), s.topic)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// The first argument that makes this program a process that executes the SQL sample. SQL has no Kafka client, and a process
-// can be killed like the programs of the other languages.
+// The first argument that makes this program a process that executes the SQL sample. SQL has no Kafka client, and a
+// process can be killed like the programs of the other languages.
 const (
 	sqlProduce = "sql-produce" // FILE... COUNT
 	sqlConsume = "sql-consume" // FILE GROUP TOPIC

@@ -121,8 +121,8 @@ func (s *sample) killConsumer(ctx context.Context) error {
 	return s.startConsumer(ctx)
 }
 
-// repeat kills the daemon before it has confirmed events that Kafka has, so it delivers them again. The ids that the consumer has
-// stored are deleted before, as a clean-up job would: the marks alone have to recognize the duplicates.
+// repeat kills the daemon before it has confirmed events that Kafka has, so it delivers them again. The ids that the
+// consumer has stored are deleted before, as a clean-up job would: the marks alone have to recognize the duplicates.
 func (s *sample) repeat(ctx context.Context) error {
 	if err := inOrder(ctx, s.produce, s.awaitDelivery, s.killDaemon, s.awaitRead); err != nil {
 		return err

@@ -1,14 +1,14 @@
-// Command testrun runs tests and prints a summary for people: failures with their output, progress, the skipped tests and
-// why, the ten slowest tests, the time and processor time of each stage, and the totals.
+// Command testrun runs tests and prints a summary for people: failures with their output, progress, the skipped tests
+// and why, the ten slowest tests, the time and processor time of each stage, and the totals.
 //
 //	testrun [-kafka] [-slowest n] [-run regexp] [target …]
 //
-// A target is a plan (plan.go): stages of `go test -json`, some side by side. Without a target it reads the output of one
-// or more runs of `go test -json` from standard input. `testrun prove` runs all evidence for the promise and writes
-// docs/proof.md (prove.go).
+// A target is a plan (plan.go): stages of `go test -json`, some side by side. Without a target it reads the output of
+// one or more runs of `go test -json` from standard input. `testrun prove` runs all evidence for the promise and
+// writes docs/proof.md (prove.go).
 //
-// Its exit status is 1 if any test, package, build or stage failed, if a package did not finish, or if no test ran at all.
-// With -kafka its last line says whether a real Kafka was tested, according to the tests' own line "REAL-KAFKA:
+// Its exit status is 1 if any test, package, build or stage failed, if a package did not finish, or if no test ran at
+// all. With -kafka its last line says whether a real Kafka was tested, according to the tests' own line "REAL-KAFKA:
 // <version>" or "NO-REAL-KAFKA: <reason>"; not having tested on one is a failure when CI=true.
 package main
 

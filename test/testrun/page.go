@@ -133,7 +133,8 @@ func orDash(n int) string {
 	return strconv.Itoa(n)
 }
 
-// totals counts the rows, the runs of the simulator and the mutants. What failed or survived is a gap, which the page names.
+// totals counts the rows, the runs of the simulator and the mutants. What failed or survived is a gap, which the page
+// names.
 func (r *evidence) totals(say func(string, ...any)) {
 	var events, runs, records int
 	for _, w := range r.Rows {

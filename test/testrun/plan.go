@@ -89,14 +89,14 @@ var racePackages = []string{
 	"./replication", "./kafka", "./kafka/deadletter", "./kafka/sender", "./internal/audit", "./internal/progress", "./internal/peek",
 }
 
-// oneGoroutine are tests of these packages and of relay that compute, or ask a server, in one goroutine. Under the race detector they are
-// the longest ones, and show nothing.
+// oneGoroutine are tests of these packages and of relay that compute, or ask a server, in one goroutine. Under the
+// race detector they are the longest ones, and show nothing.
 const oneGoroutine = "^(TestAckToConfirmed|TestBugBackoff.*|TestBackoff.*|TestSimAudit|TestConfirmedInEveryOrder|" + // relay
 	"TestGuard.*|TestHidden.*|TestInherited|TestCopy.*|TestSimilar|TestRemovedSegment|TestStandbyComparesPublications|TestOpenErrors|TestPacedRandom|" + // replication
 	"TestComparison|TestDeletedByPartition)$" // internal/audit
 
-// race is the race detector. The long tests add servers, not goroutines, and the simulator's runs are ten times slower: few
-// are enough for what only the detector sees.
+// race is the race detector. The long tests add servers, not goroutines, and the simulator's runs are ten times
+// slower: few are enough for what only the detector sees.
 func race() lane {
 	var short []string
 	for _, pkg := range racePackages {
@@ -144,8 +144,8 @@ func planOf(ctx context.Context, target, only string) (plan, error) {
 	return nil, fmt.Errorf("there is no target %q", target)
 }
 
-// plan returns what `make test`, `make test-rest` and `make test-all` run. All of it waits for servers more than it works, so
-// the built binary, the packages and the other modules run side by side.
+// plan returns what `make test`, `make test-rest` and `make test-all` run. All of it waits for servers more than it
+// works, so the built binary, the packages and the other modules run side by side.
 func (t tier) plan(packages lane) plan {
 	var modules lane
 	if t != rest {

@@ -80,8 +80,8 @@ func TestGapsAreSaid(t *testing.T) {
 	}
 }
 
-// The page has the largest figures of a fault, and names the worst of its rows. Repeats of delivery at least once do not
-// make a row the worst one.
+// The page has the largest figures of a fault, and names the worst of its rows. Repeats of delivery at least once do
+// not make a row the worst one.
 func TestWorstOfAFault(t *testing.T) {
 	fine := row{Faults: "F01", Test: "TestFine/17", Checked: true, Events: 900, Repeats: 50, Recovery: 9, PeakRSS: 1 << 20, Passed: true}
 	twice := row{Faults: "F01 F02", Test: "TestTwice/18", Checked: true, Deduplicated: true, Events: 5, Repeats: 1, Recovery: 1, Passed: true}

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// plan is lanes that run at the same time. The stages of a lane run one after the other, and all of them, so that one run
-// shows everything that is wrong.
+// plan is lanes that run at the same time. The stages of a lane run one after the other, and all of them, so that one
+// run shows everything that is wrong.
 type plan []lane
 
 type lane []stage

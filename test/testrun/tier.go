@@ -77,8 +77,8 @@ func (e expected) fits(pkg, test string) bool {
 	return true
 }
 
-// flags returns the flags of go test that choose the tier's tests in some packages, of which tiers.txt must say the same
-// kind.
+// flags returns the flags of go test that choose the tier's tests in some packages, of which tiers.txt must say the
+// same kind.
 func (t tier) flags(pkgs ...string) []string {
 	var patterns []string
 	var only bool

@@ -157,8 +157,9 @@ func testNames(t *testing.T) map[string][]string {
 	return out
 }
 
-// Each pattern of tiers.txt chooses a test, so that no test changes its tier with its name. One run of go test has several
-// packages and the patterns of all of them: a pattern must not choose tests of a package that it was not meant for.
+// Each pattern of tiers.txt chooses a test, so that no test changes its tier with its name. One run of go test has
+// several packages and the patterns of all of them: a pattern must not choose tests of a package that it was not
+// meant for.
 func TestTiersNameTests(t *testing.T) {
 	names := testNames(t)
 	for pkg, c := range choices() {
@@ -183,7 +184,8 @@ func TestTiersNameTests(t *testing.T) {
 	}
 }
 
-// promises are README's, by the beginning of their names, with a test of the built binary that `make test` runs for each.
+// promises are README's, by the beginning of their names, with a test of the built binary that `make test` runs for
+// each.
 var promises = map[string][]string{
 	"No loss":    {"TestDeduplicatedKill9", "TestNothingConfirmedBeforeTheFirstAck", "TestRecoverGap", "TestRecoverLostSlot"},
 	"Order":      {"TestRandomKafkaFaults", "TestKafkaNetwork"},

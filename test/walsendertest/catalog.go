@@ -149,8 +149,8 @@ var queries = []query{
 	}},
 }
 
-// publishedTables returns the tables that the publication carries under their own name: leaves, unless it publishes via the
-// root.
+// publishedTables returns the tables that the publication carries under their own name: leaves, unless it publishes
+// via the root.
 func (v *view) publishedTables() [][]any {
 	p := &v.cat.Publication
 	if p.Missing || p.RelOID == 0 {

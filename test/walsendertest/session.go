@@ -140,7 +140,8 @@ func (x *Session) listen() error {
 	}
 }
 
-// recordStatus records a status update and moves the slot as Postgres does: to the flush position, never back, unchecked.
+// recordStatus records a status update and moves the slot as Postgres does: to the flush position, never back,
+// unchecked.
 func (x *Session) recordStatus(b []byte) error {
 	if len(b) != 34 || b[0] != pglogrepl.StandbyStatusUpdateByteID {
 		return fmt.Errorf("not a standby status update: %x", b)

@@ -57,8 +57,9 @@ type Topic struct {
 // Range is the part of the log that a partition has.
 type Range struct{ First, End int64 }
 
-// ErrRewound means that the mark is before what this consumer has handled: its database was restored or failed over to a standby without
-// the last transactions, or a person changed the mark. The consumer has to begin at the mark again.
+// ErrRewound means that the mark is before what this consumer has handled: its database was restored or failed over
+// to a standby without the last transactions, or a person changed the mark. The consumer has to begin at the mark
+// again.
 var ErrRewound = errors.New("the mark was moved back")
 
 // Partition handles the records of one assigned partition. It belongs to one goroutine.
@@ -93,10 +94,11 @@ func (e *Engine[R]) ReadMark(ctx context.Context, at inbox.Place) (s Stored, err
 	return s, nil
 }
 
-// Assign decides where a partition begins, and returns that offset with the epoch of the record before it. The mark has to be read before
-// the log's range: another consumer may be at work still, so a later mark could be after the end of the log. committed is the group's offset
-// in Kafka, -1 for none. It counts only while there is no mark, and only with ContinueGroup: the mark can be lost with the database's last
-// transactions, and the effects of its records with it.
+// Assign decides where a partition begins, and returns that offset with the epoch of the record before it. The mark
+// has to be read before the log's range: another consumer may be at work still, so a later mark could be after the
+// end of the log. committed is the group's offset in Kafka, -1 for none. It counts only while there is no mark, and
+// only with ContinueGroup: the mark can be lost with the database's last transactions, and the effects of its records
+// with it.
 func (e *Engine[R]) Assign(ctx context.Context, at inbox.Place, stored Stored, log Range, committed int64) (p *Partition[R], next int64, epoch int32, err error) {
 	topic, err := e.Describe(ctx, at.Topic)
 	if err != nil {
@@ -160,9 +162,9 @@ func checkRange(next int64, log Range) error {
 	return nil
 }
 
-// HandleAll handles records, which follow those of the last call. topicID is the topic that they were read from, if the client knows it;
-// otherwise Describe has to know it. It returns when all of them are handled and committed, when ctx ends,
-// or when an error stops the consumer. Errors that may pass are retried.
+// HandleAll handles records, which follow those of the last call. topicID is the topic that they were read from, if
+// the client knows it; otherwise Describe has to know it. It returns when all of them are handled and committed, when
+// ctx ends, or when an error stops the consumer. Errors that may pass are retried.
 func (p *Partition[R]) HandleAll(ctx context.Context, topicID string, records []R) error {
 	for len(records) > 0 {
 		n := min(len(records), BatchSize)

@@ -16,12 +16,13 @@ type task[R any] struct {
 	byID   bool // only if its id is new
 }
 
-// sift decides which records are handled, and returns the mark after them. At a record that cannot be judged it stops: n is the number of
-// records before that one, and err says why.
+// sift decides which records are handled, and returns the mark after them. At a record that cannot be judged it
+// stops: n is the number of records before that one, and err says why.
 //
-// A record is dropped for one of two reasons only. Its offset is before the mark's: this very record was handled. Or its position is not
-// after the mark's: the daemon has sent the event to this partition before, because it sends each partition's events in the order of their
-// positions. The second reason needs a key to stay in its partition, so it does not count after the number of partitions has changed.
+// A record is dropped for one of two reasons only. Its offset is before the mark's: this very record was handled. Or
+// its position is not after the mark's: the daemon has sent the event to this partition before, because it sends each
+// partition's events in the order of their positions. The second reason needs a key to stay in its partition, so it
+// does not count after the number of partitions has changed.
 func (p *Partition[R]) sift(records []R, mark inbox.Mark, topic Topic) (tasks []task[R], after inbox.Mark, n int, err error) {
 	if mark.Partitions == 0 {
 		mark.Partitions = topic.Partitions

@@ -27,7 +27,8 @@ func readFake(f fake) Record {
 
 func at(lsn int) string { return fmt.Sprintf("id=e%d outboxcdc-position=1:7:1:%016x:0", lsn, lsn) }
 
-// Each case is a batch at a mark with position 10 and offset 5, in a topic of 3 partitions. want has the ids that are handled.
+// Each case is a batch at a mark with position 10 and offset 5, in a topic of 3 partitions. want has the ids that are
+// handled.
 func TestSift(t *testing.T) {
 	const recovered, replayed, retried = "id=a outboxcdc-recovered=1 outboxcdc-position=1:7:1:0000000000000001:0", "id=b outboxcdc-replayed=1", "id=c outboxcdc-retried=1"
 	for name, c := range map[string]struct {

@@ -43,13 +43,14 @@ func isOurs(err error) bool {
 	return IsTransient(err) || errors.As(err, &ours)
 }
 
-// transact handles records in one transaction, and returns how many of them are done: handled or dropped, and committed. With an error,
-// these may be none, or the records before the one that the error is about.
+// transact handles records in one transaction, and returns how many of them are done: handled or dropped, and
+// committed. With an error, these may be none, or the records before the one that the error is about.
 //
-// Without isCareful, any error of the handler ends the transaction with errRetry, since most batches have no such record. With isCareful,
-// savepoints find the record.
+// Without isCareful, any error of the handler ends the transaction with errRetry, since most batches have no such
+// record. With isCareful, savepoints find the record.
 //
-// If the connection breaks at COMMIT, only the server knows whether the batch was committed. The next try locks the mark and reads it.
+// If the connection breaks at COMMIT, only the server knows whether the batch was committed. The next try locks the
+// mark and reads it.
 func (p *Partition[R]) transact(ctx context.Context, topicID string, records []R, isCareful bool) (done int, err error) {
 	topic, err := p.Describe(ctx, p.Topic)
 	if err != nil {
@@ -124,8 +125,8 @@ func (p *Partition[R]) commitFailed(tx pgx.Tx, err error, isCareful bool) error 
 	return fmt.Errorf("commit a batch whose records can be handled alone: %w", err)
 }
 
-// lock locks the mark. If this process is frozen in the transaction, the server ends the transaction after IdleLimit: otherwise the
-// consumer that gets the partition would wait at the lock without end.
+// lock locks the mark. If this process is frozen in the transaction, the server ends the transaction after IdleLimit:
+// otherwise the consumer that gets the partition would wait at the lock without end.
 func (p *Partition[R]) lock(ctx context.Context, tx pgx.Tx) (inbox.Mark, error) {
 	_, err := tx.Exec(ctx, `SELECT set_config('idle_in_transaction_session_timeout', $1, true)`, fmt.Sprint(p.IdleLimit.Milliseconds()))
 	if err != nil {
@@ -166,7 +167,8 @@ func (b *batch[R]) call(ctx context.Context, tasks []task[R]) error {
 	return nil
 }
 
-// storeFailed tells whether an error of OnceIn is about the record: only its id can be (22: data exception, 54: program limit exceeded).
+// storeFailed tells whether an error of OnceIn is about the record: only its id can be (22: data exception, 54:
+// program limit exceeded).
 func storeFailed(err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && (strings.HasPrefix(pg.Code, "22") || strings.HasPrefix(pg.Code, "54")) {
@@ -175,7 +177,8 @@ func storeFailed(err error) error {
 	return &storeError{waited(err)}
 }
 
-// waited makes a cancelled statement (57014) an error that may pass: statement_timeout has ended the wait for another consumer's lock.
+// waited makes a cancelled statement (57014) an error that may pass: statement_timeout has ended the wait for another
+// consumer's lock.
 func waited(err error) error {
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) && pg.Code == "57014" {
@@ -194,8 +197,8 @@ func guard(f func() error) (err error) {
 	return f()
 }
 
-// narrow handles tasks under a savepoint. If one of them fails, it halves them until the record is found, and decides about it: handed
-// over, or failed, which is the task where the batch ends.
+// narrow handles tasks under a savepoint. If one of them fails, it halves them until the record is found, and decides
+// about it: handed over, or failed, which is the task where the batch ends.
 func (b *batch[R]) narrow(ctx context.Context, tasks []task[R]) (failed *task[R], err error) {
 	if len(tasks) == 0 {
 		return nil, nil
@@ -250,8 +253,8 @@ func (b *batch[R]) decide(ctx context.Context, t task[R], cause error) (failed *
 	return &t, stop
 }
 
-// savepoint undoes f if it fails. Deferred constraints are checked at its end: otherwise they would fail at COMMIT, where it is not known
-// which record is to blame.
+// savepoint undoes f if it fails. Deferred constraints are checked at its end: otherwise they would fail at COMMIT,
+// where it is not known which record is to blame.
 func (b *batch[R]) savepoint(ctx context.Context, f func() error) error {
 	if _, err := b.tx.Exec(ctx, "SAVEPOINT outboxcdc_inbox"); err != nil {
 		return classify(b.tx.Conn(), err)
@@ -286,8 +289,8 @@ var errNotYours = errors.New("the transaction belongs to Run: return nil to comm
 func (handlerTx) Commit(context.Context) error   { return errNotYours }
 func (handlerTx) Rollback(context.Context) error { return errNotYours }
 
-// classify wraps an error that may pass: the connection has failed, the server stops or has no resources, or another transaction was in
-// the way.
+// classify wraps an error that may pass: the connection has failed, the server stops or has no resources, or another
+// transaction was in the way.
 func classify(conn *pgx.Conn, err error) error {
 	if err == nil {
 		return nil

@@ -1,5 +1,5 @@
-// Package record is a database that executes nothing and remembers the events of committed transactions. Packages outboxtest and
-// pgxoutboxtest make it a database of database/sql and of pgx.
+// Package record is a database that executes nothing and remembers the events of committed transactions. Packages
+// outboxtest and pgxoutboxtest make it a database of database/sql and of pgx.
 package record
 
 import (
@@ -16,7 +16,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/outbox"
 )
 
-// Handler answers a statement that is not one of package outbox. The number of rows is also the number of affected rows.
+// Handler answers a statement that is not one of package outbox. The number of rows is also the number of affected
+// rows.
 type Handler func(query string, args []any) (rows [][]any, err error)
 
 // Database remembers events. Its methods may be called by several goroutines.

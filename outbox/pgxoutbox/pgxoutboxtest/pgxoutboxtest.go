@@ -11,20 +11,20 @@ import (
 	"github.com/outboxcdc/outboxcdc/outbox/internal/record"
 )
 
-// Recorder is a database that executes nothing. It remembers the events of committed transactions. It has those methods of
-// *pgxpool.Pool and *pgx.Conn that applications usually put into an interface, so that it can be passed to the code under test and to
-// pgx.BeginFunc.
+// Recorder is a database that executes nothing. It remembers the events of committed transactions. It has those
+// methods of *pgxpool.Pool and *pgx.Conn that applications usually put into an interface, so that it can be passed to
+// the code under test and to pgx.BeginFunc.
 type Recorder struct{ database *record.Database }
 
 // NewRecorder returns a recorder for the events of one writer.
 func NewRecorder(w *outbox.Writer) *Recorder { return &Recorder{record.New(w)} }
 
-// Events returns the events of committed transactions, in the order of the commits. They have ids and all headers, and their payloads
-// are a json.RawMessage, or a []byte if the column is not JSON.
+// Events returns the events of committed transactions, in the order of the commits. They have ids and all headers,
+// and their payloads are a json.RawMessage, or a []byte if the column is not JSON.
 func (r *Recorder) Events() []outbox.Event { return r.database.Events() }
 
-// Handle sets what answers the statements of the application: rows for a query, or any rows for another statement, whose number is
-// then the number of affected rows. Without it each statement affects one row and returns none.
+// Handle sets what answers the statements of the application: rows for a query, or any rows for another statement,
+// whose number is then the number of affected rows. Without it each statement affects one row and returns none.
 func (r *Recorder) Handle(h func(query string, args []any) (rows [][]any, err error)) {
 	r.database.Handle(h)
 }

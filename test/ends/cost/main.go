@@ -1,11 +1,12 @@
-// Command cost measures what an event adds to a transaction of an application: transactions of about 1, 5 and 20 ms, with and without
-// an event, one after the other on one connection to a PostgreSQL of its own. It prints the table in docs/producers.md.
+// Command cost measures what an event adds to a transaction of an application: transactions of about 1, 5 and 20 ms,
+// with and without an event, one after the other on one connection to a PostgreSQL of its own. It prints the table in
+// docs/producers.md.
 //
 //	cd test/ends && go run ./cost
 //
-// A transaction is a number of UPDATEs by primary key, each a round trip, and a commit that waits for the disk. The number is chosen so
-// that the transaction without an event takes about that time. On a machine with other work the 10th percentile, of transactions that
-// were hardly disturbed, says more than the median.
+// A transaction is a number of UPDATEs by primary key, each a round trip, and a commit that waits for the disk. The
+// number is chosen so that the transaction without an event takes about that time. On a machine with other work the
+// 10th percentile, of transactions that were hardly disturbed, says more than the median.
 package main
 
 import (

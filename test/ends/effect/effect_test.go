@@ -74,9 +74,9 @@ func must(t *testing.T, err error) {
 // faults is how often each thing breaks.
 type faults struct{ daemon, ledger, kafka, postgres, rebalances int }
 
-// TestEffectOnce is the whole chain: a shop writes orders with package outbox, the daemon delivers them, and two ledgers of one group
-// book them with package kgoinbox. Daemon, ledgers, Kafka and Postgres are killed again and again, and ledgers come and go. In the end
-// the ledger has each order once, in both delivery modes.
+// TestEffectOnce is the whole chain: a shop writes orders with package outbox, the daemon delivers them, and two
+// ledgers of one group book them with package kgoinbox. Daemon, ledgers, Kafka and Postgres are killed again and
+// again, and ledgers come and go. In the end the ledger has each order once, in both delivery modes.
 func TestEffectOnce(t *testing.T) {
 	much := faults{daemon: 5, ledger: 5, kafka: 1, postgres: 1, rebalances: 2}
 	if isProving() {
@@ -244,8 +244,8 @@ type placed struct {
 
 var orderPlaced = outbox.Define[placed](orderKind, "OrderPlaced")
 
-// sell sells on one connection until it breaks or the shop closes. Whether a COMMIT without an answer took effect is of no interest:
-// the order and its event are in one transaction.
+// sell sells on one connection until it breaks or the shop closes. Whether a COMMIT without an answer took effect is
+// of no interest: the order and its event are in one transaction.
 func (e *effect) sell(ctx context.Context, writer *outbox.Writer) error {
 	conn, err := pgx.Connect(ctx, e.pg.SuperURL(shopDB))
 	if err != nil {

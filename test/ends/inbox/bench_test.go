@@ -14,8 +14,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// BenchmarkInbox compares Run, by position in batches, with a transaction and an id for each record. Both read one partition with
-// franz-go, and the effect is one INSERT. The server flushes each commit to the disk, as in production.
+// BenchmarkInbox compares Run, by position in batches, with a transaction and an id for each record. Both read one
+// partition with franz-go, and the effect is one INSERT. The server flushes each commit to the disk, as in
+// production.
 func BenchmarkInbox(b *testing.B) {
 	pg := pgtest.ForTest(b, pgtest.Options{Major: "17", Settings: map[string]string{"fsync": "on", "synchronous_commit": "on"}})
 	kafka := kafkatest.FakeForTest(b, kafkatest.FakeOptions{})

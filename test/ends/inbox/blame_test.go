@@ -18,7 +18,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/inbox/pgxinbox"
 )
 
-// A handler that leaves rows open makes the next statement fail, which is that of the next record. The first one is to blame.
+// A handler that leaves rows open makes the next statement fail, which is that of the next record. The first one is
+// to blame.
 func TestInboxRowsLeftOpen(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		records := r.events(6, 1)

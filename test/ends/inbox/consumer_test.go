@@ -1,4 +1,5 @@
-// Package ends tests both ends of the pipeline with real servers: the module inbox, which consumes what the daemon delivers.
+// Package ends tests both ends of the pipeline with real servers: the module inbox, which consumes what the daemon
+// delivers.
 package inbox
 
 import (

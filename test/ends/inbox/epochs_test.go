@@ -19,8 +19,9 @@ func positioned(name string, n int, from inbox.Position) (records []*kgo.Record)
 	return records
 }
 
-// TestInboxEpochs: after a restore the server is on a timeline with a lower number, with lower LSNs. The epoch is higher, so all records are new.
-// The mark is stored and read in between. A repeated record of either epoch is a duplicate.
+// TestInboxEpochs: after a restore the server is on a timeline with a lower number, with lower LSNs. The epoch is
+// higher, so all records are new. The mark is stored and read in between. A repeated record of either epoch is a
+// duplicate.
 func TestInboxEpochs(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		before := positioned("before", 100, inbox.Position{System: 7, Database: 5, Slot: "s", Epoch: 2, Timeline: 3, CommitLSN: 0x3000000})

@@ -41,7 +41,8 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// shared are servers for all tests that only need a database and a topic of their own. The last of these tests stops them.
+// shared are servers for all tests that only need a database and a topic of their own. The last of these tests stops
+// them.
 var shared struct {
 	sync.Mutex
 	users int
@@ -189,7 +190,8 @@ func (r *room) start(h handle) (stop func() error) {
 	return stop
 }
 
-// runUntilError runs the consumer, which has to end with an error that contains each text. as is nil, or a target for errors.As.
+// runUntilError runs the consumer, which has to end with an error that contains each text. as is nil, or a target for
+// errors.As.
 func (r *room) runUntilError(as any, h handle, texts ...string) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

@@ -34,8 +34,9 @@ func (r *room) startProcess(name string) *child.Process {
 	return p
 }
 
-// Three consumer processes share the partitions while they are killed, frozen until the group has given their partitions away, stopped and
-// started, and their Postgres backends are terminated. The daemon repeats events meanwhile. Each event has its effect once.
+// Three consumer processes share the partitions while they are killed, frozen until the group has given their
+// partitions away, stopped and started, and their Postgres backends are terminated. The daemon repeats events
+// meanwhile. Each event has its effect once.
 func TestInboxKills(t *testing.T) {
 	forClients(t, 4, func(t *testing.T, r *room) {
 		r.Session, r.Idle, r.Pause = 2*time.Second, 3*time.Second, 2*time.Millisecond
@@ -60,7 +61,8 @@ func TestInboxKills(t *testing.T) {
 		defer producing.Wait()
 		defer stopProducer()
 
-		// kfake keeps a member that was killed during a rebalance, and its partitions, until the next rebalance. Kafka does not.
+		// kfake keeps a member that was killed during a rebalance, and its partitions, until the next rebalance. Kafka does
+		// not.
 		rebalance := func() { r.startProcess(fmt.Sprint("more", random.Uint32())) }
 
 		var frozen int
@@ -111,8 +113,8 @@ func TestInboxKills(t *testing.T) {
 	})
 }
 
-// A process that is frozen in a transaction holds the lock of its partition. Its successor does not wait longer than IdleLimit, and when the
-// frozen process continues, its transaction has no effect.
+// A process that is frozen in a transaction holds the lock of its partition. Its successor does not wait longer than
+// IdleLimit, and when the frozen process continues, its transaction has no effect.
 func TestInboxFrozen(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		r.Session, r.Idle, r.Pause = 2*time.Second, 2*time.Second, 20*time.Millisecond

@@ -11,8 +11,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// The coordinator answers a member's SyncGroup when the group's leader has sent its own. If the leader was killed, that takes a timeout. A
-// consumer that is to end does not wait so long.
+// The coordinator answers a member's SyncGroup when the group's leader has sent its own. If the leader was killed,
+// that takes a timeout. A consumer that is to end does not wait so long.
 func TestInboxLeavesWithoutAnswer(t *testing.T) {
 	useShared(t)
 	t.Parallel()

@@ -47,8 +47,8 @@ var faults = map[string]func(ctx context.Context, tx pgx.Tx) error{
 const constraint = `CREATE TABLE IF NOT EXISTS parent (id int PRIMARY KEY);
 	CREATE TABLE IF NOT EXISTS child (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`
 
-// Two records in a batch cannot be handled. Whatever the fault is, they are found, tried again on the schedule, and handed over in the
-// same transaction; the other records have their effect once, in order.
+// Two records in a batch cannot be handled. Whatever the fault is, they are found, tried again on the schedule, and
+// handed over in the same transaction; the other records have their effect once, in order.
 func TestInboxDeadLetter(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		r.exec(constraint)
@@ -91,7 +91,8 @@ func TestInboxDeadLetter(t *testing.T) {
 	})
 }
 
-// Without a callback, the consumer stops at the record with the effects of the records before it, and the next run begins with it.
+// Without a callback, the consumer stops at the record with the effects of the records before it, and the next run
+// begins with it.
 func TestInboxPoisonStops(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		r.exec(constraint)
@@ -167,8 +168,8 @@ func TestInboxDeadLetterFails(t *testing.T) {
 	})
 }
 
-// Deadlocks, serialization failures and killed backends are not the record's fault: the batch is tried again. Each happens twice to a record
-// that is alone in its batch: an error that is the record's fault would stop the consumer.
+// Deadlocks, serialization failures and killed backends are not the record's fault: the batch is tried again. Each
+// happens twice to a record that is alone in its batch: an error that is the record's fault would stop the consumer.
 func TestInboxTransient(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		states := []string{"40001", "40P01", "57P01", "kill"}
@@ -260,8 +261,8 @@ func TestInboxFence(t *testing.T) {
 	})
 }
 
-// The mark goes back when the consumer's database fails over to a standby without the last transactions. The consumer notices, and handles
-// again what the database has forgotten.
+// The mark goes back when the consumer's database fails over to a standby without the last transactions. The consumer
+// notices, and handles again what the database has forgotten.
 func TestInboxRewound(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		first := r.events(10, 1)
@@ -277,7 +278,8 @@ func TestInboxRewound(t *testing.T) {
 	})
 }
 
-// The connection breaks after the server has executed COMMIT, and before the answer arrives. The effects are not repeated.
+// The connection breaks after the server has executed COMMIT, and before the answer arrives. The effects are not
+// repeated.
 func TestInboxCommitAnswerLost(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		cut := newCommitCutter(t, r.Postgres)

@@ -16,8 +16,8 @@ import (
 
 const slotPosition = "1:7:1:0000000000000001:0" // before every event of a room
 
-// Records that a command has sent are handled once, by their id: a recovered record, although its position is before the mark, and a
-// replayed and a retried record, which have none. They do not move the mark's position.
+// Records that a command has sent are handled once, by their id: a recovered record, although its position is before
+// the mark, and a replayed and a retried record, which have none. They do not move the mark's position.
 func TestInboxCommands(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		events := r.events(5, 1)
@@ -66,8 +66,8 @@ func TestInboxByID(t *testing.T) {
 	})
 }
 
-// A record that cannot be judged stops the consumer with the remedy. The records before it are handled, and after the remedy the consumer
-// continues with the record.
+// A record that cannot be judged stops the consumer with the remedy. The records before it are handled, and after the
+// remedy the consumer continues with the record.
 func TestInboxRefuses(t *testing.T) {
 	for name, c := range map[string]struct {
 		record *kgo.Record
@@ -114,12 +114,12 @@ func TestInboxRefuses(t *testing.T) {
 	}
 }
 
-// After partitions were added, a record whose position is before the mark may be an event whose key was in another partition. It is not
-// dropped: the consumer stops, until a person decides.
+// After partitions were added, a record whose position is before the mark may be an event whose key was in another
+// partition. It is not dropped: the consumer stops, until a person decides.
 func TestInboxPartitionsAdded(t *testing.T) {
 	forClients(t, 2, func(t *testing.T, r *room) {
-		// Before its crash, the daemon has delivered the second event to partition 1, and the first one to no partition. Its next process
-		// has three partitions, and delivers the first event to partition 1.
+		// Before its crash, the daemon has delivered the second event to partition 1, and the first one to no partition.
+		// Its next process has three partitions, and delivers the first event to partition 1.
 		moved, delivered := r.event(1), r.event(1)
 		r.produce(delivered)
 		stop := r.start(r.ledger)
@@ -147,8 +147,8 @@ func TestInboxPartitionsAdded(t *testing.T) {
 	})
 }
 
-// Two slots of one server write to the topic. Their positions have the same system id and are not in order: the consumer stops instead of
-// dropping the events of the slot that is behind.
+// Two slots of one server write to the topic. Their positions have the same system id and are not in order: the
+// consumer stops instead of dropping the events of the slot that is behind.
 func TestInboxTwoSlots(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		var ahead, behind []*kgo.Record
@@ -277,8 +277,8 @@ func TestInboxContinuesAGroup(t *testing.T) {
 	})
 }
 
-// An event was skipped, later ones were delivered, and after an unclean end the daemon sends it with all of them. The remedy of the error
-// handles this event, and the repeats of the later ones are dropped.
+// An event was skipped, later ones were delivered, and after an unclean end the daemon sends it with all of them. The
+// remedy of the error handles this event, and the repeats of the later ones are dropped.
 func TestInboxAcceptRecord(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		var records []*kgo.Record

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A consumer handles each event once: events that the daemon repeats are dropped by their position, a consumer that starts again continues
-// at its mark, and the table of marks has one row per partition.
+// A consumer handles each event once: events that the daemon repeats are dropped by their position, a consumer that
+// starts again continues at its mark, and the table of marks has one row per partition.
 func TestInboxRun(t *testing.T) {
 	forClients(t, 3, func(t *testing.T, r *room) {
 		first := r.events(1200, 3)

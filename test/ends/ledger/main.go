@@ -1,6 +1,6 @@
-// Command ledger is a consumer as an application would write it: it books the amount of each order into its own database,
-// once, whatever happens to it, to Kafka, to the daemon or to the databases. `make demo` and the tests run it as a process
-// that they can kill.
+// Command ledger is a consumer as an application would write it: it books the amount of each order into its own
+// database, once, whatever happens to it, to Kafka, to the daemon or to the databases. `make demo` and the tests run
+// it as a process that they can kill.
 package main
 
 import (

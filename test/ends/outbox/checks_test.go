@@ -17,8 +17,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// refusal is an event that Emit refuses, and what would have happened to it without the check: the daemon's cause, or the server's
-// SQLSTATE.
+// refusal is an event that Emit refuses, and what would have happened to it without the check: the daemon's cause, or
+// the server's SQLSTATE.
 type refusal struct {
 	event outbox.Event
 	field string // of the EventError
@@ -103,8 +103,8 @@ func refusals(prefix string) []refusal {
 	}
 }
 
-// Each check of Emit refuses what the daemon would call poison or the server would refuse; each cause of the daemon has a check, or is
-// one that the writer cannot know.
+// Each check of Emit refuses what the daemon would call poison or the server would refuse; each cause of the daemon
+// has a check, or is one that the writer cannot know.
 func TestChecksAreTheDaemons(t *testing.T) {
 	t.Parallel()
 	name := "checks" + outbox.NewID().String()[:8]

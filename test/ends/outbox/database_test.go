@@ -46,7 +46,8 @@ func connect(t *testing.T, url string) *pgx.Conn {
 	return conn
 }
 
-// The statements work in each way in which pgx sends statements, with and without prepared statements, as poolers require.
+// The statements work in each way in which pgx sends statements, with and without prepared statements, as poolers
+// require.
 func TestExecModes(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
@@ -102,8 +103,9 @@ func TestPrivileges(t *testing.T) {
 	must(t, err)
 }
 
-// With Lock, the events of a key have the order of the commits, in the column seq as well, which recover and backfill read by. The
-// transactions of a key take their time between the statements, so that without the lock they would overtake each other.
+// With Lock, the events of a key have the order of the commits, in the column seq as well, which recover and backfill
+// read by. The transactions of a key take their time between the statements, so that without the lock they would
+// overtake each other.
 func TestLockOrdersCommits(t *testing.T) {
 	t.Parallel()
 	p := newPipeline(t, options{before: []string{
@@ -144,7 +146,8 @@ func TestLockOrdersCommits(t *testing.T) {
 	}
 }
 
-// emitNext emits an event with the next number. The row of the counter is not locked: only Lock orders the transactions.
+// emitNext emits an event with the next number. The row of the counter is not locked: only Lock orders the
+// transactions.
 func emitNext(db *sql.DB, w *outbox.Writer) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

@@ -1,7 +1,9 @@
-// Package ends tests the modules for applications, outbox/ and inbox/, between real servers and the built daemon. It is a module of
-// its own, because these modules must not depend on the daemon's module, and the daemon's module must not depend on them.
+// Package ends tests the modules for applications, outbox/ and inbox/, between real servers and the built daemon. It
+// is a module of its own, because these modules must not depend on the daemon's module, and the daemon's module must
+// not depend on them.
 //
-// A test has a [pipeline]: a database with an outbox, a running daemon, and its topics in kfake. [pipeline.records] waits for records.
+// A test has a [pipeline]: a database with an outbox, a running daemon, and its topics in kfake. [pipeline.records]
+// waits for records.
 package outbox
 
 import (
@@ -82,7 +84,8 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// sharedPostgres returns the server of a major version. If the machine cannot have it, the test is skipped; with CI=true it fails.
+// sharedPostgres returns the server of a major version. If the machine cannot have it, the test is skipped; with
+// CI=true it fails.
 func sharedPostgres(t testing.TB, major string) *pgtest.Server {
 	t.Helper()
 	shared.mu.Lock()
@@ -121,8 +124,8 @@ type options struct {
 	settings []string // of the daemon: "OUTBOXCDC_…=…"
 }
 
-// newPipeline creates the database, runs `setup apply` and starts a daemon, which ends with the test. A daemon that ends before fails
-// the test.
+// newPipeline creates the database, runs `setup apply` and starts a daemon, which ends with the test. A daemon that
+// ends before fails the test.
 func newPipeline(t *testing.T, o options) *pipeline {
 	t.Helper()
 	if o.major == "" {

@@ -212,7 +212,8 @@ func (r *recorder) read(ctx context.Context, out *golden.Recording) ([]kafkatest
 	}
 }
 
-// awaitSurplus waits for a fixed time, in which surplus records would arrive: their absence is no condition to wait for.
+// awaitSurplus waits for a fixed time, in which surplus records would arrive: their absence is no condition to wait
+// for.
 func (r *recorder) awaitSurplus(ctx context.Context, records []kafkatest.Record, topics []string) ([]kafkatest.Record, error) {
 	time.Sleep(500 * time.Millisecond)
 	later, err := kafkatest.ReadAll(ctx, r.kafka.Brokers(), topics...)
