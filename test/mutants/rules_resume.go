@@ -29,7 +29,7 @@ var resumeMutants = []mutant{
 	{
 		name:  "gap-between-spans",
 		rule:  "Events between two parts of the stream delivered by this process were delivered by another.",
-		edits: []edit{{"checkpoint/history.go", "	if s.from > o.until || o.from > s.until {\n		return false\n	}\n", ""}},
+		edits: []edit{{"checkpoint/history.go", "if s.from > o.until || o.from > s.until || o.overtaken", "if o.overtaken"}},
 		tests: []suite{history, resumes},
 	},
 	{
