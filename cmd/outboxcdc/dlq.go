@@ -82,11 +82,13 @@ func newDLQRetryCommand(load func() (*config.Config, error)) *cobra.Command {
 		Long: "Send the selected dead letters again, with their original key, value and headers. The header outboxcdc-position and\n" +
 			"the headers of a dead letter are removed, and outboxcdc-retried is added: a retried record is not in the order of its\n" +
 			"key. Each record is acknowledged before the next is sent, and is then marked as handled. A record that cannot be sent\n" +
-			"is reported and stays open; the exit code is then 1.",
+			"is reported and stays open; the exit code is then 1. So is one whose topic is compacted, unless --compacted or --topic\n" +
+			"is given.",
 	})
 	f := cmd.Flags()
 	f.BoolVar(&d.choice.all, "all", false, "all open dead letters")
 	f.StringVar(&r.topic, "topic", "", "topic to send to instead of the original one; required for dead letters without one")
+	f.BoolVar(&r.compacted, "compacted", false, "send to compacted topics as well, where an older event becomes the state of its key, and Kafka deletes the later one")
 	f.BoolVar(&d.dryRun, "dry-run", false, "check whether Kafka would accept the records, and send nothing")
 	return cmd
 }
@@ -120,7 +122,7 @@ type dlq struct {
 	verb            string // retried or dropped
 	out, notes      io.Writer
 
-	begin func(*kafka.Cluster)
+	begin func(context.Context, *kafka.Cluster) error
 	each  func(context.Context, *letter) (outcome, error) // called with each selected dead letter; an error ends the command
 	end   func()
 
@@ -157,8 +159,11 @@ func (d *dlq) run(ctx context.Context, cfg *config.Config) (err error) {
 	}
 	defer d.letters.Close()
 	if d.begin != nil {
-		d.begin(cluster)
+		err := d.begin(ctx, cluster)
 		defer d.end()
+		if err != nil {
+			return withExitCode(err)
+		}
 	}
 	if d.changes && !d.dryRun {
 		// A closed pipe must not end the process before handled dead letters are recorded.

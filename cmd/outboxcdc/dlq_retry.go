@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/outboxcdc/outboxcdc/internal/recovery"
 	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/kafka/sender"
 	"github.com/outboxcdc/outboxcdc/relay"
@@ -15,13 +16,45 @@ import (
 
 // retrier sends dead letters again.
 type retrier struct {
-	d      *dlq
-	topic  string // "": the original topics
-	sender *sender.Sender
+	d         *dlq
+	topic     string // "": the original topics
+	compacted bool   // send to compacted topics as well
+	sender    *sender.Sender
+	client    *kafka.Client
+	problems  map[string]string // by topic; "": old events may be sent to it
 }
 
-func (r *retrier) begin(c *kafka.Cluster) { r.sender = sender.New(c, sender.Options{}) }
-func (r *retrier) close()                 { r.sender.Close() }
+func (r *retrier) begin(ctx context.Context, c *kafka.Cluster) (err error) {
+	r.sender, r.problems = sender.New(c, sender.Options{}), map[string]string{}
+	r.client, err = c.NewClient(ctx)
+	return err
+}
+
+func (r *retrier) close() {
+	r.sender.Close()
+	if r.client != nil {
+		_ = r.client.Close() // it has only read
+	}
+}
+
+// problemOf returns why old events are not sent to their topic, which an operator has not chosen.
+func (r *retrier) problemOf(ctx context.Context, topic string) (string, error) {
+	if r.topic != "" || r.compacted {
+		return "", nil
+	}
+	problem, asked := r.problems[topic]
+	if !asked {
+		retention, err := r.client.Retention(ctx, []string{topic})
+		if err != nil {
+			return "", err
+		}
+		if of, known := retention[topic]; !known || of.Compact {
+			problem = recovery.CompactedProblem(topic, known)
+		}
+		r.problems[topic] = problem
+	}
+	return problem, nil
+}
 
 func (r *retrier) retry(ctx context.Context, l *letter) (outcome, error) {
 	to := cmp.Or(r.topic, l.topic())
@@ -32,10 +65,17 @@ func (r *retrier) retry(ctx context.Context, l *letter) (outcome, error) {
 		return outcome{problem: "it has no original topic: give --topic"}, nil
 	}
 	rec, text := retriedRecord(l, r.d.topic, to), "retried to "
-	var err error
-	if r.d.dryRun {
-		text, err = "would be retried to ", r.sender.Check(ctx, rec)
-	} else { // a signal does not cancel it: a record without acknowledgement would be sent again
+	err := r.sender.Check(ctx, rec)
+	if err == nil {
+		if problem, err := r.problemOf(ctx, to); err != nil || problem != "" {
+			return outcome{problem: problem}, err
+		}
+	}
+	switch {
+	case err != nil:
+	case r.d.dryRun:
+		text = "would be retried to "
+	default: // a signal does not cancel it: a record without acknowledgement would be sent again
 		err = r.sender.Deliver(context.WithoutCancel(ctx), rec)
 	}
 	var alone *sender.DeliveryError

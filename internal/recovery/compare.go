@@ -2,6 +2,7 @@ package recovery
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -233,18 +234,22 @@ func refuseCompacted(ctx context.Context, log audit.Log, topics []string) error 
 		return err
 	}
 	for _, t := range topics {
-		of, known := retention[t]
-		if known && !of.Compact {
-			continue
+		if of, known := retention[t]; !known || of.Compact {
+			return exit.With(exit.Fault, errors.New(CompactedProblem(t, known)))
 		}
-		why := "is compacted"
-		if !known {
-			why = "may be compacted, because its configuration cannot be read (DescribeConfigs is not allowed)"
-		}
-		return exit.With(exit.Fault, fmt.Errorf("topic %s %s: an older event would become the state of its key, and Kafka would delete the later one; "+
-			"if that is wanted, give --compacted", t, why))
 	}
 	return nil
+}
+
+// CompactedProblem says why an older event is not sent to a topic unasked. known is whether the settings of the topic
+// could be read, and say that Kafka compacts it.
+func CompactedProblem(topic string, known bool) string {
+	why := "is compacted"
+	if !known {
+		why = "may be compacted, because its configuration cannot be read (DescribeConfigs is not allowed)"
+	}
+	return fmt.Sprintf("topic %s %s: an older event would become the state of its key, and Kafka would delete the later one; "+
+		"if that is wanted, give --compacted", topic, why)
 }
 
 // sendAll sends the chosen rows and compares again. If Kafka refuses a batch, what is missing then is sent again, its

@@ -106,6 +106,16 @@ func TestDeadLetterCare(t *testing.T) {
 
 	// One by its id, in any partition; then a cause; then one by its partition and offset.
 	key := o.findLetter(listed, "null_key")
+	policy := func(p string) {
+		must(t, kafkatest.SetTopicConfig(testContext(t), o.kafka.Brokers(), key.Topic, map[string]string{"cleanup.policy": p}))
+	}
+	policy("compact")
+	if refused, _ := o.dlq(1, "retry", "--id", key.ID); len(refused) != 1 || !strings.Contains(refused[0].Problem, "is compacted: ") {
+		t.Errorf("retried to a compacted topic: %+v", refused)
+	}
+	o.checkOpen(causesExcept()...)
+	o.dlq(0, "retry", "--id", key.ID, "--compacted", "--dry-run")
+	policy("delete")
 	o.checkRetried(o.dlq(0, "retry", "--id", key.ID))
 	o.checkRetried(o.dlq(0, "retry", "--cause", "bad_partition"))
 	noID := o.findLetter(listed, "null_id")
