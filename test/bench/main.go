@@ -18,8 +18,7 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"github.com/outboxcdc/outboxcdc/test/child"
 	"github.com/outboxcdc/outboxcdc/test/debezium"
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
@@ -183,7 +182,7 @@ func (b *bench) start(ctx context.Context) (err error) {
 	if b.kafka, given = kafkatest.FromEnv(); given {
 		return nil
 	}
-	if b.kafkaDir, err = os.MkdirTemp(brokerParent(), "outboxcdc-bench-kafka-"); err != nil {
+	if b.kafkaDir, err = os.MkdirTemp(child.MemoryDir(), "outboxcdc-bench-kafka-"); err != nil {
 		return errors.Join(err, b.pg.Close())
 	}
 	real, err := kafkatest.StartReal(ctx, kafkatest.RealOptions{Dir: b.kafkaDir, MaxHeap: "1g"})
@@ -207,20 +206,6 @@ func (b *bench) stop() {
 	if err := errors.Join(b.kafka.Close(), b.pg.Close(), os.RemoveAll(b.dir), os.RemoveAll(b.kafkaDir)); err != nil {
 		b.say("clean up: %v", err)
 	}
-}
-
-// memoryFiles is where Linux keeps files in memory.
-const memoryFiles = "/dev/shm"
-
-// brokerParent returns the parent folder of the broker's data: in memory if 8 GiB are free there, otherwise the usual
-// one (""). On a virtual disk the first write to an index file of a partition can take 13 ms, which for 300
-// partitions is longer than the drain itself.
-func brokerParent() string {
-	var s unix.Statfs_t
-	if unix.Statfs(memoryFiles, &s) != nil || s.Bavail*uint64(s.Bsize) < 8<<30 {
-		return ""
-	}
-	return memoryFiles
 }
 
 // roundsOr returns the number of rounds asked for, or else usual.

@@ -7,9 +7,12 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/outboxcdc/outboxcdc/test/child"
 )
 
 // plan is lanes that run at the same time. The stages of a lane run one after the other, and all of them, so that one
@@ -76,7 +79,7 @@ func (s stage) run(ctx context.Context, lines chan<- []byte) stageResult {
 	// On SIGTERM tests end their servers; servers that are left die with them.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 30 * time.Second
-	cmd.Dir, cmd.Env, cmd.Stderr = s.dir, append(os.Environ(), s.env...), os.Stderr
+	cmd.Dir, cmd.Env, cmd.Stderr = s.dir, slices.Concat(os.Environ(), inMemory(), s.env), os.Stderr
 	in, out := io.Pipe()
 	cmd.Stdout = out
 	if s.log != nil {
@@ -91,4 +94,15 @@ func (s stage) run(ctx context.Context, lines chan<- []byte) stageResult {
 		res.worked = p.UserTime() + p.SystemTime()
 	}
 	return res
+}
+
+// inMemory returns the environment in which tests keep the files of their servers in memory, if it has room for them.
+// What is kept for the next run stays where it is.
+func inMemory() []string {
+	dir := child.MemoryDir()
+	cache, err := child.CacheDir()
+	if dir == "" || err != nil {
+		return nil
+	}
+	return []string{"TMPDIR=" + dir, "GOTMPDIR=" + os.TempDir(), child.CacheEnv + "=" + cache}
 }
