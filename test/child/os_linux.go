@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MemoryDir returns the folder in which Linux keeps files in memory if 8 GiB are free there and programs may be run from
-// it, otherwise "". On a disk, servers that come and go cost much: ext4 searches long for an inode while many were
+// MemoryDir returns the folder in which Linux keeps files in memory if 8 GiB are free there and programs may be run
+// from it, otherwise "". On a disk, servers that come and go cost much: ext4 searches long for an inode while many were
 // deleted just before, and the first write to an index file of a Kafka partition can take 13 ms.
 func MemoryDir() string {
 	const dir = "/dev/shm"
