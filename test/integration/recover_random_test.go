@@ -19,7 +19,7 @@ import (
 // Postgres; without it, there are few, on one.
 func TestRecoverRandomLosses(t *testing.T) {
 	t.Parallel()
-	losses, versions := fullOrShort(20, 8), fullOrShort(pgtest.Majors(), []string{defaultMajor})
+	losses, versions := fullOrShort(20, 5), fullOrShort(pgtest.Majors(), []string{defaultMajor})
 	if text := os.Getenv("OUTBOXCDC_TEST_LOSSES"); text != "" {
 		n, err := strconv.Atoi(text)
 		must(t, err)
