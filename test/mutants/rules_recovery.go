@@ -160,7 +160,7 @@ var recoveryMutants = []mutant{
 	{
 		name:  "recovery-takes-unknown-for-not-compacted",
 		rule:  "A topic whose settings may not be read is not compacted.",
-		edits: []edit{{recoveryCompare, "if known && !of.Compact {", "if !of.Compact {"}},
+		edits: []edit{{recoveryCompare, "!known || of.Compact {", "known && of.Compact {"}},
 		tests: []suite{replays, steps},
 	},
 	{
