@@ -58,11 +58,13 @@ func newGuarded(t *testing.T, k *kafkatest.Real, a *testcert.Authority, user str
 	return g
 }
 
-// allow lets the user write, by its name and by its certificate's name.
+// allow gives the user, by its name and by its certificate's name, the permissions of docs/security.md.
 func (g *guardedOutbox) allow() {
 	g.t.Helper()
+	ctx, brokers := testContext(g.t), g.k.Brokers()
 	for _, user := range []string{g.user, "CN=" + g.user} {
-		must(g.t, kafkatest.Allow(testContext(g.t), g.k.Brokers(), user, g.topic("order")))
+		must(g.t, kafkatest.Allow(ctx, brokers, user, g.topic("order")))
+		must(g.t, kafkatest.Allow(ctx, brokers, user, "outboxcdc.positions", kmsg.ACLOperationRead, kmsg.ACLOperationWrite, kmsg.ACLOperationDescribe))
 	}
 }
 

@@ -44,6 +44,7 @@ func TestOutputPluginRefused(t *testing.T) {
 	}
 	r.kill9()
 	o.start(env...).awaitStop(patience, 77, hint, remedy)
+	o.awaitSlotFree()
 	o.exec("SELECT pg_drop_replication_slot('" + o.name + "')")
 	out, err := o.command(nil, "setup", "apply")
 	if err == nil || !strings.Contains(out, hint) || !strings.Contains(out, remedy) {

@@ -56,7 +56,7 @@ func TestSetupPositionTopic(t *testing.T) {
 
 	two := o.name + ".two"
 	must(t, kafkatest.CreateTopic(testContext(t), o.kafka.Brokers(), two, 2, nil))
-	run(69, append(slices.Clone(env), "OUTBOXCDC_DELIVERY_POSITION_TOPIC="+two), []string{"apply"}, "it has 2 partitions, and must have one", "remedy: ")
+	run(78, append(slices.Clone(env), "OUTBOXCDC_DELIVERY_POSITION_TOPIC="+two), []string{"apply"}, "it has 2 partitions, and must have one", "remedy: ")
 
 	run(0, env, []string{"destroy", "--yes"}, "dropped slot "+o.name, "position topic "+topic+" is kept", "outboxcdc recover")
 	run(0, env, []string{"apply"}, "created slot "+o.name)
