@@ -181,7 +181,7 @@ func (g *group) noteWaiting(r *Record, j *Judge) {
 // poison.
 func (g *group) noteDead(r *Record, j *Judge) {
 	from := j.Origin(r)
-	if from == lost || from.isForeign() {
+	if from == lost {
 		return
 	}
 	for i := range g.rows {
@@ -189,6 +189,10 @@ func (g *group) noteDead(r *Record, j *Judge) {
 		key, value := bytes.Equal(r.Key, x.row.Key), r.Value == x.row.Value
 		cut := r.Cut && from == here && len(j.Tables) < 2 && len(g.id) > 0 && bytes.HasPrefix(x.row.Key, r.Key)
 		switch {
+		case from.isForeign(): // as with a record
+			if x.is == apart && compareEvents(from, key, value) == unsure {
+				x.is, x.why = unsure, doubt("a dead letter", from, key)
+			}
 		case key && value, cut && x.row.Poison != "" && len(g.rows) == 1:
 			x.dead = true
 			g.noteEvent(r)

@@ -155,7 +155,8 @@ func TestAnIDIsNotAnEvent(t *testing.T) {
 		{name: "its dead letter", records: []Record{with(record(100, 16, "k", 7), dead)}, want: "dead 1"},
 		{name: "its dead letter, and the row was fixed", records: []Record{with(record(100, 16, "k", 8), dead)}, want: "unjudged 1: a dead letter with this id and key has another value: the id was used again, or the row or the settings have changed since"},
 		{name: "the dead letter of another event", records: []Record{with(record(100, 16, "x", 8), dead)}, want: "missing 1"},
-		{name: "the dead letter of another database", records: []Record{with(record(100, 17, "k", 7), dead)}, want: "missing 1"},
+		{name: "the dead letter of another database", records: []Record{with(record(100, 17, "k", 7), dead)}, want: "unjudged 1: a dead letter of another server or database has this id, key and value"},
+		{name: "another event's dead letter, of another database", records: []Record{with(record(100, 17, "k", 8), dead)}, want: "missing 1"},
 		{name: "the dead letter of a lost transaction", records: []Record{with(record(gone, 16, "k", 7), dead)}, want: "missing 1"},
 		{
 			name: "a shortened dead letter", rows: []Row{poison("k", 7)},

@@ -139,6 +139,12 @@ var auditMutants = []mutant{
 		tests: []suite{events},
 	},
 	{
+		name:  "audit-ignores-dead-letters-of-others",
+		rule:  "The dead letter of another server or database says nothing about a row, whatever it contains.",
+		edits: []edit{{"internal/audit/join.go", "compareEvents(from, key, value) == unsure", "compareEvents(from, key, value) == same"}},
+		tests: []suite{events},
+	},
+	{
 		name:  "audit-forgets-retention-by-size",
 		rule:  "Kafka deletes records by their age only.",
 		edits: []edit{{"internal/audit/deleted.go", "case !t.isKnown || t.Bytes >= 0, !t.Delete", "case !t.isKnown || !t.Delete"}},
