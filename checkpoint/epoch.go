@@ -49,14 +49,23 @@ func latestEpoch(records []PositionRecord, out *PositionRecord) (epoch uint32, s
 	for i := range records {
 		epoch = max(epoch, records[i].Epoch)
 	}
+	var other *PositionRecord
 	for i := range records {
 		switch r := &records[i]; {
 		case r.Epoch != epoch:
 		case r.SystemID != out.SystemID || r.Timeline != out.Timeline:
-			return epoch + 1, nil
+			other = r
 		default:
 			starts = r.EpochStarts
 		}
 	}
-	return epoch, starts
+	switch n := len(starts) - 1; {
+	case other == nil:
+		return epoch, starts
+	case n < 0, other.SystemID != out.SystemID, len(other.EpochStarts) != n+1, !slices.Equal(other.EpochStarts[:n], starts[:n]):
+		return epoch + 1, nil
+	default: // what is before both of them keeps its epoch
+		from := min(starts[n], other.EpochStarts[n])
+		return epoch + 1, last(append(slices.Clone(starts[:n]), from, from), maxEpochStarts)
+	}
 }
