@@ -49,23 +49,31 @@ func latestEpoch(records []PositionRecord, out *PositionRecord) (epoch uint32, s
 	for i := range records {
 		epoch = max(epoch, records[i].Epoch)
 	}
-	var other *PositionRecord
+	var others []*PositionRecord
 	for i := range records {
 		switch r := &records[i]; {
 		case r.Epoch != epoch:
 		case r.SystemID != out.SystemID || r.Timeline != out.Timeline:
-			other = r
+			others = append(others, r)
 		default:
 			starts = r.EpochStarts
 		}
 	}
-	switch n := len(starts) - 1; {
-	case other == nil:
+	if len(others) == 0 {
 		return epoch, starts
-	case n < 0, other.SystemID != out.SystemID, len(other.EpochStarts) != n+1, !slices.Equal(other.EpochStarts[:n], starts[:n]):
-		return epoch + 1, nil
-	default: // what is before both of them keeps its epoch
-		from := min(starts[n], other.EpochStarts[n])
-		return epoch + 1, last(append(slices.Clone(starts[:n]), from, from), maxEpochStarts)
 	}
+	n := len(starts) - 1
+	if n < 0 {
+		return epoch + 1, nil
+	}
+	// What is before all of them keeps its epoch. Of what is later one may have sent events in the epoch that it began,
+	// so an earlier epoch would make consumers drop new ones.
+	from := starts[n]
+	for _, r := range others {
+		if r.SystemID != out.SystemID || len(r.EpochStarts) != n+1 || !slices.Equal(r.EpochStarts[:n], starts[:n]) {
+			return epoch + 1, nil
+		}
+		from = min(from, r.EpochStarts[n])
+	}
+	return epoch + 1, last(append(slices.Clone(starts[:n]), from, from), maxEpochStarts)
 }

@@ -62,6 +62,7 @@ func TestEpochMerged(t *testing.T) {
 		"a late record":                        {[]PositionRecord{failedOver, base}, 3, 0x30},
 		"a late record of the same generation": {[]PositionRecord{failedOver, with(5, 1, 2, 0x20)}, 4, 0},
 		"two timelines that began the same epoch":       {[]PositionRecord{failedOver, with(5, 3, 3, 0x28)}, 4, 0x28},
+		"three timelines that began the same epoch":     {[]PositionRecord{failedOver, with(5, 3, 3, 0x24), with(5, 4, 3, 0x28)}, 4, 0x24},
 		"and the session after them":                    {[]PositionRecord{failedOver, with(5, 3, 3, 0x30), with(6, 2, 4, 0)}, 4, 0},
 		"a record of a version without epochs":          {[]PositionRecord{failedOver, with(6, 2, 0, 0)}, 3, 0x30},
 		"another timeline, without an epoch of its own": {[]PositionRecord{failedOver, with(6, 4, 0, 0)}, 4, 0},

@@ -6,16 +6,21 @@ import (
 	"math"
 )
 
-func (d *Decoder) decodeInsert(r *reader, m *Message) error {
-	r.what = "insert"
+// beginRow returns the relation of a row; nil: the message is decoded, or there is an error.
+func (d *Decoder) beginRow(r *reader, m *Message, what string) (*Relation, error) {
+	r.what = what
 	d.requireTx(r)
 	rel, err := d.rowRelation(r)
-	if err != nil {
-		return err
-	}
-	if rel == nil {
+	if err == nil && rel == nil {
 		*m = Message{Kind: KindIgnored}
-		return nil
+	}
+	return rel, err
+}
+
+func (d *Decoder) decodeInsert(r *reader, m *Message) error {
+	rel, err := d.beginRow(r, m, "insert")
+	if rel == nil {
+		return err
 	}
 	if c := r.uint8(); c != 'N' {
 		r.fail(5, fmt.Errorf("tuple marker %q instead of 'N'", c))
@@ -26,15 +31,9 @@ func (d *Decoder) decodeInsert(r *reader, m *Message) error {
 
 // decodeUpdate decodes the new row. It takes unchanged TOAST values from the old row, if the whole old row was sent.
 func (d *Decoder) decodeUpdate(r *reader, m *Message) error {
-	r.what = "update"
-	d.requireTx(r)
-	rel, err := d.rowRelation(r)
-	if err != nil {
-		return err
-	}
+	rel, err := d.beginRow(r, m, "update")
 	if rel == nil {
-		*m = Message{Kind: KindIgnored}
-		return nil
+		return err
 	}
 	d.oldValues = d.oldValues[:0]
 	at := r.off

@@ -25,10 +25,15 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	}
 	s.counts.received++
 	routed := r.router.Route(ev, pos, &s.rec)
-	if known != nil && (routed != nil || !s.followsResent(pos)) {
-		if overtaken, err := s.wasOvertaken(ctx, pos); err != nil {
+	if known != nil && routed != nil {
+		return s.skip(ctx, known)
+	}
+	if known != nil && !s.followsResent(pos) {
+		overtaken, err := s.wasOvertaken(ctx, pos)
+		if err != nil {
 			return err
-		} else if !overtaken || routed != nil {
+		}
+		if !overtaken {
 			return s.skip(ctx, known)
 		}
 	}

@@ -131,7 +131,7 @@ var kafkaMutants = []mutant{
 	{
 		name:  "created-again-in-a-session",
 		rule:  "A session continues with a topic that was recreated.",
-		edits: []edit{{"kafka/topic.go", "	if t.parts != nil && t.id != md.Uuid && ", "	if false && "}},
+		edits: []edit{{"kafka/topic_verdict.go", "	if t.parts != nil && t.id != md.Uuid && ", "	if false && "}},
 		tests: []suite{createdAgain},
 	},
 	{
