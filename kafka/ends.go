@@ -65,8 +65,8 @@ func (c *Cluster) keepEnds(q checkpoint.Search) *keptEnds {
 	return k
 }
 
-// endsLeft notes that the session has stopped to read.
-func (c *Cluster) endsLeft(k *keptEnds) {
+// releaseEnds notes that the session has stopped to read.
+func (c *Cluster) releaseEnds(k *keptEnds) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k.busy = false
@@ -138,7 +138,7 @@ func (p *Producer) EndsProgress() int64 { return p.cluster.endsProgress.Load() }
 // run reads until the session's connections are cut.
 func (e *ends) run() {
 	defer e.ctl.hangUp()
-	defer e.p.cluster.endsLeft(e.kept)
+	defer e.p.cluster.releaseEnds(e.kept)
 	ctx := e.p.dialer.ctx
 	for ctx.Err() == nil {
 		e.p.mu.Lock()

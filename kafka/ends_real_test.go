@@ -36,7 +36,7 @@ func TestRealEnds(t *testing.T) {
 	t.Run("deleted", func(t *testing.T) { r.deletedRecords(ctx, t) })
 	t.Run("compacted", func(t *testing.T) { r.compactedLog(ctx, t) })
 	t.Run("large batches", func(t *testing.T) { r.largeBatches(ctx, t) })
-	t.Run("rights", func(t *testing.T) { r.missingPermissions(ctx, t, authority) })
+	t.Run("permissions", func(t *testing.T) { r.missingPermissions(ctx, t, authority) })
 	t.Run("positions", func(t *testing.T) { r.positions(ctx, t) })
 	t.Run("spans", func(t *testing.T) { r.spans(ctx, t, authority) })
 }

@@ -19,7 +19,7 @@ type class uint8
 const (
 	endSession class = iota // the session ends; a later one may well succeed
 	resend                  // the same batch may be taken later; the session ends when it was tried too often
-	denied                  // a right is missing
+	denied                  // a permission is missing
 	refused                 // the broker refuses the records for what they are: no retry of the same batch can succeed
 )
 

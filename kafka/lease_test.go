@@ -354,7 +354,7 @@ func TestUnanswered(t *testing.T) {
 		"the disk is gone": {func(r *kmsg.ProduceRequest) (kmsg.Response, error, bool) {
 			return refuse(r, kerr.KafkaStorageError.Code), nil, true
 		}, true},
-		"no right": {func(r *kmsg.ProduceRequest) (kmsg.Response, error, bool) {
+		"no permission": {func(r *kmsg.ProduceRequest) (kmsg.Response, error, bool) {
 			return refuse(r, kerr.TopicAuthorizationFailed.Code), nil, true
 		}, false},
 		"after the append": {func(r *kmsg.ProduceRequest) (kmsg.Response, error, bool) {

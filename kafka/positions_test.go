@@ -265,10 +265,10 @@ func TestSavePositionEnds(t *testing.T) {
 		var u *checkpoint.Unusable
 		f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.TopicAuthorizationFailed, Count: 1})
 		if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); !errors.As(err, &u) {
-			t.Errorf("without the right: %v", err)
+			t.Errorf("without the permission: %v", err)
 		}
 		if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); err != nil {
-			t.Errorf("with the right again: %v", err)
+			t.Errorf("with the permission again: %v", err)
 		}
 		f.deleteTopic(t, positions)
 		if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); !errors.As(err, &u) {

@@ -364,7 +364,7 @@ func TestForbiddenTopic(t *testing.T) {
 		t.Error("a topic that is not for us is not missing")
 	}
 	fault.Remove()
-	eventually(t, "the right given back", func() bool { ok, err := p.Ready("orders"); return ok && err == nil })
+	eventually(t, "the permission given back", func() bool { ok, err := p.Ready("orders"); return ok && err == nil })
 	if p.Missing("orders") {
 		t.Error("a topic that is ready is missing")
 	}
@@ -382,7 +382,7 @@ func checkPermissionDenied(t *testing.T, err error, topic string) {
 		Reason() string
 	}
 	if !errors.As(err, &e) || !e.PermissionDenied() || e.Topic() != topic {
-		t.Errorf("not a missing right of %q: %v", topic, err)
+		t.Errorf("not a missing permission of %q: %v", topic, err)
 	}
 }
 

@@ -66,7 +66,7 @@ func TestKinds(t *testing.T) {
 	rows := []struct {
 		err     error
 		reason  string
-		right   bool
+		denied  bool
 		refused bool
 	}{
 		{sarama.ErrUnknown, "UNKNOWN_SERVER_ERROR", false, false},
@@ -136,8 +136,8 @@ func TestKinds(t *testing.T) {
 	for _, row := range rows {
 		f := &failure{op: "test", events: []uint64{7}, err: row.err}
 		_, refused := f.Refused()
-		if f.Reason() != row.reason || f.PermissionDenied() != row.right || refused != row.refused {
-			t.Errorf("%v: reason %s, missing right %v, refused %v", row.err, f.Reason(), f.PermissionDenied(), refused)
+		if f.Reason() != row.reason || f.PermissionDenied() != row.denied || refused != row.refused {
+			t.Errorf("%v: reason %s, denied %v, refused %v", row.err, f.Reason(), f.PermissionDenied(), refused)
 		}
 		var code sarama.KError
 		if errors.As(row.err, &code) {

@@ -125,8 +125,8 @@ func (s *session) skipRow(ctx context.Context, ev *decoder.Event) error {
 		s.r.log.Warn("skipping rows of a table that was not attached to the outbox when they were written", "table", rel.String(),
 			"because", "they are no events (docs/sources.md); logged once per session and table, counted in the metrics")
 	case first:
-		s.r.log.Warn("skipping updates", "table", rel.String(), "because", "route.on_update is skip; logged once per session and table, counted in the metrics",
-			"remedy", "ALTER PUBLICATION … SET (publish = 'insert'), or route.on_update: poison")
+		s.r.log.Warn("skipping updates", "table", rel.String(), "because", "poison.causes has no policy for the cause update; logged once per session and table, counted in the metrics",
+			"remedy", "ALTER PUBLICATION … SET (publish = 'insert'), or poison.causes: {update: stop}")
 	}
 	if rel.Unattached {
 		return s.skip(ctx, s.r.met.unattached)

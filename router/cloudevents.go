@@ -64,33 +64,30 @@ func (f Format) owns(header string) bool {
 // cloudEvents checks the attributes.
 func (v *validation) cloudEvents(c *Config) {
 	if !c.Format.cloudEvents() {
-		if len(c.CloudEvents) > 0 {
-			v.fail("cloudevents", "has no effect without format: cloudevents_binary or cloudevents_structured")
-		}
 		return
 	}
 	sources, err := c.sources()
 	if err != nil {
-		v.add("cloudevents", err)
+		v.add("fields", err)
 		return
 	}
 	has := map[string]bool{}
 	for i := range sources {
 		has[sources[i].name] = true
 		if why := checkAttribute(&sources[i]); why != "" {
-			v.fail("cloudevents", "of %q: %s", sources[i].name, why)
+			v.fail("fields", "of %q: %s", sources[i].name, why)
 		}
 	}
 	if !has[ceSource] {
-		v.fail("cloudevents", "source is required: a URI that identifies this outbox, e.g. {source: //shop.example/orders}; source and id together identify an event")
+		v.fail("fields", "source is required: a URI that identifies this outbox, e.g. {source: //shop.example/orders}; source and id together identify an event")
 	}
 	if !has[ceType] {
-		v.fail("cloudevents", "type is required without columns.event_type, e.g. {type: \"{aggregate_type}\"}")
+		v.fail("fields", "type is required without columns.event_type, e.g. {type: \"{aggregate_type}\"}")
 	}
 	for _, s := range c.Headers {
 		_, name := splitHeader(s)
 		if c.Format.owns(name) {
-			v.fail("headers", "%q: the format uses the header name %q; set cloudevents", s, name)
+			v.fail("headers", "%q: the format uses the header name %q; set fields", s, name)
 		}
 	}
 }
@@ -160,12 +157,12 @@ func isJSONData(sources []source) bool {
 
 // attributes returns the fields of the attributes.
 func (b *binding) attributes(sources []source) []field {
-	fields := b.fields(sources, "cloudevents", ",")
+	fields := b.fields(sources, false)
 	for i := range fields {
 		f := &fields[i]
 		f.header = ceFieldHeader(f.name)
 		if f.name == ceTime && f.origin == fromColumns {
-			b.needType(f.pieces[0].column, "cloudevents."+ceTime, "timestamptz or timestamp", timestamptzOID, timestampOID)
+			b.needType(f.pieces[0].column, "fields."+ceTime, "timestamptz or timestamp", timestamptzOID, timestampOID)
 		}
 	}
 	return fields

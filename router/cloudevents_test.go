@@ -15,9 +15,9 @@ import (
 func cloudEvents(t testing.TB, format Format, ev *decoder.Event, attributes ...string) (*Router, *decoder.Event) {
 	t.Helper()
 	return envelopeRow(t, ev, func(c *Config) {
-		c.Format, c.CloudEvents = format, map[string]string{"source": "//shop.example/orders"}
+		c.Format, c.Fields = format, map[string]string{"source": "//shop.example/orders"}
 		for i := 0; i < len(attributes); i += 2 {
-			c.CloudEvents[attributes[i]] = attributes[i+1]
+			c.Fields[attributes[i]] = attributes[i+1]
 		}
 	})
 }
@@ -113,14 +113,14 @@ func TestCloudEvents(t *testing.T) {
 		t.Error(p)
 	}
 	r, ev = cloudEvents(t, structured, outbox(), "time", "{aggregate_id}")
-	if e, ok := errors.AsType[*MissingColumnError](r.Bind(ev.Relation)); !ok || e.Setting != "cloudevents.time" || !strings.Contains(e.Problem, "timestamptz") {
+	if e, ok := errors.AsType[*MissingColumnError](r.Bind(ev.Relation)); !ok || e.Setting != "fields.time" || !strings.Contains(e.Problem, "timestamptz") {
 		t.Error(e)
 	}
 }
 
 func TestCloudEventsConfig(t *testing.T) {
 	for want, attributes := range map[string][]string{
-		"cloudevents: source is required":                                  {"source", ""},
+		"fields: source is required":                                       {"source", ""},
 		`of "source": has to be a constant`:                                {"source", "{aggregate_type}"},
 		`of "source": "a b" is not a URI`:                                  {"source", "a b"},
 		`of "source": "%zz" is not a URI`:                                  {"source", "%zz"},
@@ -138,20 +138,15 @@ func TestCloudEventsConfig(t *testing.T) {
 		`"a:content-type": the format uses the header name "content-type"`: {"", "a:content-type"},
 	} {
 		c := DefaultConfig()
-		c.Format, c.CloudEvents = FormatCloudEventsBinary, map[string]string{"source": "shop"}
+		c.Format, c.Fields = FormatCloudEventsBinary, map[string]string{"source": "shop"}
 		if attributes[0] == "" {
 			c.Headers = attributes[1:]
 		} else {
-			c.CloudEvents[attributes[0]] = attributes[1]
+			c.Fields[attributes[0]] = attributes[1]
 		}
 		if _, err := New(c); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
-	}
-	c := DefaultConfig()
-	c.CloudEvents = map[string]string{"source": "shop"}
-	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "without format: cloudevents") {
-		t.Error(err)
 	}
 }
 

@@ -53,19 +53,17 @@ type Config struct {
 
 	// Format of the value; "" is raw.
 	Format Format
-	// Envelope changes the envelope's fields: name → source; "" removes a field. A source is a template. {payload},
-	// {commit_time} and {trace_id} are not columns, and cannot be part of a longer template. A literal that is valid
-	// JSON is written as JSON.
-	Envelope map[string]string
-	// CloudEvents changes the attributes of CloudEvents: attribute → source. The attribute source is required.
-	CloudEvents map[string]string
+	// Fields changes the envelope's fields, or the attributes of the CloudEvent: name → source; "" removes one. A source
+	// is a template. {payload}, {commit_time} and {trace_id} are not columns, and cannot be part of a longer template. A
+	// literal of the envelope that is valid JSON is written as JSON. A CloudEvent requires the attribute source.
+	Fields map[string]string
 
 	// UpdateIsPoison makes an update poison. Otherwise updates are skipped (see Skips).
 	UpdateIsPoison bool
 
 	NullKey     NullKeyPolicy
 	NullPayload NullPayloadPolicy
-	// IgnoreMissing allows that the table lacks a column of Headers, Envelope or Partition: the record then lacks the
+	// IgnoreMissing allows that the table lacks a column of Headers, Fields or Partition: the record then lacks the
 	// header or field, or its partition is chosen by the hash of the key.
 	IgnoreMissing bool
 	// BlankIsNull applies NullPayload to text payloads that are empty or only white space, too.

@@ -29,21 +29,21 @@ func (c *Config) defaultEnvelope() map[string]string {
 // envelope checks the fields.
 func (v *validation) envelope(c *Config) {
 	if c.Format != FormatEnvelope {
-		if len(c.Envelope) > 0 {
-			v.fail("envelope", "has no effect without format: envelope")
+		if len(c.Fields) > 0 && !c.Format.cloudEvents() {
+			v.fail("fields", "has no effect without a format of which they are a part: envelope, cloudevents_binary or cloudevents_structured")
 		}
 		return
 	}
 	sources, err := c.sources()
 	switch {
 	case err != nil:
-		v.add("envelope", err)
+		v.add("fields", err)
 	case len(sources) == 0 || sources[len(sources)-1].singleName() != payloadName:
-		v.fail("envelope", "no field holds the payload; write e.g. data: \"{payload}\"")
+		v.fail("fields", "no field holds the payload; write e.g. data: \"{payload}\"")
 	}
 	for _, s := range sources {
 		if !utf8.ValidString(s.name) {
-			v.fail("envelope", "the name %q is not UTF-8", s.name)
+			v.fail("fields", "the name %q is not UTF-8", s.name)
 		}
 	}
 }

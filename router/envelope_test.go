@@ -28,9 +28,9 @@ func envelopeRow(t testing.TB, ev *decoder.Event, change func(*Config)) (*Router
 
 func onlyFields(fields map[string]string) func(*Config) {
 	return func(c *Config) {
-		c.Envelope = map[string]string{"eventId": "", "eventType": "", "schemaVersion": "", "occurredAt": "", "traceId": "", "aggregateType": "", "aggregateId": ""}
+		c.Fields = map[string]string{"eventId": "", "eventType": "", "schemaVersion": "", "occurredAt": "", "traceId": "", "aggregateType": "", "aggregateId": ""}
 		for name, s := range fields {
-			c.Envelope[name] = s
+			c.Fields[name] = s
 		}
 	}
 }
@@ -57,7 +57,7 @@ func TestEnvelope(t *testing.T) {
 		{"the id is the header's", outbox("payload", "1"), func(c *Config) {
 			c.ID = "{table}:{id}"
 			onlyFields(nil)(c)
-			delete(c.Envelope, "eventId")
+			delete(c.Fields, "eventId")
 		}, `{"eventId":"outbox:1b4e28ba-2fa1-11d2-883f-0016d3cca427","data":1}`},
 		{
 			"renamed, a constant and a template", outbox("payload", "1"), onlyFields(map[string]string{"data": "", "body": "{payload}", "v": `"2"`, "s": "x y", "k\"ind": "{aggregate_type}.{event_type}"}),
@@ -140,12 +140,12 @@ func TestEnvelopePoisonKeepsEmpty(t *testing.T) {
 func TestEnvelopeConfig(t *testing.T) {
 	for want, change := range map[string]func(*Config){
 		"format: \"xml\" is none":             func(c *Config) { c.Format = "xml" },
-		"without format: envelope":            func(c *Config) { c.Envelope = map[string]string{"a": "b"} },
-		"no field holds the payload":          func(c *Config) { c.Format = FormatEnvelope; c.Envelope = map[string]string{"data": ""} },
-		`of "a": template "{": { without }`:   func(c *Config) { c.Format = FormatEnvelope; c.Envelope = map[string]string{"a": "{"} },
-		`of "data": {payload} is already in`:  func(c *Config) { c.Format = FormatEnvelope; c.Envelope = map[string]string{"a": "{payload}"} },
-		`of "a": {trace_id} cannot be a part`: func(c *Config) { c.Format = FormatEnvelope; c.Envelope = map[string]string{"a": "x{trace_id}"} },
-		`the name "\xff" is not UTF-8`:        func(c *Config) { c.Format = FormatEnvelope; c.Envelope = map[string]string{"\xff": "1"} },
+		"without a format of which":           func(c *Config) { c.Fields = map[string]string{"a": "b"} },
+		"no field holds the payload":          func(c *Config) { c.Format = FormatEnvelope; c.Fields = map[string]string{"data": ""} },
+		`of "a": template "{": { without }`:   func(c *Config) { c.Format = FormatEnvelope; c.Fields = map[string]string{"a": "{"} },
+		`of "data": {payload} is already in`:  func(c *Config) { c.Format = FormatEnvelope; c.Fields = map[string]string{"a": "{payload}"} },
+		`of "a": {trace_id} cannot be a part`: func(c *Config) { c.Format = FormatEnvelope; c.Fields = map[string]string{"a": "x{trace_id}"} },
+		`the name "\xff" is not UTF-8`:        func(c *Config) { c.Format = FormatEnvelope; c.Fields = map[string]string{"\xff": "1"} },
 	} {
 		c := DefaultConfig()
 		change(&c)
@@ -153,8 +153,8 @@ func TestEnvelopeConfig(t *testing.T) {
 			t.Errorf("got %v, want %s", err, want)
 		}
 	}
-	r, ev := envelopeRow(t, outbox(), func(c *Config) { c.Envelope = map[string]string{"tenant": "{tenant}"} })
-	if e, ok := errors.AsType[*MissingColumnError](r.Bind(ev.Relation)); !ok || e.Column != "tenant" || e.Setting != "envelope.tenant" {
+	r, ev := envelopeRow(t, outbox(), func(c *Config) { c.Fields = map[string]string{"tenant": "{tenant}"} })
+	if e, ok := errors.AsType[*MissingColumnError](r.Bind(ev.Relation)); !ok || e.Column != "tenant" || e.Setting != "fields.tenant" {
 		t.Error(e)
 	}
 	if needs := strings.Join(r.config.Needs(), " "); needs != "aggregate_id aggregate_type event_type headers id payload tenant" {
@@ -168,7 +168,7 @@ func TestEnvelopeConfig(t *testing.T) {
 			t.Errorf("bytea that is not printed as hex: %v", err)
 		}
 	}
-	r, ev = envelopeRow(t, outbox("aggregate_id:17", `\x00`), func(c *Config) { c.Envelope = map[string]string{"x": "{aggregate_id}-{event_type}"} })
+	r, ev = envelopeRow(t, outbox("aggregate_id:17", `\x00`), func(c *Config) { c.Fields = map[string]string{"x": "{aggregate_id}-{event_type}"} })
 	if e, ok := errors.AsType[*MissingColumnError](r.Bind(ev.Relation)); !ok || !strings.Contains(e.Error(), "is bytea") {
 		t.Error(e)
 	}
@@ -176,7 +176,7 @@ func TestEnvelopeConfig(t *testing.T) {
 
 func TestEnvelopeDoesNotAllocate(t *testing.T) {
 	r, ev := envelopeRow(t, outbox("payload:17", `\x7b7d`, "headers", `{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "q": "a\"b"}`), func(c *Config) {
-		c.Envelope = map[string]string{"kind": "{aggregate_type}.{event_type}", "at": "{created_at}"}
+		c.Fields = map[string]string{"kind": "{aggregate_type}.{event_type}", "at": "{created_at}"}
 	})
 	var rec Record
 	if err := r.Route(ev, testPos, &rec); err != nil {
@@ -206,7 +206,7 @@ func FuzzEnvelope(f *testing.F) {
 		ev.Relation.Columns = append(ev.Relation.Columns, decoder.Column{Name: "x", TypeOID: oid})
 		ev.Values = append(ev.Values, decoder.Value{Data: []byte(value)})
 		r, ev := envelopeRow(t, ev, func(c *Config) {
-			c.Envelope = map[string]string{"x": "{x}", "at": "{created_at}", "both": "{aggregate_id}{created_at}"}
+			c.Fields = map[string]string{"x": "{x}", "at": "{created_at}", "both": "{aggregate_id}{created_at}"}
 		})
 		var rec Record
 		err := r.Route(ev, testPos, &rec)

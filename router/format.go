@@ -55,9 +55,9 @@ func (s *source) singleName() string {
 func (c *Config) sources() ([]source, error) {
 	switch {
 	case c.Format == FormatEnvelope:
-		return mergeSources(c.defaultEnvelope(), c.Envelope)
+		return mergeSources(c.defaultEnvelope(), c.Fields)
 	case c.Format.cloudEvents():
-		return mergeSources(c.defaultAttributes(), c.CloudEvents)
+		return mergeSources(c.defaultAttributes(), c.Fields)
 	}
 	return nil, nil
 }
@@ -127,17 +127,17 @@ type field struct {
 	encoding encoding
 }
 
-// fields returns the fields of sources. In JSON the first field follows open.
-func (b *binding) fields(sources []source, setting, open string) []field {
+// fields returns the fields of an envelope, or the attributes of a CloudEvent, whose first field follows another one.
+func (b *binding) fields(sources []source, envelope bool) []field {
 	var out []field
 	for i := range sources {
 		s := &sources[i]
-		if setting == "envelope" && b.lacksColumn(s) {
+		if envelope && b.lacksColumn(s) {
 			continue
 		}
 		f := field{name: s.name, prefix: ","}
-		if len(out) == 0 {
-			f.prefix = open
+		if envelope && len(out) == 0 {
+			f.prefix = "{"
 		}
 		f.prefix += string(appendString(nil, []byte(s.name))) + ":"
 		switch name := s.singleName(); {
@@ -151,8 +151,8 @@ func (b *binding) fields(sources []source, setting, open string) []field {
 		case name == traceName && b.rel.Index(name) < 0:
 			f.origin = fromTrace
 		default:
-			f.pieces = b.template(s.parts, setting+"."+s.name)
-			f.encoding = b.jsonEncoding(f.pieces, setting+"."+s.name)
+			f.pieces = b.template(s.parts, "fields."+s.name)
+			f.encoding = b.jsonEncoding(f.pieces, "fields."+s.name)
 		}
 		out = append(out, f)
 	}

@@ -42,7 +42,7 @@ func TestMessageIsAsARow(t *testing.T) {
 		"raw":      nil,
 		"envelope": func(c *Config) { c.Format = FormatEnvelope },
 		"cloudevents": func(c *Config) {
-			c.Format, c.CloudEvents = FormatCloudEventsStructured, map[string]string{"source": "//x"}
+			c.Format, c.Fields = FormatCloudEventsStructured, map[string]string{"source": "//x"}
 		},
 		"created_at": func(c *Config) { c.Timestamp, c.Headers = "created_at", []string{"created_at:at"} },
 		"templates":  func(c *Config) { c.Topic, c.Key, c.ID = "{event_type}.x", "{aggregate_type}-{aggregate_id}", "m:{id}" },

@@ -128,7 +128,7 @@ func (r *Router) plan(rel *decoder.Relation) (*plan, *binding) {
 	if m.config.Format.cloudEvents() {
 		p.fields = b.attributes(m.sources)
 	} else {
-		p.fields = b.fields(m.sources, "envelope", "{")
+		p.fields = b.fields(m.sources, true)
 	}
 	for _, h := range m.config.Headers {
 		column, name := splitHeader(h)

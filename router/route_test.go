@@ -310,7 +310,7 @@ func TestIgnoreMissing(t *testing.T) {
 	}
 
 	c.Format, c.Headers, c.Partition = FormatEnvelope, nil, ""
-	c.Envelope = map[string]string{"aggregateId": "{region}-{aggregate_id}", "aggregateType": "{tenant}", "eventId": "", "occurredAt": "", "traceId": "", "eventType": ""}
+	c.Fields = map[string]string{"aggregateId": "{region}-{aggregate_id}", "aggregateType": "{tenant}", "eventId": "", "occurredAt": "", "traceId": "", "eventType": ""}
 	if r, err = New(c); err != nil {
 		t.Fatal(err)
 	}

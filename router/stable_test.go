@@ -19,7 +19,7 @@ func TestStable(t *testing.T) {
 		cfg := DefaultConfig()
 		cfg.Format, cfg.Topic = format, "t"
 		if format == FormatCloudEventsStructured {
-			cfg.CloudEvents = map[string]string{"source": "/here"}
+			cfg.Fields = map[string]string{"source": "/here"}
 		}
 		r, err := New(cfg)
 		if err != nil {

@@ -137,7 +137,7 @@ func cloudEvent(t *testing.T, settings, payload string, payloadType uint32) (*ev
 func TestCloudEvents(t *testing.T) {
 	const payload = `{"total": 12345678901234567890.10, "a": "é<"}`
 	for _, mode := range []string{"binary", "structured"} {
-		e, m := cloudEvent(t, "format: cloudevents_"+mode+`, cloudevents: {source: //shop.example/orders, dataschema: "https://shop.example/s/1", `+
+		e, m := cloudEvent(t, "format: cloudevents_"+mode+`, fields: {source: //shop.example/orders, dataschema: "https://shop.example/s/1", `+
 			`tenant: "{tenant}", paid: "{paid}", partitionkey: "{aggregate_id}"}`, payload, 3802)
 		if e.SpecVersion() != "1.0" || e.ID() != "1b4e28ba-2fa1-11d2-883f-0016d3cca427" || e.Source() != "//shop.example/orders" || e.Type() != "OrderPlaced" ||
 			e.Subject() != `4"é\` || !e.Time().Equal(time.Date(2026, 11, 21, 11, 12, 13, 1000, time.UTC)) ||
@@ -158,7 +158,7 @@ func TestCloudEvents(t *testing.T) {
 
 // TestCloudEventsData checks payloads that are not JSON, and empty ones.
 func TestCloudEventsData(t *testing.T) {
-	const source = `, cloudevents: {source: shop, datacontenttype: `
+	const source = `, fields: {source: shop, datacontenttype: `
 	for _, tt := range []struct {
 		settings, payload string
 		oid               uint32
@@ -183,7 +183,7 @@ func TestCloudEventsData(t *testing.T) {
 			t.Errorf("%s: %q, want %q", tt.settings, got, tt.want)
 		}
 	}
-	if e, _ := cloudEvent(t, `format: cloudevents_structured, cloudevents: {source: shop, subject: "", time: "{placed_at}", datacontenttype: ""}`, "NULL", 25); e.Subject() != "" ||
+	if e, _ := cloudEvent(t, `format: cloudevents_structured, fields: {source: shop, subject: "", time: "{placed_at}", datacontenttype: ""}`, "NULL", 25); e.Subject() != "" ||
 		e.DataContentType() != "" || !e.Time().Equal(time.Date(2026, 11, 21, 11, 0, 0, 0, time.UTC)) {
 		t.Errorf("%s", e)
 	}

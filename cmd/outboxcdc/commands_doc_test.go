@@ -259,7 +259,7 @@ func manPage() string {
 		fmt.Fprintf(&b, ".TP\n.B %d\n%s\n", e.code, roff(e.text))
 	}
 	b.WriteString(".SH SIGNALS\n.TP\n.B SIGTERM, SIGINT\nStop reading, wait for Kafka's acknowledgements for at most \\fIshutdown_timeout\\fR, confirm, and exit. A second signal exits at once.\n" +
-		".SH ENVIRONMENT\n.TP\n.B OUTBOXCDC_...\nEvery setting: \\fIkafka.client_id\\fR is \\fBOUTBOXCDC_KAFKA_CLIENT_ID\\fR. Variables override files.\n" +
+		".SH ENVIRONMENT\n.TP\n.B OUTBOXCDC_...\nEvery setting: \\fIkafka.compression\\fR is \\fBOUTBOXCDC_KAFKA_COMPRESSION\\fR. Variables override files.\n" +
 		".TP\n.B PGHOST, PGUSER, PGPASSFILE, ...\nlibpq's variables, for parts that are missing in \\fIpostgres.url\\fR.\n" +
 		".TP\n.B NOTIFY_SOCKET, WATCHDOG_USEC\nSet by \\fBsystemd\\fR(1), which receives the state of the daemon.\n" +
 		".SH FILES\n.TP\n.I ./outboxcdc.yaml\nThe configuration file, unless \\fB\\-c\\fR names another.\n" +

@@ -96,7 +96,7 @@ func docProblem(t *testing.T, title string, settings []string, says string) stri
 		yaml += "  " + strings.Replace(s, "{…", "{source: //shop.example/orders", 1) + "\n"
 	}
 	if title == "CloudEvents" && !strings.Contains(yaml, "source:") {
-		yaml += "  cloudevents: {source: //shop.example/orders}\n"
+		yaml += "  fields: {source: //shop.example/orders}\n"
 	}
 	file := filepath.Join(t.TempDir(), "outboxcdc.yaml")
 	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {

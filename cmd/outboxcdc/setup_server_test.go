@@ -102,7 +102,7 @@ func TestSetupOnServers(t *testing.T) {
 				{"badpub", testUnfitPublications},
 				{"badslot", testUnfitSlots},
 				{"waits", testSlotWaits},
-				{"rights", testMissingPrivileges},
+				{"privileges", testMissingPrivileges},
 				{"norole", testNoRole},
 				{"owner", testOwner},
 				{"stranger", testForeignOwner},
@@ -370,13 +370,13 @@ func testSlotWaits(t *testing.T, d *database, _ string) {
 }
 
 func testMissingPrivileges(t *testing.T, d *database, _ string) {
-	d.exec(`CREATE ROLE rights_poor LOGIN PASSWORD 'pw'`)
-	poor := d.s.URL("rights", "rights_poor", "pw")
+	d.exec(`CREATE ROLE privileges_poor LOGIN PASSWORD 'pw'`)
+	poor := d.s.URL("privileges", "privileges_poor", "pw")
 	_, err := runCommand(t, d.yaml(), "", "setup", "apply", "--url", poor)
-	wantError(t, err, exit.NoPermission, "nothing was changed", "role rights_poor may not create role rights_role")
+	wantError(t, err, exit.NoPermission, "nothing was changed", "role privileges_poor may not create role privileges_role")
 	d.mustSetup("apply")
 	_, err = runCommand(t, d.yaml(), "", "setup", "destroy", "--yes", "--url", poor)
-	wantError(t, err, exit.NoPermission, "nothing was changed", "publication rights belongs to role postgres")
+	wantError(t, err, exit.NoPermission, "nothing was changed", "publication privileges belongs to role postgres")
 }
 
 func testNoRole(t *testing.T, d *database, _ string) {

@@ -76,7 +76,7 @@ func TestEachAlertIsExplained(t *testing.T) {
 			if r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
 				t.Errorf("%s has no summary or no description", r.Alert)
 			}
-			for _, part := range []string{"**What it means.**", "**How to look.**", "**What to do.**", "**What not to do.**"} {
+			for _, part := range []string{"**Meaning.**", "**Look.**", "**Do.**", "**Do not**"} {
 				if !strings.Contains(runbook[r.Alert], part) {
 					t.Errorf("docs/runbook.md, section %s: %s is missing", r.Alert, part)
 				}

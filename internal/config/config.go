@@ -124,11 +124,10 @@ type Route struct {
 	// Format is the format of the record's value: the payload alone (raw), a JSON object around it (envelope), or a
 	// CloudEvent of the Kafka binding 1.0.2.
 	Format string `yaml:"format" default:"raw" oneof:"raw envelope cloudevents_binary cloudevents_structured"`
-	// Envelope are changes to the fields of the envelope: name → source; "" removes a field. A source is a template,
-	// a constant, or one of {payload}, {commit_time} and {trace_id}. See docs/routing.md.
-	Envelope map[string]string `yaml:"envelope" default:""`
-	// CloudEvents are changes to the attributes of the CloudEvent, written like envelope; source is required.
-	CloudEvents map[string]string `yaml:"cloudevents" default:""`
+	// Fields are changes to the fields of the envelope, or to the attributes of the CloudEvent: name → source; ""
+	// removes one. A source is a template, a constant, or one of {payload}, {commit_time} and {trace_id}. A CloudEvent
+	// requires the attribute source. See docs/routing.md.
+	Fields map[string]string `yaml:"fields" default:""`
 	// Headers are further columns that become headers: "column" or "column:header". They override a member of the
 	// headers column with the same name; SQL NULL becomes a null header.
 	Headers []string `yaml:"headers" default:""`
@@ -145,7 +144,7 @@ type Route struct {
 	// timestamp as UTC, or a number of seconds, milliseconds or microseconds since 1970, recognised by its size. SQL
 	// NULL is treated as produce.
 	Timestamp string `yaml:"timestamp" default:"produce"`
-	// MissingColumns is what happens if the table does not have a column of headers, envelope or partition: stop, or
+	// MissingColumns is what happens if the table does not have a column of headers, fields or partition: stop, or
 	// ignore: there is no such header, no such field, and no partition of the row's own.
 	MissingColumns string `yaml:"missing_columns" default:"stop" oneof:"stop ignore" part:"debezium"`
 	// NullKey is what happens to an event without a key: poison, or allow: it is sent without a key, to the partition
@@ -156,9 +155,6 @@ type Route struct {
 	// BlankPayload is how a text payload that is empty or white space is treated: keep sends it as it is, null treats
 	// it as SQL NULL. bytea is always kept.
 	BlankPayload string `yaml:"blank_payload" default:"keep" oneof:"keep null" part:"debezium"`
-	// OnUpdate is what happens to an UPDATE of an outbox row, if the publication sends updates: skip, with a warning
-	// and a count, or poison. DELETE and TRUNCATE are always skipped: rows may be removed.
-	OnUpdate string `yaml:"on_update" default:"skip" oneof:"skip poison" part:"debezium"`
 	// PositionHeader is whether records have the header outboxcdc-position, by which a consumer can tell a duplicate
 	// from a new record.
 	PositionHeader bool `yaml:"position_header" default:"true" part:"debezium"`
@@ -177,7 +173,8 @@ type Poison struct {
 	// Policy is the policy for all poison events. stop: nothing after the event is confirmed, and the daemon stops
 	// with exit code 65. dead_letter: the event is sent to poison.topic. skip: it is dropped, logged and counted.
 	Policy string `yaml:"policy" default:"stop" oneof:"stop dead_letter skip"`
-	// Causes are policies for single causes: cause → policy.
+	// Causes are policies for single causes: cause → policy. An UPDATE of an outbox row, if the publication sends
+	// updates, is skipped unless the cause update is given here. DELETE and TRUNCATE are always skipped.
 	Causes map[string]string `yaml:"causes" default:""`
 	// Decisions are decisions about single events: id → skip, dead_letter or stop. The last log line of a stop names
 	// the id.
@@ -197,8 +194,6 @@ type Poison struct {
 type Kafka struct {
 	// Brokers are the brokers to connect to first, as host:port; they name all other brokers of the cluster.
 	Brokers []string `yaml:"brokers" default:"localhost:9092"`
-	// ClientID is the client id in the brokers' logs and quotas; "" means outboxcdc-<slot>.
-	ClientID string `yaml:"client_id" default:""` // see [Config.ClientID]
 	// Compression is the compression of record batches.
 	Compression  string       `yaml:"compression" default:"lz4" oneof:"none gzip snappy lz4 zstd"`
 	CreateTopics CreateTopics `yaml:"create_topics"`
@@ -234,8 +229,6 @@ type TLS struct {
 	CertFile string `yaml:"cert_file" default:"" live:"true"`
 	// KeyFile is a file with the key of the client certificate.
 	KeyFile string `yaml:"key_file" default:"" live:"true"`
-	// ServerName is the name that the brokers' certificates must have; "" means the host of the connection.
-	ServerName string `yaml:"server_name" default:"" live:"true"`
 }
 
 // SASL is how the daemon authenticates itself to the brokers.
@@ -307,9 +300,6 @@ type Tuning struct {
 	// on a near network; more keep a link with a long round trip busy. A partition has one batch in flight at a time,
 	// of at most 256 KiB for each request, up to max.message.bytes of the topic.
 	RequestsPerBroker int `yaml:"requests_per_broker" default:"1"`
-	// LookBack is the maximum number of records to scan backwards from the end of each partition without finding one
-	// of the daemon's own.
-	LookBack int `yaml:"look_back" default:"10000"`
 	// FenceWait is how long records of an instance that did not end cleanly may still arrive in Kafka. The next
 	// instance reads the ends of the partitions after that time.
 	FenceWait time.Duration `yaml:"fence_wait" default:"5s"`
@@ -336,13 +326,8 @@ func Default() *Config {
 	return c
 }
 
-// ClientID is kafka.client_id, or the default name for "".
-func (c *Config) ClientID() string {
-	if c.Kafka.ClientID != "" {
-		return c.Kafka.ClientID
-	}
-	return "outboxcdc-" + c.Postgres.Slot
-}
+// ClientID is the client id in the brokers' logs and quotas.
+func (c *Config) ClientID() string { return "outboxcdc-" + c.Postgres.Slot }
 
 // Origin is where the value at path was set, e.g. "outboxcdc.yaml:3:9", "OUTBOXCDC_POSTGRES_SLOT" or "default".
 func (c *Config) Origin(path string) string {

@@ -27,14 +27,11 @@ func TestDefaultsAreValid(t *testing.T) {
 	if c.Route.NullKey != "poison" || c.Tuning.MaxInFlight.Bytes != 16<<20 || c.Tuning.ParkAfter != 30*time.Second || !c.Route.PositionHeader {
 		t.Errorf("defaults are not those of the contract:\n%s", c)
 	}
-	if c.ClientID() != "outboxcdc-outboxcdc" {
-		t.Errorf("ClientID() = %q", c.ClientID())
-	}
 }
 
 // beside are settings that surface.yaml does not have.
 var beside = []string{
-	"postgres.url_file", "postgres.standbys", "route.blank_payload", "route.envelope", "route.cloudevents", "route.trace_context",
+	"postgres.url_file", "postgres.standbys", "route.blank_payload", "route.trace_context",
 	"kafka.sasl.password_file", "kafka.sasl.token_url", "kafka.sasl.scopes", "outbox.columns.created_at", "outbox.order",
 }
 
@@ -110,7 +107,7 @@ func TestLayersAndMerge(t *testing.T) {
 func TestYAMLForms(t *testing.T) {
 	for _, yaml := range []string{
 		"", "# nothing\n", "---\n", "\ufeffpostgres: {slot: s}\n", "kafka:\nlog:\n  # level: debug\n", "postgres:\r\n  slot: s\r\n",
-		"postgres: {slot: &a s}\nkafka: {client_id: *a}\n", "postgres:\n  slot: !!str 5\n", "kafka: {client_id: 4.0}\n",
+		"postgres: {slot: &a s, publication: *a}\n", "postgres:\n  slot: !!str 5\n", "poison: {topic: 4.0}\n",
 		"postgres: &p\n  slot: s\n", "http:\n  listen: |\n    :1\n  pprof: true\n",
 	} {
 		c, err := loadText(yaml)
@@ -124,8 +121,8 @@ func TestYAMLForms(t *testing.T) {
 			t.Errorf("%q: %v", yaml, err)
 		}
 	}
-	if c, _ := loadText("kafka: {client_id: 4.0}"); c.Kafka.ClientID != "4.0" {
-		t.Errorf("a number became %q, want it as written", c.Kafka.ClientID)
+	if c, _ := loadText("poison: {topic: 4.0}"); c.Poison.Topic != "4.0" {
+		t.Errorf("a number became %q, want it as written", c.Poison.Topic)
 	}
 }
 
@@ -168,7 +165,7 @@ func TestLoadErrors(t *testing.T) {
 		{yaml: "route:\n  partitions: {orders: many}\n", want: []string{`route.partitions: orders: "many" is not a whole number`}},
 		{env: "OUTBOXCDC_ROUTE_PARTITIONS=a=1,a=2", want: []string{`route.partitions: the key "a" occurs twice`}},
 		{yaml: "poison: {policy: ignore}\n", want: []string{`"ignore" is unknown; write stop | dead_letter | skip`}},
-		{yaml: "kafka: {tls: {ca_file: /ca.pem, server_name: k}}\n", want: []string{"t.yaml:1:24: kafka.tls.ca_file: is set, but kafka.tls.enabled is false", "kafka.tls.server_name"}},
+		{yaml: "kafka: {tls: {ca_file: /ca.pem, cert_file: k}}\n", want: []string{"t.yaml:1:24: kafka.tls.ca_file: is set, but kafka.tls.enabled is false", "kafka.tls.cert_file"}},
 		{yaml: "kafka: {tls: {enabled: true, cert_file: /c.pem}}\n", want: []string{"kafka.tls.key_file: is empty, but kafka.tls.cert_file is set"}},
 		{yaml: "kafka: {tls: {enabled: true, key_file: /k.pem}}\n", want: []string{"kafka.tls.cert_file: is empty"}},
 		{env: "OUTBOXCDC_KAFKA_SASL_PASSWORD=s3cr3t", want: []string{"OUTBOXCDC_KAFKA_SASL_PASSWORD: kafka.sasl.password: is set, but kafka.sasl.mechanism is empty; write PLAIN |"}},
@@ -361,7 +358,7 @@ func TestReferences(t *testing.T) {
 	c, err := loadText(`
 postgres: {url: "postgres://u:${env:PW}@${env:HOST}/d"}
 kafka: {brokers: ["${env:HOST}:1", "b:2"], sasl: {mechanism: PLAIN, user: 'a$b$$c${x}', password: "${file:`+name+`}"}}
-route: {topics: {a: "t.${env:HOST}"}, replace: {regex: "(.*)", with: '$1${name}$$'}, envelope: {x: '$${env:HOST}'}}
+route: {topics: {a: "t.${env:HOST}"}, replace: {regex: "(.*)", with: '$1${name}$$'}, fields: {x: '$${env:HOST}'}}
 outboxes: [{table: 'public.${env:HOST}'}]
 `, "PW=p${env:HOST}", "HOST=db")
 	if err != nil {
@@ -369,13 +366,13 @@ outboxes: [{table: 'public.${env:HOST}'}]
 	}
 	for got, want := range map[string]string{
 		c.Postgres.URL: "postgres://u:p${env:HOST}@db/d", c.Kafka.Brokers[0]: "db:1", c.Kafka.SASL.User: "a$b$$c${x}", c.Kafka.SASL.Password: "pa$$",
-		c.Route.Topics["a"]: "t.db", c.Route.Replace.With: "$1${name}$$", c.Route.Envelope["x"]: "${env:HOST}", c.Outboxes[0].Table: "public.db",
+		c.Route.Topics["a"]: "t.db", c.Route.Replace.With: "$1${name}$$", c.Route.Fields["x"]: "${env:HOST}", c.Outboxes[0].Table: "public.db",
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
-	if again, err := loadText(c.String()); err != nil || again.Route.Envelope["x"] != "${env:HOST}" {
+	if again, err := loadText(c.String()); err != nil || again.Route.Fields["x"] != "${env:HOST}" {
 		t.Errorf("what is printed does not load to the same: %v", err)
 	}
 	for yaml, want := range map[string]string{

@@ -15,9 +15,6 @@ const AtLeastOnce = "at_least_once"
 // Deduplicated reports whether delivery.mode is deduplicated.
 func (c *Config) Deduplicated() bool { return c.Delivery.Mode == "deduplicated" }
 
-// maxLookBack bounds the memory and the time that reading the end of a partition takes.
-const maxLookBack = 1_000_000
-
 // minFenceWait leaves enough time for each of the four catalog checks during that time.
 const minFenceWait = 500 * time.Millisecond
 

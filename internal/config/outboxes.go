@@ -140,8 +140,7 @@ func (c *Config) applyOutboxes() error {
 func (r *Route) clone() Route {
 	out := *r
 	out.Topics, out.Partitions = maps.Clone(r.Topics), maps.Clone(r.Partitions)
-	out.Envelope, out.CloudEvents = maps.Clone(r.Envelope), maps.Clone(r.CloudEvents)
-	out.Headers = slices.Clone(r.Headers)
+	out.Fields, out.Headers = maps.Clone(r.Fields), slices.Clone(r.Headers)
 	return out
 }
 

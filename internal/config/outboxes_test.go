@@ -19,7 +19,7 @@ outboxes:
     id: "{table}:{no}"
     topics: {x: y}
     replace: {regex: "(.*)_v1", with: $1}
-    on_update: poison
+    null_payload: poison
 `
 
 // TestOutboxes checks that settings that an entry omits come from outbox.columns and route, from any source; a list or
@@ -46,7 +46,7 @@ func TestOutboxes(t *testing.T) {
 	}
 	inherited.ID, inherited.Headers = "no", "meta"
 	want := c.Route.clone()
-	want.Topic, want.ID, want.Topics, want.Replace, want.OnUpdate = "events.{table}", "{table}:{no}", map[string]string{"x": "y"}, Replace{"(.*)_v1", "$1"}, "poison"
+	want.Topic, want.ID, want.Topics, want.Replace, want.NullPayload = "events.{table}", "{table}:{no}", map[string]string{"x": "y"}, Replace{"(.*)_v1", "$1"}, "poison"
 	if b.Columns != inherited || !reflect.DeepEqual(b.Route, want) {
 		t.Errorf("the second entry is %+v\nwant %+v", b, want)
 	}

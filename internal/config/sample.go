@@ -18,11 +18,11 @@ func (s *setting) kind() string {
 	case ByteSize:
 		return "size: 512KiB, 16MiB, 1GiB"
 	case []string:
-		return "list of texts; in the environment separated by commas"
+		return "list of texts"
 	case map[string]string:
-		return "mapping; in the environment key=value, separated by commas"
+		return "mapping"
 	case map[string]int:
-		return "mapping to whole numbers; in the environment key=value, separated by commas"
+		return "mapping to numbers"
 	case []Source:
 		return "list of tables; only in files"
 	}
@@ -47,7 +47,7 @@ func Sample() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# yaml-language-server: $schema=./%s\n", SchemaFile)
 	comment(&b, "", "Every setting of outboxcdc with its default. Remove the # before a setting to set it. Each setting is also an environment variable: "+
-		EnvName("kafka.client_id")+" for kafka.client_id. A value may contain ${env:NAME} or ${file:/path}. `outboxcdc config validate` checks the result, "+
+		EnvName("kafka.compression")+" for kafka.compression. A value may contain ${env:NAME} or ${file:/path}. `outboxcdc config validate` checks the result, "+
 		"`outboxcdc config print --origin` shows it, and docs/configuration.md has more.")
 	var open []string
 	for _, s := range knownSettings() {

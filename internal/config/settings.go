@@ -95,7 +95,7 @@ func join(section, key string) string {
 // envPrefix is the prefix of the environment variables of settings.
 const envPrefix = "OUTBOXCDC_"
 
-// EnvName is the environment variable that sets the setting at path: kafka.client_id → OUTBOXCDC_KAFKA_CLIENT_ID.
+// EnvName is the environment variable that sets the setting at path: postgres.slot → OUTBOXCDC_POSTGRES_SLOT.
 func EnvName(path string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(path, ".", "_"))
 }

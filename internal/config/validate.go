@@ -103,9 +103,6 @@ func (v *validation) tuning(p *Tuning) {
 	if p.RequestsPerBroker < 1 || p.RequestsPerBroker > maxRequests {
 		v.report("tuning.requests_per_broker", fmt.Sprintf("%d is out of range; write 1 to %d", p.RequestsPerBroker, maxRequests))
 	}
-	if p.LookBack < 1 || p.LookBack > maxLookBack {
-		v.report("tuning.look_back", fmt.Sprintf("%d is out of range; write 1 to %d", p.LookBack, maxLookBack))
-	}
 	v.atLeast("tuning.fence_wait", p.FenceWait, minFenceWait)
 }
 
@@ -192,9 +189,6 @@ func (v *validation) kafka(k *Kafka) {
 	for _, b := range k.Brokers {
 		v.report("kafka.brokers", checkBroker(b))
 	}
-	if k.ClientID != "" && !clientID.MatchString(k.ClientID) {
-		v.report("kafka.client_id", quote(k.ClientID)+" has characters that Kafka does not allow there; use 1–249 of A–Z, a–z, 0–9, . _ -")
-	}
 	for path, n := range map[string]struct{ value, most int }{
 		"partitions": {k.CreateTopics.Partitions, math.MaxInt32}, "replication_factor": {k.CreateTopics.ReplicationFactor, math.MaxInt16},
 	} {
@@ -209,7 +203,6 @@ func (v *validation) kafka(k *Kafka) {
 var (
 	slotName     = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
 	backfillSlot = regexp.MustCompile(`_backfill_[0-9a-f]{8}$`)
-	clientID     = regexp.MustCompile(`^[A-Za-z0-9._-]{1,249}$`)
 )
 
 func checkSlot(s string) string {

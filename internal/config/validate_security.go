@@ -9,7 +9,7 @@ import (
 
 func (v *validation) tls(t *TLS) {
 	if !t.Enabled {
-		for path, text := range map[string]string{"ca_file": t.CAFile, "cert_file": t.CertFile, "key_file": t.KeyFile, "server_name": t.ServerName} {
+		for path, text := range map[string]string{"ca_file": t.CAFile, "cert_file": t.CertFile, "key_file": t.KeyFile} {
 			if text != "" {
 				v.report("kafka.tls."+path, "is set, but kafka.tls.enabled is false; set kafka.tls.enabled to true, or remove this")
 			}

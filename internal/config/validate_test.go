@@ -72,7 +72,6 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.Kafka.Brokers = []string{"a:0"} }, `kafka.brokers`},
 		{func(c *Config) { c.Kafka.Brokers = []string{"kafka://a:1"} }, `kafka.brokers`},
 		{func(c *Config) { c.Kafka.Brokers = []string{"[::1]:9092"} }, ""},
-		{func(c *Config) { c.Kafka.ClientID = "a b" }, `kafka.client_id`},
 		{func(c *Config) { c.Kafka.Compression = "brotli" }, `kafka.compression: "brotli" is unknown; write none | gzip | snappy | lz4 | zstd`},
 		{func(c *Config) { c.Route.MissingTopic = "1s" }, ""},
 		{func(c *Config) { c.Poison.Causes = map[string]string{"missing_topic": "skip"} }, ""},

@@ -104,7 +104,7 @@ func (e *examination) authRemedy(x *kafka.Examination) []Remedy {
 		}
 		switch r.Reason() {
 		case "TLS":
-			return []Remedy{advicef("kafka.tls: ca_file has the authority of the brokers' certificates, server_name their name; cert_file and key_file are for brokers that ask for a certificate (docs/security.md)")}
+			return []Remedy{advicef("kafka.tls: ca_file has the authority of the brokers' certificates; cert_file and key_file are for brokers that ask for a certificate (docs/security.md)")}
 		case "SASL_AUTHENTICATION_FAILED", "SECRET":
 			return []Remedy{advicef("kafka.sasl: mechanism, user and password as the broker has them (docs/security.md)")}
 		case "UNSUPPORTED_SASL_MECHANISM":

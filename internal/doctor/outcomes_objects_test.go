@@ -89,7 +89,7 @@ func outboxOutcomes(t *testing.T, w *world) {
 		p.exec("ALTER PUBLICATION " + p.name + " SET (publish_generated_columns = stored)")
 		p.wants()
 	})
-	t.Run("rights", func(t *testing.T) {
+	t.Run("privileges", func(t *testing.T) {
 		p := good.in(t)
 		p.exec("REVOKE SELECT ON outbox FROM "+roleName, "REVOKE USAGE ON SCHEMA public FROM PUBLIC")
 		p.wants(outcome{tablePrivileges, "WARN", "may not read"})

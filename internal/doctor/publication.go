@@ -77,7 +77,7 @@ func (e *examination) checkPublished() {
 		alter := sqlf("ALTER PUBLICATION %s SET (publish = '%s')", ident(e.Publication), strings.Join(append([]string{"insert"}, more...), ", "))
 		e.fail(pubInserts, Lost, e.andRecover(alter), "it does not publish inserts: no event is delivered, and events written meanwhile are not in the stream")
 	case len(more) > 0:
-		e.warn(pubInserts, e.narrow(), "it also publishes %s, which are no events: they are sent, decoded and skipped (route.on_update)", strings.Join(more, ", "))
+		e.warn(pubInserts, e.narrow(), "it also publishes %s, which are no events: they are sent, decoded and skipped (poison.causes: update)", strings.Join(more, ", "))
 	default:
 		e.ok(pubInserts, "inserts, and nothing else")
 	}

@@ -241,9 +241,6 @@ func (c *conversion) route() error {
 	if c.router("route.tombstone.on.empty.payload") == "true" {
 		c.line(1, "blank_payload", "null")
 	}
-	if behaviour := c.router("table.op.invalid.behavior"); behaviour == "fatal" {
-		c.line(1, "on_update", "poison")
-	}
 	if c.router("table.expand.json.payload") == "true" {
 		c.note(c.smt+"table.expand.json.payload", "the payload is sent as Postgres prints it: the same JSON with every digit, in its own order, with its null members and white space")
 	}

@@ -100,9 +100,9 @@ func TestConvert(t *testing.T) {
 		Topic: "{aggregate_type}", Topics: map[string]string{}, Replace: config.Replace{Regex: `(.*)_v(?<n>\d)`, With: "${1}s.v${n}$$"}, Unmatched: "keep",
 		MissingTopic: "wait",
 		Key:          "{aggregate_id}", ID: "{id}", Headers: []string{"type:eventType", "tenant"}, Partition: "shard", Partitions: map[string]int{}, Timestamp: "created",
-		MissingColumns: "stop", NullKey: "allow", NullPayload: "tombstone", BlankPayload: "null", OnUpdate: "skip", Format: "envelope", Envelope: map[string]string{
+		MissingColumns: "stop", NullKey: "allow", NullPayload: "tombstone", BlankPayload: "null", Format: "envelope", Fields: map[string]string{
 			"version": "{version}", "payload": "{payload}", "data": "", "eventId": "", "schemaVersion": "", "occurredAt": "", "traceId": "", "aggregateType": "", "aggregateId": "",
-		}, CloudEvents: map[string]string{},
+		},
 	}
 	if !reflect.DeepEqual(c.Route, want) {
 		t.Errorf("route %+v\nwant  %+v", c.Route, want)
@@ -149,11 +149,11 @@ func TestConvertDefaults(t *testing.T) {
 // TestConvertUpdates checks table.op.invalid.behavior: with warn and error the connector skips an update and logs it,
 // with fatal it stops.
 func TestConvertUpdates(t *testing.T) {
-	for behaviour, want := range map[string]string{"": "skip", "warn": "skip", "error": "skip", "fatal": "poison"} {
+	for behaviour, want := range map[string]string{"": "", "warn": "", "error": "", "fatal": "stop"} {
 		_, c := convert(t, "connector.class=io.debezium.connector.postgresql.PostgresConnector\ntransforms=outbox\n"+
 			"transforms.outbox.type=io.debezium.transforms.outbox.EventRouter\ntransforms.outbox.table.op.invalid.behavior="+behaviour)
-		if c.Route.OnUpdate != want {
-			t.Errorf("%q: on_update is %s, want %s", behaviour, c.Route.OnUpdate, want)
+		if got := c.Poison.Causes["update"]; got != want {
+			t.Errorf("%q: the policy for updates is %q, want %q", behaviour, got, want)
 		}
 	}
 }
@@ -174,7 +174,7 @@ func TestConvertEnvelope(t *testing.T) {
 		return all, c
 	}
 	said, c := notes("type:envelope:a b,aggregateid:Envelope\ntransforms.outbox.table.expand.json.payload=true")
-	if c.Route.NullPayload != "empty" || c.Route.Envelope["a b"] != "{type}" || c.Route.Envelope["aggregateid"] != "{aggregateid}" || c.Route.Envelope["payload"] != "{payload}" {
+	if c.Route.NullPayload != "empty" || c.Route.Fields["a b"] != "{type}" || c.Route.Fields["aggregateid"] != "{aggregateid}" || c.Route.Fields["payload"] != "{payload}" {
 		t.Errorf("route %+v", c.Route)
 	}
 	if strings.Contains(said, "quotes") || strings.Contains(said, "role") || !strings.Contains(said, "payload last") {

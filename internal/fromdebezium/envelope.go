@@ -79,7 +79,7 @@ func (c *conversion) envelope(option string, columns map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(sources)) {
 		fields = append(fields, strconv.Quote(name)+": "+strconv.Quote(sources[name]))
 	}
-	fmt.Fprintf(&c.yaml, "  envelope: {%s}\n", strings.Join(fields, ", "))
+	fmt.Fprintf(&c.yaml, "  fields: {%s}\n", strings.Join(fields, ", "))
 	if c.router("route.tombstone.on.empty.payload") != "true" {
 		c.line(1, "null_payload", "empty") // "payload":null, as in Debezium
 	}

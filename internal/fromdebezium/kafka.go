@@ -55,12 +55,17 @@ func (c *conversion) createTopics() {
 	}
 }
 
-// poison converts errors.tolerance.
+// poison converts errors.tolerance, and the behaviour at an update.
 func (c *conversion) poison() {
-	if c.get("errors.tolerance") != "all" {
-		return
+	tolerant, fatal := c.get("errors.tolerance") == "all", c.router("table.op.invalid.behavior") == "fatal"
+	if tolerant || fatal {
+		c.yaml.WriteString("poison:\n")
 	}
-	c.yaml.WriteString("poison:\n")
-	c.line(1, "policy", "skip")
-	c.note("errors.tolerance", "poison.policy is skip, which means the same; dead_letter keeps the events that cannot be delivered (docs/poison.md)")
+	if tolerant {
+		c.line(1, "policy", "skip")
+		c.note("errors.tolerance", "poison.policy is skip, which means the same; dead_letter keeps the events that cannot be delivered (docs/poison.md)")
+	}
+	if fatal {
+		c.yaml.WriteString("  causes: {update: stop}\n")
+	}
 }

@@ -28,7 +28,7 @@ func (c *catalog) checkPublication(ctx context.Context, p sql.Params) error {
 	if !pub.Inserts {
 		c.problem("publication %s does not publish inserts: ALTER PUBLICATION %s SET (publish = 'insert')"+thenRecover, name, name)
 	} else if pub.Updates || pub.Deletes || pub.Truncates {
-		c.notes = append(c.notes, fmt.Sprintf("publication %s publishes more than inserts: updates and deletes are no events (route.on_update), and DELETE fails "+
+		c.notes = append(c.notes, fmt.Sprintf("publication %s publishes more than inserts: updates and deletes are no events (poison.causes: update), and DELETE fails "+
 			"on a table without a replica identity: ALTER PUBLICATION %s SET (publish = 'insert')", name, name))
 	}
 	published, err := replication.ReadPublishedTables(ctx, c.conn, p.Publication, nil)

@@ -23,7 +23,9 @@ func RouterConfigs(cfg *config.Config) []router.Config {
 	}
 	p := PoisonPolicies(&cfg.Poison)
 	letters := p.SendsDeadLetters()
+	updates, set := p.Causes[router.Update]
 	for i := range out {
+		out[i].UpdateIsPoison = set && updates != relay.SkipPoison
 		out[i].PositionTopic = cfg.Delivery.PositionTopic
 		if letters {
 			out[i].DeadLetterTopic = cfg.Poison.Topic
@@ -40,8 +42,7 @@ func RouterConfig(cols *config.Columns, r *config.Route) router.Config {
 			EventType: cols.EventType, Payload: cols.Payload, Headers: cols.Headers,
 		},
 		Key: r.Key, ID: r.ID, Headers: r.Headers, TraceContext: r.TraceContext, Partition: r.Partition, Timestamp: r.Timestamp,
-		Format: router.Format(r.Format), Envelope: r.Envelope, CloudEvents: r.CloudEvents,
-		UpdateIsPoison: r.OnUpdate == "poison",
+		Format: router.Format(r.Format), Fields: r.Fields,
 		NullKey:        router.NullKeyPolicy(r.NullKey),
 		NullPayload:    router.NullPayloadPolicy(r.NullPayload),
 		BlankIsNull:    r.BlankPayload == "null",

@@ -28,7 +28,7 @@ func KafkaSecurity(cfg *config.Config) (brokerauth.Config, error) {
 
 func kafkaTLS(cfg *config.Config) (*tls.Config, error) {
 	t := &cfg.Kafka.TLS
-	conf := &tls.Config{ServerName: t.ServerName, MinVersion: tls.VersionTLS12}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12}
 	if t.CAFile != "" {
 		pem, err := os.ReadFile(t.CAFile)
 		if err != nil {

@@ -44,12 +44,15 @@ func Relay(now func() *config.Config, reg prometheus.Registerer, log *slog.Logge
 	rcfg.MaxEvents, rcfg.MaxBytes = cfg.Tuning.MaxInFlight.Records, int64(cfg.Tuning.MaxInFlight.Bytes)
 	if cfg.Deduplicated() {
 		rcfg.Deduplication = relay.Deduplication{
-			Slot: cfg.Postgres.Slot, LookBack: cfg.Tuning.LookBack, FenceWait: cfg.Tuning.FenceWait, Sources: cfg.EventSources(),
+			Slot: cfg.Postgres.Slot, LookBack: lookBack, FenceWait: cfg.Tuning.FenceWait, Sources: cfg.EventSources(),
 		}
 	}
 	metrics := relay.NewMetrics(reg, cfg.Postgres.Slot)
 	return relay.New(rcfg, pgSource{source}, kafkaCluster{cluster}, route, metrics, log.With("slot", cfg.Postgres.Slot)), nil
 }
+
+// lookBack bounds the time and the memory that reading the end of a partition takes.
+const lookBack = 10_000
 
 // Tables are the outboxes, in the order of the router's configurations.
 func Tables(cfg *config.Config) []replication.Table {

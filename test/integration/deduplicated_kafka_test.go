@@ -171,14 +171,14 @@ func (o *outbox) countUnrecorded() (n int) {
 }
 
 // F82: other producers write to the topic too, also in aborted transactions, and their records have position headers of
-// ours, as in a copied topic. As long as everything beyond the position record is within look_back, nothing is
+// ours, as in a copied topic. As long as everything beyond the position record is within the look-back, nothing is
 // repeated; otherwise the rest is. Most partitions are empty.
 func TestDeduplicatedForeignRecords(t *testing.T) {
 	t.Parallel()
-	const partitions, lookBack = 12, 50
+	const partitions, lookBack = 12, 10_000 // of internal/wire
 	rnd := newRand(t)
 	o := newOutbox(t, options{partitions: partitions})
-	o.proves("F82", "after kill -9 of a deduplicating daemon: %d partitions, most of them empty; records of other producers at their ends, fewer than look_back (10000, the default) and more than look_back (%d), some aborted", partitions, lookBack)
+	o.proves("F82", "after kill -9 of a deduplicating daemon: %d partitions, most of them empty; records of other producers at their ends, fewer and more than %d, some aborted", partitions, lookBack)
 	env := o.deduplicating(fence)
 	w := o.write(load{rand: rnd, keys: 4})
 	r := o.startStreaming(env...)
@@ -197,7 +197,7 @@ func TestDeduplicatedForeignRecords(t *testing.T) {
 	r.kill9()
 	unnoted := o.countUnrecorded()
 	o.produceForeign(partitions, lookBack+10, false)
-	r = o.startStreaming(append(env, fmt.Sprint("OUTBOXCDC_TUNING_LOOK_BACK=", lookBack))...)
+	r = o.startStreaming(env...)
 	w.awaitCommits(100)
 	w.stop()
 	o.awaitHealed()

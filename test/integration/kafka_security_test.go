@@ -145,7 +145,7 @@ func TestKafkaSecurity(t *testing.T) {
 				newGuarded(t, k, a, strings.ToLower(mechanism)).testMechanism(mechanism, a)
 			})
 		}
-		t.Run("rights", func(t *testing.T) {
+		t.Run("permissions", func(t *testing.T) {
 			t.Parallel()
 			newGuarded(t, k, a, "writer").testPermissionChanges()
 		})

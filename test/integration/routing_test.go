@@ -120,7 +120,7 @@ func TestRoutingSettings(t *testing.T) {
 			{columns: "at_big", values: "NULL"},
 			{columns: "at_big", values: "0"},
 		}, nil},
-		{"envelope", []string{"OUTBOXCDC_ROUTE_FORMAT=envelope", "OUTBOXCDC_ROUTE_ENVELOPE=occurredAt={at_tz},tenant={tenant},part={part}"}, []routed{
+		{"envelope", []string{"OUTBOXCDC_ROUTE_FORMAT=envelope", "OUTBOXCDC_ROUTE_FIELDS=occurredAt={at_tz},tenant={tenant},part={part}"}, []routed{
 			{
 				columns: "at_tz, headers", values: `'2026-11-21 10:00:00+01', '{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}'`,
 				headers: []string{"id=$id", "type=placed", "traceparent=00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "outboxcdc-position=$position"},
@@ -129,7 +129,7 @@ func TestRoutingSettings(t *testing.T) {
 			},
 		}, nil},
 		{"CloudEvents, structured", []string{
-			"OUTBOXCDC_ROUTE_FORMAT=cloudevents_structured", "OUTBOXCDC_ROUTE_CLOUDEVENTS=source=//shop.example/orders,time={at_tz}",
+			"OUTBOXCDC_ROUTE_FORMAT=cloudevents_structured", "OUTBOXCDC_ROUTE_FIELDS=source=//shop.example/orders,time={at_tz}",
 		}, []routed{{
 			columns: "at_tz", values: `'2026-11-21 10:00:00+01'`,
 			headers: []string{"id=$id", "type=placed", "outboxcdc-position=$position", "content-type=application/cloudevents+json; charset=UTF-8"},
@@ -137,7 +137,7 @@ func TestRoutingSettings(t *testing.T) {
 				'"time":"2026-11-21T09:00:00Z","type":"placed","data":{"total": 9.50}}', 'UTF8')`,
 		}}, nil},
 		{"CloudEvents, binary", []string{
-			"OUTBOXCDC_ROUTE_FORMAT=cloudevents_binary", "OUTBOXCDC_ROUTE_CLOUDEVENTS=source=//shop.example/orders,time={at_tz},tenant={tenant}",
+			"OUTBOXCDC_ROUTE_FORMAT=cloudevents_binary", "OUTBOXCDC_ROUTE_FIELDS=source=//shop.example/orders,time={at_tz},tenant={tenant}",
 		}, []routed{{
 			columns: "at_tz", values: `'2026-11-21 10:00:00+01'`,
 			headers: []string{

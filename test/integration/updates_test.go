@@ -55,7 +55,7 @@ func TestOnUpdate(t *testing.T) {
 			r.term()
 			ordinals("order first:0", "order last:2", "order first:0", "order last:2")
 
-			r = o.startStreaming("OUTBOXCDC_ROUTE_ON_UPDATE=poison", "OUTBOXCDC_POISON_POLICY=dead_letter", "OUTBOXCDC_POISON_TOPIC="+o.topic("dead"))
+			r = o.startStreaming("OUTBOXCDC_POISON_CAUSES=update=dead_letter", "OUTBOXCDC_POISON_TOPIC="+o.topic("dead"))
 			transaction("00000000-0000-0000-0000-000000000003")
 			r.term()
 			ordinals("order first:0", "order last:2", "order first:0", "order last:2", "order first:0", "order last:2", "dead changed:1")
@@ -69,7 +69,7 @@ func TestOnUpdate(t *testing.T) {
 
 			// With the whole old row in the WAL, the stream has the columns that the update did not change.
 			o.exec(`ALTER TABLE outbox REPLICA IDENTITY FULL`)
-			r = o.startStreaming("OUTBOXCDC_ROUTE_ON_UPDATE=poison", "OUTBOXCDC_POISON_POLICY=dead_letter", "OUTBOXCDC_POISON_TOPIC="+o.topic("dead"))
+			r = o.startStreaming("OUTBOXCDC_POISON_CAUSES=update=dead_letter", "OUTBOXCDC_POISON_TOPIC="+o.topic("dead"))
 			transaction("00000000-0000-0000-0000-000000000005")
 			r.term()
 			dead, err = kafkatest.ReadAll(testContext(t), o.kafka.Brokers(), o.topic("dead"))
@@ -78,12 +78,12 @@ func TestOnUpdate(t *testing.T) {
 				t.Errorf("%d dead letters; the last has a value of %d bytes", len(dead), len(dead[len(dead)-1].Value))
 			}
 
-			// By default it stops the daemon, and a decision about its id lets it continue.
-			r = o.startStreaming("OUTBOXCDC_ROUTE_ON_UPDATE=poison")
+			// With stop it ends the daemon, and a decision about its id lets it continue.
+			r = o.startStreaming("OUTBOXCDC_POISON_CAUSES=update=stop")
 			o.exec(`INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type) VALUES ('00000000-0000-0000-0000-000000000004', 'order', 'k', 'x')`)
 			o.exec(`UPDATE outbox SET event_type = 'y'`)
 			r.awaitStop(patience, 65, "cause=update", "00000000-0000-0000-0000-000000000004")
-			r = o.startStreaming("OUTBOXCDC_ROUTE_ON_UPDATE=poison", "OUTBOXCDC_POISON_DECISIONS=00000000-0000-0000-0000-000000000004=skip")
+			r = o.startStreaming("OUTBOXCDC_POISON_CAUSES=update=stop", "OUTBOXCDC_POISON_DECISIONS=00000000-0000-0000-0000-000000000004=skip")
 			o.awaitConfirmed(o.walFlushed(), patience)
 			r.term()
 		})

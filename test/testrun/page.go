@@ -99,7 +99,7 @@ func (r *evidence) page() string {
 	say("out of order: none may be. *Duplicates* are those of deduplicated delivery: none except for [the remaining")
 	say("duplicates](delivery.md#remaining-duplicates). *At least once* are those of the other mode. *Recovery* is the time from")
 	say("the end of the last fault until everything was confirmed. The test is that of the worst row.\n")
-	say("| fault | rows | simulated | %s | recovery | peak RSS | test |", strings.Join(columns, " | "))
+	say("| fault | rows | simulated | %s | recovery, s | peak RSS, MiB | test |", strings.Join(columns, " | "))
 	say("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |")
 	for _, l := range r.faultLines() {
 		var counts []string
@@ -113,7 +113,7 @@ func (r *evidence) page() string {
 		if test = "`" + test + "`"; !l.worst.Passed {
 			test += " **FAILED**"
 		}
-		say("| %s | %s | %s | %s | %s | %s | %s |", l.id, orDash(l.rows), orDash(l.runs), strings.Join(counts, " | "), secondsOf(l.recovery), mebibytes(l.peak), test)
+		say("| %s | %s | %s | %s | %s | %s | %s |", l.id, orDash(l.rows), orDash(l.runs), strings.Join(counts, " | "), strings.TrimSuffix(secondsOf(l.recovery), " s"), strings.TrimSuffix(mebibytes(l.peak), " MiB"), test)
 	}
 	r.totals(say)
 	say("\n## Not covered\n")

@@ -46,7 +46,7 @@ func TestGapsAreSaid(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"| F21 | 1 | – | 7 | 0 | – | 0 | 1.2 s | 30 MiB | `TestF21` |", "| F02 | 1 | 1000 | 7 |", "1000 runs of the simulator",
+		"| F21 | 1 | – | 7 | 0 | – | 0 | 1.2 | 30 | `TestF21` |", "| F02 | 1 | 1000 | 7 |", "1000 runs of the simulator",
 		"| relay | 1 | `m` | `relay.TestSim`, after 1.0 s |",
 	} {
 		if !strings.Contains(page, want) {
@@ -88,11 +88,11 @@ func TestWorstOfAFault(t *testing.T) {
 	lost := row{Faults: "F01", Test: "TestLost", Checked: true, Events: 7, Missing: 3, Passed: true}
 	failed := row{Faults: "F01", Test: "TestFailed"}
 	for want, rows := range map[string][]row{
-		"| F01 | 1 | – | 900 | 0 | – | 50 | 9.0 s | 1 MiB | `TestFine` |":              {fine},
-		"| F01 | 2 | – | 900 | 0 | 1 | 50 | 9.0 s | 1 MiB | `TestTwice` |":             {twice, fine},
-		"| F02 | 1 | – | 5 | 0 | 1 | – | 1.0 s | – | `TestTwice` |":                    {twice, fine},
-		"| F01 | 3 | – | 900 | 3 | 1 | 50 | 9.0 s | 1 MiB | `TestLost` |":              {lost, twice, fine},
-		"| F01 | 4 | – | 900 | 3 | 1 | 50 | 9.0 s | 1 MiB | `TestFailed` **FAILED** |": {failed, lost, twice, fine},
+		"| F01 | 1 | – | 900 | 0 | – | 50 | 9.0 | 1 | `TestFine` |":              {fine},
+		"| F01 | 2 | – | 900 | 0 | 1 | 50 | 9.0 | 1 | `TestTwice` |":             {twice, fine},
+		"| F02 | 1 | – | 5 | 0 | 1 | – | 1.0 | – | `TestTwice` |":                    {twice, fine},
+		"| F01 | 3 | – | 900 | 3 | 1 | 50 | 9.0 | 1 | `TestLost` |":              {lost, twice, fine},
+		"| F01 | 4 | – | 900 | 3 | 1 | 50 | 9.0 | 1 | `TestFailed` **FAILED** |": {failed, lost, twice, fine},
 		"| F02 | – | 40 | – | – | – | – | – | – | `TestSimX` |":                        nil,
 	} {
 		r := evidence{Rows: rows}

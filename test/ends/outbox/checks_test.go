@@ -115,7 +115,7 @@ func TestChecksAreTheDaemons(t *testing.T) {
 			payload jsonb, headers jsonb NOT NULL DEFAULT '{}', created_at timestamptz)`},
 		settings: []string{
 			"OUTBOXCDC_ROUTE_TOPIC={aggregate_type}", "OUTBOXCDC_ROUTE_TIMESTAMP=created_at", "OUTBOXCDC_ROUTE_FORMAT=cloudevents_binary",
-			"OUTBOXCDC_ROUTE_CLOUDEVENTS=source=//shop.example", "OUTBOXCDC_POISON_POLICY=dead_letter", "OUTBOXCDC_POISON_TOPIC=outbox.dead_letter",
+			"OUTBOXCDC_ROUTE_FIELDS=source=//shop.example", "OUTBOXCDC_POISON_POLICY=dead_letter", "OUTBOXCDC_POISON_TOPIC=outbox.dead_letter",
 			"OUTBOXCDC_POISON_OVERSIZE=cut", "OUTBOXCDC_MESSAGES_PREFIX=raw",
 		},
 	})
