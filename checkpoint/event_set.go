@@ -20,13 +20,20 @@ type EventSet struct {
 
 	isEmpty atomic.Bool // avoids the lock; it is false before an Add returns
 
-	mu     sync.Mutex
-	events []eventKey
-	sorted bool
-	full   bool
+	mu      sync.Mutex
+	events  []ackedEvent
+	session uint32
+	sorted  bool
+	full    bool
 }
 
-// eventKey identifies an event in 24 bytes. The system identifier is the same for all events.
+// ackedEvent is an event, and the number of the session in which it was acknowledged.
+type ackedEvent struct {
+	eventKey
+	session uint32
+}
+
+// eventKey identifies an event. The system identifier is the same for all events.
 type eventKey struct {
 	lsn      pglogrepl.LSN
 	timeline int32
@@ -47,6 +54,20 @@ func NewEventSet() *EventSet {
 // Hash is the form in which the set keeps an event's id.
 func (s *EventSet) Hash(id []byte) uint64 { return maphash.Bytes(s.seed, id) }
 
+// NextSession counts the sessions of the process. The events that are added next belong to this one.
+func (s *EventSet) NextSession() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.session++
+}
+
+// Session returns the number of the last session.
+func (s *EventSet) Session() uint32 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.session
+}
+
 // Add adds an event, whose id has this hash. It reports false if the set is full.
 func (s *EventSet) Add(p Position, hash uint64) bool {
 	s.mu.Lock()
@@ -56,34 +77,38 @@ func (s *EventSet) Add(p Position, hash uint64) bool {
 	}
 	if len(s.events) == MaxEvents { // duplicates may take up room
 		s.sort()
-		s.events = slices.Compact(s.events)
+		s.events = slices.CompactFunc(s.events, func(a, b ackedEvent) bool { return a.eventKey == b.eventKey })
 		if s.full = len(s.events) == MaxEvents; s.full {
 			return false
 		}
 	}
-	s.events = append(s.events, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, hash})
+	s.events = append(s.events, ackedEvent{eventKey{p.CommitLSN, p.Timeline, p.Ordinal, hash}, s.session})
 	s.isEmpty.Store(false)
 	s.sorted = false
 	return true
 }
 
-// Has reports whether the set has the event at p with this id.
-func (s *EventSet) Has(p Position, id []byte) bool {
+// Has reports whether the set has the event at p with this id, and the last session in which it was acknowledged.
+func (s *EventSet) Has(p Position, id []byte) (session uint32, has bool) {
 	if s.isEmpty.Load() {
-		return false
+		return 0, false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sort()
-	_, has := slices.BinarySearchFunc(s.events, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, s.Hash(id)}, eventKey.compare)
-	return has
+	want := eventKey{p.CommitLSN, p.Timeline, p.Ordinal, s.Hash(id)}
+	i, has := slices.BinarySearchFunc(s.events, want, func(e ackedEvent, want eventKey) int { return e.eventKey.compare(want) })
+	if !has {
+		return 0, false
+	}
+	return s.events[i].session, true
 }
 
 // Forget removes all events for which drop returns true. The positions passed to drop have no system identifier.
 func (s *EventSet) Forget(drop func(Position) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.events = slices.DeleteFunc(s.events, func(e eventKey) bool {
+	s.events = slices.DeleteFunc(s.events, func(e ackedEvent) bool {
 		return drop(Position{Timeline: e.timeline, CommitLSN: e.lsn, Ordinal: e.ordinal})
 	})
 	s.full = false
@@ -102,7 +127,9 @@ func (s *EventSet) Len() (n int, full bool) {
 
 func (s *EventSet) sort() {
 	if !s.sorted {
-		slices.SortFunc(s.events, eventKey.compare)
+		slices.SortFunc(s.events, func(a, b ackedEvent) int { // the last session first
+			return cmp.Or(a.eventKey.compare(b.eventKey), cmp.Compare(b.session, a.session))
+		})
 		s.sorted = true
 	}
 }

@@ -11,7 +11,7 @@ import (
 func TestFound(t *testing.T) {
 	f := NewEventSet()
 	p := Position{SystemID: 7, Timeline: 2, CommitLSN: 0x200, Ordinal: 3}
-	if f.Has(p, []byte("a")) {
+	if _, has := f.Has(p, []byte("a")); has {
 		t.Error("an empty set has something")
 	}
 	for _, at := range []Position{{7, 1, 0x90, 0}, p, {7, 2, 0x300, 1}, {7, 1, 0x120, 0}} {
@@ -32,19 +32,29 @@ func TestFound(t *testing.T) {
 		"before the first": {Position{7, 1, 0x10, 0}, "a", false},
 		"after the last":   {Position{7, 2, 0x900, 0}, "a", false},
 	} {
-		if got := f.Has(c.at, []byte(c.id)); got != c.want {
+		if _, got := f.Has(c.at, []byte(c.id)); got != c.want {
 			t.Errorf("%s: %v", name, got)
 		}
 	}
 	f.Forget(func(q Position) bool { return q.Timeline == 1 || q.Compare(p) <= 0 })
-	if n, _ := f.Len(); n != 1 || f.Has(p, []byte("a")) || !f.Has(Position{7, 2, 0x300, 1}, []byte("a")) {
+	later := Position{7, 2, 0x300, 1}
+	n, _ := f.Len()
+	_, has := f.Has(p, []byte("a"))
+	if _, left := f.Has(later, []byte("a")); n != 1 || has || !left {
 		t.Errorf("%d are left", n)
+	}
+	for want := range uint32(3) { // acknowledged again in a later session
+		f.Add(later, f.Hash([]byte("a")))
+		if got, _ := f.Has(later, []byte("a")); got != want || f.Session() != want {
+			t.Errorf("session %d, want %d", got, want)
+		}
+		f.NextSession()
 	}
 }
 
 // TestFoundIsBounded: a full set takes no more events, and has none that was not added.
 func TestFoundIsBounded(t *testing.T) {
-	if size := unsafe.Sizeof(eventKey{}); size != 24 {
+	if size := unsafe.Sizeof(ackedEvent{}); size != 32 {
 		t.Errorf("an event takes %d bytes", size)
 	}
 	f := NewEventSet()

@@ -128,6 +128,7 @@ func (h *History) Learn(l Lineage, start pglogrepl.LSN, t *Tracker, confirmed pg
 		s := &h.spans[i]
 		s.overtaken = s.overtaken || !resent.IsZero() && s.from > resent.CommitLSN
 	}
+	h.Events.NextSession()
 	h.systemID, h.timeline = l.System(), l.Current()
 	h.confirmed = max(h.confirmed, confirmed)
 	h.rereading = r.Expecting()

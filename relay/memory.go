@@ -10,9 +10,9 @@ import (
 // memory is what the relay keeps from one session to the next.
 type memory struct {
 	*checkpoint.History
-	idleTimeout time.Duration                            // the server's idle_replication_slot_timeout
-	slotUsed    time.Time                                // when the slot was last in use by this process
-	overtaking  map[string]map[int32]checkpoint.Position // the first event in doubt that was sent to each partition, while a part of the history is overtaken
+	idleTimeout time.Duration                     // the server's idle_replication_slot_timeout
+	slotUsed    time.Time                         // when the slot was last in use by this process
+	overtaking  map[string]map[int32][]overtaking // by topic and partition, oldest first: see noteOvertaking
 
 	// For deduplicated delivery.
 	generation uint64    // of this process's last position record
@@ -21,6 +21,12 @@ type memory struct {
 	foundOn    int32     // timeline of the server whose events Found has
 	fence      time.Time // until then records of earlier sessions may still arrive
 	loadRead   int64     // what was read of the position topic, which each session reads again
+}
+
+// overtaking is the first event in doubt that a session has sent to a partition.
+type overtaking struct {
+	pos     checkpoint.Position
+	session uint32
 }
 
 // isOwn reports whether the last session of this process wrote the record. Two processes that began with the same

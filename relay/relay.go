@@ -117,7 +117,7 @@ func New(cfg Config, source Source, kafka Kafka, r *router.Router, met *Metrics,
 		cfg: cfg, source: source, kafka: kafka, router: r, met: met, log: log, clock: time.Now, jitter: rand.Int64N,
 		refusedEvents: map[checkpoint.Position]*router.Poison{}, missingTopics: map[string]absence{}, reportedPhantoms: map[string]int{},
 	}
-	rl.mem.History, rl.mem.overtaking = checkpoint.NewHistory(), map[string]map[int32]checkpoint.Position{}
+	rl.mem.History, rl.mem.overtaking = checkpoint.NewHistory(), map[string]map[int32][]overtaking{}
 	now := rl.clock()
 	rl.started = now
 	rl.view = view{state: Starting, since: now, changed: now, stopped: now, beat: now}

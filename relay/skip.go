@@ -158,18 +158,17 @@ func (s *session) firstResent() (first checkpoint.Position) {
 // ended before it could send all of it again.
 func (s *session) noteOvertaking() {
 	m := &s.r.mem
-	if !m.Overtaken() {
+	if single, _ := m.Events.Len(); single == 0 && !m.Overtaken() {
 		clear(m.overtaking)
 		return
 	}
 	for topic, parts := range s.resent {
 		if m.overtaking[topic] == nil {
-			m.overtaking[topic] = map[int32]checkpoint.Position{}
+			m.overtaking[topic] = map[int32][]overtaking{}
 		}
-		for id, p := range parts {
-			if first, noted := m.overtaking[topic][id]; !noted || p.pos.Compare(first) < 0 {
-				m.overtaking[topic][id] = p.pos
-			}
+		for id, first := range parts {
+			earlier := slices.DeleteFunc(m.overtaking[topic][id], func(o overtaking) bool { return o.pos.Compare(first.pos) >= 0 })
+			m.overtaking[topic][id] = append(earlier, overtaking{first.pos, m.Events.Session()})
 		}
 	}
 }
@@ -179,7 +178,8 @@ func (s *session) noteOvertaking() {
 func (s *session) wasOvertaken(ctx context.Context, pos checkpoint.Position) (bool, error) {
 	m := &s.r.mem
 	parts := m.overtaking[s.rec.Topic]
-	if parts == nil || !s.resume.Delivered(pos) || !s.resume.Overtaken(pos) || m.Events.Has(pos, s.rec.ID) {
+	acked, isSingle := m.Events.Has(pos, s.rec.ID)
+	if parts == nil || !isSingle && !(s.resume.Delivered(pos) && s.resume.Overtaken(pos)) {
 		return false, nil
 	}
 	if err := s.awaitTopic(ctx, s.rec.Topic, s.r.cfg.MissingAfter); err != nil {
@@ -188,8 +188,9 @@ func (s *session) wasOvertaken(ctx context.Context, pos checkpoint.Position) (bo
 		}
 		return false, err
 	}
-	first, ok := parts[s.sink.Partition(&s.rec)]
-	return ok && pos.Compare(first) > 0, nil
+	return slices.ContainsFunc(parts[s.sink.Partition(&s.rec)], func(o overtaking) bool {
+		return pos.Compare(o.pos) > 0 && (!isSingle || o.session > acked)
+	}), nil
 }
 
 // skipFound skips the event if its record was found in Kafka. It waits until the ends of partitions have been read,
@@ -202,8 +203,15 @@ func (s *session) skipFound(ctx context.Context, pos checkpoint.Position, topic 
 			return false, err
 		}
 	}
-	if m := &s.r.mem; !m.Events.Has(pos, s.rec.ID) && !(s.readsEnds && m.Found.Has(pos, s.rec.ID)) || !dead && s.followsResent(pos) {
+	_, acked := s.r.mem.Events.Has(pos, s.rec.ID)
+	found := s.readsEnds && s.r.mem.Found.Has(pos, s.rec.ID)
+	if !acked && !found || !dead && s.followsResent(pos) {
 		return false, nil
+	}
+	if !found && !dead {
+		if overtaken, err := s.wasOvertaken(ctx, pos); overtaken || err != nil {
+			return false, err
+		}
 	}
 	if s.rule.RecordsRequired() {
 		return true, s.skip(ctx, s.r.met.inKafka)

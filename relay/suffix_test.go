@@ -157,3 +157,42 @@ func TestSuffixAcrossSessions(t *testing.T) {
 		b.delivered("a", "b", "c")
 	})
 }
+
+// TestSuffixOfSingleEvents: a session has delivered an event after a gap, and the record of an earlier one of its
+// partition is deleted later. A session sends that one again, and ends before it can send the other one after it. The
+// next session does. Once the other one is acknowledged, it is not sent any more.
+func TestSuffixOfSingleEvents(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
+		b.kafka.onePartition = true
+		id := b.pg.id
+		p.topics = nil
+		p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) { s.Clean, s.Topics = false, []string{"t", "u"} })}
+		b.pg.commit("gap@u")
+		a := checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: b.pg.commit("a").Commit}
+		b.pg.commit("b", "c@u")
+		p.ends["t"] = []ended{{a, "a"}}
+		b.kafka.acked["a"] = true // by an earlier process
+		b.kafka.hold()
+		b.start()
+		b.sleep(10 * time.Second)
+		b.kafka.ack("b")
+		b.sleep(100 * time.Millisecond)
+		p.locked(func() { p.ends["t"] = nil })
+		b.relay.mem.Found.ForgetTopic("t")
+		b.kafka.edit(func() { b.kafka.acked["a"] = false })
+		for i, want := range []string{"gap a b c", "gap b c", "gap c", "gap c"} {
+			b.pg.cut()
+			b.sleep(10 * time.Second)
+			if got := strings.Join(b.kafka.flying(), " "); got != want {
+				b.Fatalf("session %d: in flight %s, want %s", i, got, want)
+			}
+			if sent := []string{"a", "b"}; i < len(sent) {
+				b.kafka.ack(sent[i])
+				b.sleep(100 * time.Millisecond)
+			}
+		}
+		b.kafka.ack("gap", "c")
+		b.sleep(5 * time.Second)
+		b.delivered("b", "a", "b", "gap", "c")
+	})
+}

@@ -15,6 +15,18 @@ var resumeMutants = []mutant{
 		tests: []suite{{"./checkpoint", "^TestHistoryOvertaken$"}},
 	},
 	{
+		name:  "overtaken-single-events-are-forgotten",
+		rule:  "What was acknowledged after a gap is skipped, although an older event was sent after it.",
+		edits: []edit{{"relay/skip.go", "single == 0 && !m.Overtaken()", "single >= 0 && !m.Overtaken()"}},
+		tests: []suite{{"./relay", "^TestSuffixOfSingleEvents$"}},
+	},
+	{
+		name:  "overtaken-single-events-stay-so",
+		rule:  "What was acknowledged after a gap is sent again by each session, although one has delivered it after the older event.",
+		edits: []edit{{"relay/skip.go", "o.session > acked)", "acked >= 0)"}},
+		tests: []suite{{"./relay", "^TestSuffixOfSingleEvents$"}},
+	},
+	{
 		name:  "memory-forgotten",
 		rule:  "A new session does not know the events of the previous one.",
 		edits: []edit{{"relay/leave.go", "	r.mem.Learn(s.stream.Identity(), s.stream.Start(), s.tracker, s.rule.Confirmed(), &s.resume, s.firstResent())\n", ""}},
