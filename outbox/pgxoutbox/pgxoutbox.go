@@ -15,16 +15,32 @@ import (
 // Emit returns an [*outbox.EventError] and has written nothing. After any other error the transaction cannot be
 // committed.
 func Emit(ctx context.Context, w *outbox.Writer, tx pgx.Tx, events ...outbox.Event) error {
-	statements, err := w.Statements(ctx, events...)
-	if err != nil || len(statements) == 0 {
-		return err
-	}
 	var batch pgx.Batch
-	for _, s := range statements {
-		batch.Queue(s.SQL, s.Args...)
+	if err := Queue(ctx, w, &batch, events...); err != nil || batch.Len() == 0 {
+		return err
 	}
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return fmt.Errorf("outbox: write %d events: %w", len(events), err)
+	}
+	return nil
+}
+
+// Queue adds the statements of Emit to a batch of the application, so that the events cost no round trip of their own.
+// If an event is not valid, Queue returns an [*outbox.EventError] and has added nothing. An error of the statements is
+// an error of the batch.
+//
+// The events are part of the transaction in which the batch is sent. A batch that is sent to a pool or connection is a
+// transaction by itself, if it has no statements that begin or end one.
+//
+// Queue adds one statement, or none without events; with [outbox.Config.DeleteRows] two. An application that reads the
+// results of the batch one by one, instead of by callbacks and Close, has to read theirs as well.
+func Queue(ctx context.Context, w *outbox.Writer, batch *pgx.Batch, events ...outbox.Event) error {
+	statements, err := w.Statements(ctx, events...)
+	if err != nil {
+		return err
+	}
+	for _, s := range statements {
+		batch.Queue(s.SQL, s.Args...)
 	}
 	return nil
 }

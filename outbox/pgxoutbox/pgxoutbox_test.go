@@ -30,6 +30,24 @@ func Pay(ctx context.Context, pool *pgxpool.Pool, writer *outbox.Writer, order s
 	})
 }
 
+// PayInOneRoundTrip sends the whole transaction as one batch.
+func PayInOneRoundTrip(ctx context.Context, pool *pgxpool.Pool, writer *outbox.Writer, order string) error {
+	event, err := OrderPaid.Event(order, map[string]string{"total": "9.50"})
+	if err != nil {
+		return err
+	}
+	var batch pgx.Batch
+	batch.Queue("UPDATE orders SET state = 'paid' WHERE id = $1", order)
+	if err := pgxoutbox.Queue(ctx, writer, &batch, event); err != nil {
+		return err
+	}
+	return pool.SendBatch(ctx, &batch).Close()
+}
+
+func ExampleQueue() {
+	_ = PayInOneRoundTrip
+}
+
 func ExampleEmit() {
 	_ = Pay
 }
@@ -85,6 +103,61 @@ func TestRecorder(t *testing.T) {
 	tx, _ := r.Begin(ctx)
 	if err := pgxoutbox.Emit(ctx, w, tx, event("")); !errors.As(err, &problem) {
 		t.Errorf("an invalid event: %v", err)
+	}
+}
+
+// A batch outside a transaction is one: all of its events are there, or none. In a transaction it is a part of that.
+func TestRecorderQueue(t *testing.T) {
+	ctx := context.Background()
+	for _, c := range []outbox.Config{{}, {DeleteRows: true}, {MessagePrefix: "p"}} {
+		w, err := outbox.New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := pgxoutboxtest.NewRecorder(w)
+		broken := errors.New("broken")
+		r.Handle(func(query string, _ []any) ([][]any, error) {
+			if query == "broken" {
+				return nil, broken
+			}
+			return [][]any{{1}}, nil
+		})
+		queue := func(id string, more ...string) *pgx.Batch {
+			t.Helper()
+			var b pgx.Batch
+			b.Queue("UPDATE")
+			if err := pgxoutbox.Queue(ctx, w, &b, event(id)); err != nil {
+				t.Fatal(err)
+			}
+			var problem *outbox.EventError
+			before := b.Len()
+			if err := pgxoutbox.Queue(ctx, w, &b, event(id), event("")); !errors.As(err, &problem) || problem.Index != 1 || b.Len() != before {
+				t.Errorf("an invalid event: %v, %d statements, want %d", err, b.Len(), before)
+			}
+			for _, query := range more {
+				b.Queue(query)
+			}
+			return &b
+		}
+		results := r.SendBatch(ctx, queue("1"))
+		for range 2 { // the second time nothing happens
+			if err := results.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := r.SendBatch(ctx, queue("no", "broken")).Close(); !errors.Is(err, broken) {
+			t.Errorf("a batch with a statement that fails: %v", err)
+		}
+		tx, _ := r.Begin(ctx)
+		if err := tx.SendBatch(ctx, queue("2")).Close(); err != nil || len(r.Events()) != 1 {
+			t.Errorf("%v, %d events before the commit, want 1", err, len(r.Events()))
+		}
+		if err := tx.Commit(ctx); err != nil {
+			t.Error(err)
+		}
+		if got := r.Events(); len(got) != 2 || got[0].AggregateID != "1" || got[1].AggregateID != "2" {
+			t.Errorf("%+v: the events are %+v, want 1 and 2", c, got)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/outboxcdc/outboxcdc/test/child"
@@ -18,37 +19,49 @@ func Tool(ctx context.Context, pkg, name string) (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
 		return path, nil
 	}
-	dir, err := child.Fill(ctx, pkg+"-debian", func(stage string) (string, error) { return unpack(stage, pkg) })
+	dir, err := Unpack(ctx, pkg)
 	if err != nil {
 		return "", fmt.Errorf("there is no %s, and Debian's cannot be fetched (install %s, or let apt-get reach its archive): %w", name, pkg, err)
 	}
 	return filepath.Join(dir, "usr", "bin", name), nil
 }
 
-// unpack fetches the package. A machine may have no package list yet, so unpack fetches one and keeps it apart from the
-// machine's own.
-func unpack(stage, pkg string) (string, error) {
+// Unpack returns a folder with the files of a package, and of further ones such as its libraries.
+func Unpack(ctx context.Context, pkg string, further ...string) (dir string, err error) {
+	return child.Fill(ctx, pkg+"-debian", func(stage string) (string, error) {
+		return unpack(stage, append([]string{pkg}, further...))
+	})
+}
+
+// unpack fetches the packages. A machine may have no package list yet, so unpack fetches one and keeps it apart from
+// the machine's own.
+func unpack(stage string, pkgs []string) (string, error) {
 	for _, dir := range []string{"lists/partial", "root"} {
 		if err := os.MkdirAll(filepath.Join(stage, dir), 0o755); err != nil {
 			return "", err
 		}
 	}
 	own := []string{"-o", "Dir::State::Lists=" + filepath.Join(stage, "lists"), "-o", "Dir::Cache=" + stage, "-o", "APT::Sandbox::User=root"}
-	err := run(stage, "apt-get", "download", pkg)
+	err := run(stage, "apt-get", append([]string{"download"}, pkgs...)...)
 	if err != nil {
 		if err = run(stage, "apt-get", append(own, "-qq", "update")...); err == nil {
-			err = run(stage, "apt-get", append(own, "download", pkg)...)
+			err = run(stage, "apt-get", slices.Concat(own, []string{"download"}, pkgs)...)
 		}
 	}
 	if err != nil {
 		return "", err
 	}
-	debs, _ := filepath.Glob(filepath.Join(stage, pkg+"_*.deb"))
-	if len(debs) != 1 {
-		return "", fmt.Errorf("apt-get has downloaded %d packages", len(debs))
-	}
 	root := filepath.Join(stage, "root")
-	return root, run(stage, "dpkg-deb", "-x", debs[0], root)
+	for _, pkg := range pkgs {
+		debs, _ := filepath.Glob(filepath.Join(stage, pkg+"_*.deb"))
+		if len(debs) != 1 {
+			return "", fmt.Errorf("apt-get has downloaded %d packages %s", len(debs), pkg)
+		}
+		if err := run(stage, "dpkg-deb", "-x", debs[0], root); err != nil {
+			return "", err
+		}
+	}
+	return root, nil
 }
 
 func run(dir, name string, args ...string) error {

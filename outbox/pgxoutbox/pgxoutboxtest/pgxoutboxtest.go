@@ -3,6 +3,7 @@ package pgxoutboxtest
 
 import (
 	"context"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -50,4 +51,11 @@ func (r *Recorder) Query(ctx context.Context, query string, args ...any) (pgx.Ro
 // QueryRow executes a query outside a transaction.
 func (r *Recorder) QueryRow(ctx context.Context, query string, args ...any) pgx.Row {
 	return runner(r.database.Run).QueryRow(ctx, query, args...)
+}
+
+// SendBatch executes a batch in a transaction of its own, which a batch outside a transaction is in Postgres, too.
+func (r *Recorder) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	t := newTx(r.database.Begin())
+	begun := len(b.QueuedQueries) > 0 && strings.HasPrefix(b.QueuedQueries[0].SQL, "begin")
+	return &batch{ctx: ctx, runner: t.runner, queries: b.QueuedQueries, tx: t, begun: begun}
 }

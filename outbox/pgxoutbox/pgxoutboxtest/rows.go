@@ -38,6 +38,8 @@ func affected(r record.Result) pgconn.CommandTag {
 
 // rows are the rows of a handler.
 type rows struct {
+	pgx.Rows // nil: methods that later versions of pgx add
+
 	all [][]any
 	at  int // number of rows that were read
 	tag pgconn.CommandTag

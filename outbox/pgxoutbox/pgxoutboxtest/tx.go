@@ -72,10 +72,22 @@ func (t *tx) Conn() *pgx.Conn { return nil }
 
 // batch executes its queries when their results are read.
 type batch struct {
+	pgx.BatchResults // nil: methods that later versions of pgx add
+
 	ctx     context.Context
 	runner  runner
 	queries []*pgx.QueuedQuery // not executed yet
 	err     error
+	tx      *tx  // that the batch is or has begun; nil: it is part of one
+	begun   bool // by Batch.BeginTx, so that the application ends it
+}
+
+// Tx returns the transaction that the batch has begun by Batch.BeginTx, which pgx has since version 5.12.
+func (b *batch) Tx() pgx.Tx {
+	if !b.begun {
+		return nil
+	}
+	return b.tx
 }
 
 // next returns the next query.
@@ -125,6 +137,9 @@ func (b *batch) Close() error {
 			continue
 		}
 		_, _ = b.Exec() // its error is in b.err
+	}
+	if b.tx != nil && !b.begun && b.err == nil && !b.tx.closed {
+		return b.tx.Commit(b.ctx)
 	}
 	return b.err
 }

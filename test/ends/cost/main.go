@@ -1,38 +1,39 @@
-// Command cost measures what an event adds to a transaction of an application: transactions of about 1, 5 and 20 ms,
-// with and without an event, one after the other on one connection to a PostgreSQL of its own. It prints the table in
-// docs/producers.md.
+// Command cost measures what an event adds to a transaction of an application, on one connection to a PostgreSQL of its
+// own, without a network and with one. It prints the table in docs/producers.md.
 //
 //	cd test/ends && go run ./cost
 //
 // A transaction is a number of UPDATEs by primary key, each a round trip, and a commit that waits for the disk. The
-// number is chosen so that the transaction without an event takes about that time. On a machine with other work the
-// 10th percentile, of transactions that were hardly disturbed, says more than the median.
+// last UPDATE is sent as a batch, which an event can join. The variants are interleaved, in random order. On a machine
+// with other work the 10th percentile, of transactions that were hardly disturbed, says more than the median.
 package main
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"os/signal"
 	"slices"
 	"time"
 
-	_ "github.com/jackc/pgx/v5/stdlib"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxcdc/outboxcdc/outbox"
+	"github.com/outboxcdc/outboxcdc/outbox/pgxoutbox"
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
 func main() {
-	budget := flag.Duration("time", 30*time.Second, "time for each length of a transaction")
+	budget := flag.Duration("time", time.Minute, "time for each network")
+	updates := flag.Int("updates", 6, "number of UPDATEs of a transaction")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, *budget); err != nil {
+	if err := run(ctx, *budget, *updates); err != nil {
 		fmt.Fprintln(os.Stderr, "cost:", err)
 		os.Exit(1)
 	}
@@ -47,11 +48,31 @@ const schema = `CREATE TABLE outbox (
 
 // variant is what a transaction writes into the outbox.
 type variant struct {
-	writer *outbox.Writer // nil: nothing
+	name   string
+	more   int            // UPDATEs
+	writer *outbox.Writer // nil: no event
+	queue  bool           // with the application's batch, and not in a round trip of its own
 	times  []time.Duration
 }
 
-func run(ctx context.Context, budget time.Duration) error {
+func variants() (all []*variant, err error) {
+	all = append(all, &variant{name: "no event"}, &variant{name: "another UPDATE", more: 1})
+	for _, queue := range []bool{false, true} {
+		for _, c := range []struct {
+			name   string
+			config outbox.Config
+		}{{"a row", outbox.Config{}}, {"a row, deleted at once", outbox.Config{DeleteRows: true}}, {"a message", outbox.Config{MessagePrefix: "outboxcdc"}}} {
+			w, err := outbox.New(c.config)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, &variant{name: map[bool]string{false: "Emit, ", true: "Queue, "}[queue] + c.name, writer: w, queue: queue})
+		}
+	}
+	return all, nil
+}
+
+func run(ctx context.Context, budget time.Duration, updates int) error {
 	server, err := pgtest.Start(ctx, pgtest.Options{Major: "17"})
 	if err != nil {
 		return err
@@ -61,80 +82,88 @@ func run(ctx context.Context, budget time.Duration) error {
 	if err != nil {
 		return err
 	}
-	db, err := sql.Open("pgx", server.SuperURL("postgres"))
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	db.SetMaxOpenConns(1)
-	fmt.Println("| a transaction without an event | | a row | a row, deleted at once | a message |")
-	fmt.Println("| --- | --- | --- | --- | --- |")
-	for _, length := range []time.Duration{time.Millisecond, 5 * time.Millisecond, 20 * time.Millisecond} {
-		if err := measure(ctx, db, length, budget); err != nil {
+	for _, roundTrip := range []time.Duration{0, 500 * time.Microsecond} {
+		conn, err := connect(ctx, server.SuperURL("postgres"), roundTrip)
+		if err != nil {
+			return err
+		}
+		fmt.Printf("The network adds %v to a round trip.\n", roundTrip)
+		if err := measure(ctx, conn, updates, budget); err != nil {
+			return err
+		}
+		if err := conn.Close(ctx); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func measure(ctx context.Context, db *sql.DB, length, budget time.Duration) error {
-	variants := []*variant{{}}
-	for _, c := range []outbox.Config{{}, {DeleteRows: true}, {MessagePrefix: "outboxcdc"}} {
-		w, err := outbox.New(c)
-		if err != nil {
-			return err
-		}
-		variants = append(variants, &variant{writer: w})
+// connect connects over a network with a round trip of its own.
+func connect(ctx context.Context, url string, roundTrip time.Duration) (*pgx.Conn, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, err
 	}
-	updates, err := calibrate(ctx, db, length)
+	dial := config.DialFunc
+	config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		conn, err := dial(ctx, network, addr)
+		return &farConn{Conn: conn, roundTrip: roundTrip}, err
+	}
+	return pgx.ConnectConfig(ctx, config)
+}
+
+// farConn delays the first bytes of each answer. A timer of Go is late by a millisecond, so farConn computes instead of
+// sleeping; the server has nothing to do then.
+type farConn struct {
+	net.Conn
+	roundTrip time.Duration
+	asked     bool
+}
+
+func (c *farConn) Write(b []byte) (int, error) {
+	c.asked = true
+	return c.Conn.Write(b)
+}
+
+func (c *farConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.asked {
+		for begin := time.Now(); time.Since(begin) < c.roundTrip; {
+		}
+		c.asked = false
+	}
+	return n, err
+}
+
+func measure(ctx context.Context, conn *pgx.Conn, updates int, budget time.Duration) error {
+	all, err := variants()
 	if err != nil {
 		return err
 	}
 	rounds := 0
 	for begin := time.Now(); time.Since(begin) < budget; rounds++ {
-		for _, i := range rand.Perm(len(variants)) {
-			took, err := transaction(ctx, db, updates, variants[i].writer)
+		for _, i := range rand.Perm(len(all)) {
+			took, err := transaction(ctx, conn, updates, all[i])
 			if err != nil {
 				return err
 			}
 			if rounds > 0 { // the first round prepares the statements
-				variants[i].times = append(variants[i].times, took)
+				all[i].times = append(all[i].times, took)
 			}
 		}
 	}
 	for _, q := range []struct {
 		name string
 		at   float64
-	}{{"10th percentile", undisturbed}, {"median", 0.5}} {
-		base := quantile(variants[0].times, q.at)
-		fmt.Printf("| %.2f ms (%d updates, %d rounds) | %s |", float64(base)/1e6, updates, rounds, q.name)
-		for _, v := range variants[1:] {
+	}{{"10th percentile", 0.1}, {"median", 0.5}} {
+		base, update := quantile(all[0].times, q.at), quantile(all[1].times, q.at)
+		fmt.Printf("%d UPDATEs take %.2f ms (%s of %d). More:\n", updates, float64(base)/1e6, q.name, len(all[0].times))
+		for _, v := range all[1:] {
 			more := float64(quantile(v.times, q.at) - base)
-			fmt.Printf(" %+.0f µs, %+.1f %% |", more/1e3, 100*more/float64(base))
+			fmt.Printf("  %-30s %+5.0f µs, %+.1f %%, %.1f UPDATEs\n", v.name, more/1e3, 100*more/float64(base), more/float64(update-base))
 		}
-		fmt.Println()
 	}
 	return nil
-}
-
-// undisturbed is the quantile of transactions that other work on the machine hardly disturbed.
-const undisturbed = 0.1
-
-// calibrate returns how many updates a transaction of a length has.
-func calibrate(ctx context.Context, db *sql.DB, length time.Duration) (int, error) {
-	updates := 1
-	for range 6 {
-		var times []time.Duration
-		for range 50 {
-			took, err := transaction(ctx, db, updates, nil)
-			if err != nil {
-				return 0, err
-			}
-			times = append(times, took)
-		}
-		updates = max(1, int(float64(updates)*float64(length)/float64(quantile(times, undisturbed))+0.5))
-	}
-	return updates, nil
 }
 
 // event is of usual size: a payload of 200 bytes and a trace context.
@@ -144,25 +173,37 @@ var event = outbox.Event{
 		`"address":{"street":"Long Street 1","city":"Berlin","zip":"10115"},"total":"38.50"}`),
 }
 
+const update = "UPDATE account SET balance = balance + 1 WHERE id = $1"
+
 // transaction runs one transaction and returns how long it took.
-func transaction(ctx context.Context, db *sql.DB, updates int, w *outbox.Writer) (time.Duration, error) {
+func transaction(ctx context.Context, conn *pgx.Conn, updates int, v *variant) (time.Duration, error) {
 	begin := time.Now()
-	tx, err := db.BeginTx(ctx, nil)
+	tx, err := conn.Begin(ctx)
 	if err != nil {
 		return 0, err
 	}
-	defer func() { _ = tx.Rollback() }()
-	for range updates {
-		if _, err := tx.ExecContext(ctx, "UPDATE account SET balance = balance + 1 WHERE id = $1", rand.IntN(1000)); err != nil {
+	defer func() { _ = tx.Rollback(ctx) }()
+	for range updates + v.more - 1 {
+		if _, err := tx.Exec(ctx, update, rand.IntN(1000)); err != nil {
 			return 0, err
 		}
 	}
-	if w != nil {
-		if err := w.Emit(ctx, tx, event); err != nil {
+	var batch pgx.Batch
+	batch.Queue(update, rand.IntN(1000))
+	if v.queue {
+		if err := pgxoutbox.Queue(ctx, v.writer, &batch, event); err != nil {
 			return 0, err
 		}
 	}
-	err = tx.Commit()
+	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
+		return 0, err
+	}
+	if v.writer != nil && !v.queue {
+		if err := pgxoutbox.Emit(ctx, v.writer, tx, event); err != nil {
+			return 0, err
+		}
+	}
+	err = tx.Commit(ctx)
 	return time.Since(begin), err
 }
 

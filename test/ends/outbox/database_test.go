@@ -46,18 +46,25 @@ func connect(t *testing.T, url string) *pgx.Conn {
 	return conn
 }
 
+// execModes are the ways in which pgx sends statements.
+var execModes = []pgx.QueryExecMode{
+	pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
+}
+
+func withMode(url string, mode pgx.QueryExecMode) string {
+	return url + "&default_query_exec_mode=" + strings.ReplaceAll(mode.String(), " ", "_")
+}
+
 // The statements work in each way in which pgx sends statements, with and without prepared statements, as poolers
 // require.
 func TestExecModes(t *testing.T) {
 	t.Parallel()
 	url := newDatabase(t)
-	for _, mode := range []pgx.QueryExecMode{
-		pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol,
-	} {
+	for _, mode := range execModes {
 		for _, c := range []outbox.Config{{}, {DeleteRows: true}, {MessagePrefix: "p"}} {
 			for name, emit := range emitters {
 				for range 2 { // the second time with a statement that was prepared before
-					modeURL := url + "&default_query_exec_mode=" + strings.ReplaceAll(mode.String(), " ", "_")
+					modeURL := withMode(url, mode)
 					if name == "pq" {
 						modeURL = url
 					}
@@ -70,7 +77,7 @@ func TestExecModes(t *testing.T) {
 	}
 	var n int
 	must(t, connect(t, url).QueryRow(testContext(t), `SELECT count(*) FROM outbox WHERE payload = '"ü"'`).Scan(&n))
-	if want := 5 * 3 * 2; n != want {
+	if want := len(execModes) * len(emitters) * 2; n != want {
 		t.Errorf("the table has %d rows, want %d", n, want)
 	}
 }

@@ -33,6 +33,19 @@ var emitters = map[string]emitter{
 			return pgxoutbox.Emit(ctx, w, tx, events...)
 		})
 	},
+	"batch": func(t *testing.T, url string, w *outbox.Writer, events ...outbox.Event) error {
+		ctx := testContext(t)
+		conn, err := pgx.Connect(ctx, url)
+		must(t, err)
+		defer conn.Close(context.Background())
+		var batch pgx.Batch
+		lock := outbox.LockStatement("order", "42")
+		batch.Queue(lock.SQL, lock.Args...)
+		if err := pgxoutbox.Queue(ctx, w, &batch, events...); err != nil {
+			return err
+		}
+		return conn.SendBatch(ctx, &batch).Close()
+	},
 	"stdlib": sqlEmitter("pgx"),
 	"pq":     sqlEmitter("postgres"),
 }
