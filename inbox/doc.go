@@ -1,21 +1,13 @@
-// Package inbox lets a consumer of outboxcdc act on each record exactly once, if the effect of the record is in a
+// Package inbox lets a consumer of outboxcdc act on each event exactly once, if the effect of the event is in a
 // Postgres.
 //
-// outboxcdc delivers a record again after some crashes, and Kafka gives a consumer records again after a rebalance. A
-// consumer that stores what it has handled in the transaction of the effect recognizes both. [Store] does that with
-// statements of your own transaction; it depends on the standard library only. Package pgxinbox has the same for
-// transactions of pgx.
-//
-// A record is recognized in one of two ways:
-//
-//   - By position ([Store.After]): one row per partition for ever, because outboxcdc sends the events of a partition
-//     in the order of their positions.
-//   - By id ([Store.Once]): one row per record, until [Store.Prune] deletes it. Records that a person has sent with a
-//     command, such as outboxcdc replay, are outside that order and have to be recognized by their id; [ReadHeaders]
-//     tells which these are.
+// outboxcdc delivers an event again after some crashes, a person can send it again with a command, and Kafka gives a
+// consumer records again after a rebalance. A consumer that stores the ids of the events that it has handled, in the
+// transaction of the effect, recognizes all of these ([Store.Once]). This package depends on the standard library only.
+// Package pgxinbox has the same for transactions of pgx.
 //
 // Packages kgoinbox and saramainbox do all of it: their Run reads from Kafka with franz-go or sarama, calls a handler
-// with a transaction, and stores mark and offset in the same transaction.
+// with a transaction, stores ids and offset in the same transaction, and deletes old ids.
 //
 // The two tables belong to you: put what [Store.Schema] returns into your migrations.
 package inbox

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -27,12 +28,8 @@ type Consumer struct {
 	Pool  *pgxpool.Pool // one connection per assigned partition, or fewer if partitions may wait for each other
 	Store inbox.Store
 
-	// ByID handles every record by its header id, for records without positions, and for topics to which several daemons
-	// write. Each record needs a row in the table processed_events.
-	ByID bool
-
-	// SkipReplayed drops the records that a person has sent with outboxcdc replay. By default they are handled, each id
-	// once.
+	// SkipReplayed drops the records that a person has sent with outboxcdc replay. By default they are handled if their
+	// event was not handled within Keep.
 	SkipReplayed bool
 
 	// ContinueGroup is for the first start of a group that was run without this module: where there is no mark, it
@@ -47,6 +44,15 @@ type Consumer struct {
 	// DeadLetter takes a record that cannot be handled, in the transaction of its batch: what it writes there is written
 	// exactly once. The handler's own statements for the record are undone. cause is the handler's error, or its panic.
 	DeadLetter func(ctx context.Context, tx pgx.Tx, r *kgo.Record, cause error) error
+
+	// BatchSize is the largest number of records that share a transaction: 500 by default. BatchTime is how long such a
+	// transaction calls handlers: 100 ms by default. The rows that handlers change are locked that long.
+	BatchSize int
+	BatchTime time.Duration
+
+	// Keep is how long the ids of handled events are kept: 7 days by default. An event that is sent again later than that
+	// is handled again. Run deletes older ids.
+	Keep time.Duration
 
 	// IdleLimit is how long a handler may take between two statements: one minute by default. After that, Postgres ends
 	// the transaction, so that a consumer that is frozen does not hold up the one that takes over its partition.
@@ -84,10 +90,11 @@ func (c *Consumer) session(ctx context.Context, handle func(ctx context.Context,
 	defer fail(nil)
 	s := &session{ctx: ctx, fail: fail, log: c.log(), ready: make(chan struct{}), workers: map[inbox.Place]*worker{}}
 	s.engine = &engine.Engine[*kgo.Record]{
-		Store: &c.Store, Pool: c.Pool, Consumer: c.Group, ByID: c.ByID, SkipReplayed: c.SkipReplayed, ContinueGroup: c.ContinueGroup, Retries: c.Retries,
-		IdleLimit: cmp.Or(c.IdleLimit, time.Minute), Handle: handle, DeadLetter: c.DeadLetter, Log: c.log(),
+		Store: &c.Store, Pool: c.Pool, Consumer: c.Group, SkipReplayed: c.SkipReplayed, ContinueGroup: c.ContinueGroup, Retries: c.Retries,
+		BatchSize: c.BatchSize, BatchTime: c.BatchTime, Keep: c.Keep, IdleLimit: c.IdleLimit, Handle: handle, DeadLetter: c.DeadLetter, Log: c.log(),
 		Read: read, Describe: s.describe,
 	}
+	s.engine.SetDefaults()
 	s.unassigned = time.AfterFunc(tellUnassigned, func() {
 		s.log.Warn("no partition is assigned yet: can the brokers be reached, do the topics exist, are there more processes than partitions?",
 			"group", c.Group, "topics", c.Topics)
@@ -108,11 +115,14 @@ func (c *Consumer) session(ctx context.Context, handle func(ctx context.Context,
 	}
 	s.client = client
 	close(s.ready)
+	var pruning sync.WaitGroup
+	pruning.Go(func() { s.engine.Prune(ctx) })
+	defer pruning.Wait()
 	for ctx.Err() == nil {
 		s.deal(client.PollFetches(ctx))
 		client.AllowRebalance()
 	}
-	fail(nil)
+	fail(nil) // ends the pruning, too
 	s.stopAll()
 	s.leave()
 	return context.Cause(ctx)
@@ -149,7 +159,7 @@ func (s *session) deal(fetches kgo.Fetches) {
 }
 
 func read(r *kgo.Record) engine.Record {
-	return engine.Record{Offset: r.Offset, Epoch: r.LeaderEpoch, Header: func(key string) (string, bool) {
+	return engine.Record{Offset: r.Offset, Epoch: r.LeaderEpoch, Key: r.Key, Value: r.Value, Header: func(key string) (string, bool) {
 		for _, h := range r.Headers {
 			if h.Key == key {
 				return string(h.Value), true

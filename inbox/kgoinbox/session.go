@@ -1,6 +1,7 @@
 package kgoinbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,7 +35,8 @@ type session struct {
 	workers map[inbox.Place]*worker
 }
 
-// assign replaces the offsets of the group by those of the marks, and starts a worker for each partition.
+// assign replaces the offsets of the group by those of the marks, and starts a worker for each partition. A partition
+// whose range is not known, because it has no leader, is paused until its worker has found it.
 func (s *session) assign(ctx context.Context, offsets map[string]map[int32]kgo.Offset) (map[string]map[int32]kgo.Offset, error) {
 	refused := func(err error) (map[string]map[int32]kgo.Offset, error) {
 		if !engine.IsTransient(err) && ctx.Err() == nil {
@@ -43,34 +45,34 @@ func (s *session) assign(ctx context.Context, offsets map[string]map[int32]kgo.O
 		return nil, err // the client assigns again
 	}
 	<-s.ready
-	marks := map[inbox.Place]engine.Stored{}
-	for topic, partitions := range offsets {
-		for partition := range partitions {
-			at := inbox.Place{Topic: topic, Partition: partition}
-			var err error
-			if marks[at], err = s.engine.ReadMark(ctx, at); err != nil {
-				return refused(err)
-			}
-		}
-	}
-	ranges, err := s.ranges(ctx, offsets)
-	if err != nil {
-		return nil, err
-	}
 	var workers []*worker
 	for topic, partitions := range offsets {
 		for partition, committed := range partitions {
-			at := inbox.Place{Topic: topic, Partition: partition}
-			p, next, epoch, err := s.engine.Assign(ctx, at, marks[at], ranges[at], committed.EpochOffset().Offset)
-			if err != nil {
+			w := &worker{
+				session: s, at: inbox.Place{Topic: topic, Partition: partition}, committed: committed.EpochOffset().Offset,
+				wake: make(chan struct{}, 1), done: make(chan struct{}),
+			}
+			var err error
+			if w.mark, err = s.engine.ReadMark(ctx, w.at); err != nil {
 				return refused(err)
 			}
-			partitions[partition] = kgo.NewOffset().At(next).WithEpoch(epoch)
-			workers = append(workers, &worker{session: s, at: at, partition: p, wake: make(chan struct{}, 1), done: make(chan struct{})})
+			workers = append(workers, w)
+		}
+	}
+	ranges := s.ranges(ctx, workers...)
+	for _, w := range workers {
+		if err := w.find(ctx, ranges[w.at]); err != nil {
+			return refused(err)
 		}
 	}
 	s.unassigned.Stop()
 	for _, w := range workers {
+		at, epoch, isKnown := w.mark.Begin(w.committed)
+		if offset := kgo.NewOffset().AtStart(); isKnown {
+			offsets[w.at.Topic][w.at.Partition] = offset.At(at).WithEpoch(epoch)
+		} else {
+			offsets[w.at.Topic][w.at.Partition] = offset
+		}
 		s.start(w)
 		s.log.Info("partition assigned", "topic", w.at.Topic, "partition", w.at.Partition)
 	}
@@ -79,6 +81,9 @@ func (s *session) assign(ctx context.Context, offsets map[string]map[int32]kgo.O
 
 func (s *session) start(w *worker) {
 	s.stop(map[string][]int32{w.at.Topic: {w.at.Partition}})
+	if w.partition == nil {
+		s.client.PauseFetchPartitions(map[string][]int32{w.at.Topic: {w.at.Partition}})
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var ctx context.Context
@@ -154,7 +159,9 @@ type chunk struct {
 type worker struct {
 	*session
 	at        inbox.Place
-	partition *engine.Partition[*kgo.Record]
+	mark      engine.Stored
+	committed int64                          // the group's offset in Kafka
+	partition *engine.Partition[*kgo.Record] // nil: its range is not known yet
 	cancel    context.CancelFunc
 	wake      chan struct{}
 	done      chan struct{}
@@ -189,8 +196,41 @@ func (w *worker) take() []chunk {
 	return taken
 }
 
+// findAgain is how often a worker looks for the range of its partition.
+const findAgain = time.Second
+
+// find makes the partition, if its range is known.
+func (w *worker) find(ctx context.Context, r rangeOf) error {
+	if r.err == nil {
+		var err error
+		w.partition, err = w.engine.Assign(ctx, w.at, w.mark, r.Range, w.committed)
+		return err
+	}
+	w.log.Warn("the offsets of a partition cannot be looked up: trying again", "topic", w.at.Topic, "partition", w.at.Partition, "err", r.err)
+	return nil
+}
+
+// awaitRange looks for the range of the partition until it is known.
+func (w *worker) awaitRange(ctx context.Context) {
+	for w.partition == nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(findAgain):
+		}
+		if err := w.find(ctx, w.ranges(ctx, w)[w.at]); err != nil && !engine.IsTransient(err) && ctx.Err() == nil {
+			w.fail(err)
+			return
+		}
+	}
+	w.client.ResumeFetchPartitions(map[string][]int32{w.at.Topic: {w.at.Partition}})
+}
+
 func (w *worker) run(ctx context.Context) {
 	defer close(w.done)
+	if w.partition == nil {
+		w.awaitRange(ctx)
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -210,80 +250,84 @@ func (w *worker) run(ctx context.Context) {
 }
 
 // describe is engine.Describe.
-func (s *session) describe(ctx context.Context, topic string) (engine.Topic, error) {
+func (s *session) describe(ctx context.Context, topic string) (string, error) {
 	req := kmsg.NewPtrMetadataRequest()
 	t := kmsg.NewMetadataRequestTopic()
 	t.Topic = &topic
 	req.Topics = append(req.Topics, t)
 	res, err := s.client.RequestCachedMetadata(ctx, req, time.Second)
 	if err != nil {
-		return engine.Topic{}, fmt.Errorf("look up topic %q: %w", topic, err)
+		return "", fmt.Errorf("look up topic %q: %w", topic, err)
 	}
 	for _, t := range res.Topics {
 		if t.Topic != nil && *t.Topic == topic {
 			if err := kerr.ErrorForCode(t.ErrorCode); err != nil {
-				return engine.Topic{}, fmt.Errorf("look up topic %q: %w", topic, err)
+				return "", fmt.Errorf("look up topic %q: %w", topic, err)
 			}
-			return engine.Topic{ID: topicID(t.TopicID), Partitions: int32(len(t.Partitions))}, nil
+			return topicID(t.TopicID), nil
 		}
 	}
-	return engine.Topic{}, fmt.Errorf("look up topic %q: the brokers do not answer", topic)
+	return "", fmt.Errorf("look up topic %q: the brokers do not answer", topic)
 }
 
-// ranges looks up the first offset and the end of each partition.
-func (s *session) ranges(ctx context.Context, partitions map[string]map[int32]kgo.Offset) (map[inbox.Place]engine.Range, error) {
-	first, err := s.listOffsets(ctx, partitions, -2)
-	if err != nil {
-		return nil, err
-	}
-	end, err := s.listOffsets(ctx, partitions, -1)
-	if err != nil {
-		return nil, err
-	}
-	ranges := map[inbox.Place]engine.Range{}
-	for at := range first {
-		ranges[at] = engine.Range{First: first[at], End: end[at]}
-	}
-	return ranges, nil
+// rangeOf is the range of a partition, or why it is not known.
+type rangeOf struct {
+	engine.Range
+	err error
 }
 
-func (s *session) listOffsets(ctx context.Context, partitions map[string]map[int32]kgo.Offset, timestamp int64) (map[inbox.Place]int64, error) {
+// lookUpWithin bounds a look-up of offsets: the brokers that lead some of the partitions may not answer.
+const lookUpWithin = 3 * time.Second
+
+// ranges looks up the first offset and the end of each worker's partition.
+func (s *session) ranges(ctx context.Context, workers ...*worker) map[inbox.Place]rangeOf {
+	ctx, cancel := context.WithTimeout(ctx, lookUpWithin)
+	defer cancel()
+	first, end := s.listOffsets(ctx, workers, -2), s.listOffsets(ctx, workers, -1)
+	ranges := map[inbox.Place]rangeOf{}
+	for _, w := range workers {
+		f, e := first[w.at], end[w.at]
+		ranges[w.at] = rangeOf{engine.Range{First: f.offset, End: e.offset}, cmp.Or(f.err, e.err)}
+	}
+	return ranges
+}
+
+// offsetOf is an offset, or why it is not known.
+type offsetOf struct {
+	offset int64
+	err    error
+}
+
+func (s *session) listOffsets(ctx context.Context, workers []*worker, timestamp int64) map[inbox.Place]offsetOf {
+	offsets := map[inbox.Place]offsetOf{}
 	req := kmsg.NewPtrListOffsetsRequest()
 	req.ReplicaID = -1
-	n := 0
-	for topic, ids := range partitions {
+	for _, w := range workers {
+		offsets[w.at] = offsetOf{err: errors.New("no broker has answered")}
+		p := kmsg.NewListOffsetsRequestTopicPartition()
+		p.Partition, p.Timestamp = w.at.Partition, timestamp
 		t := kmsg.NewListOffsetsRequestTopic()
-		t.Topic = topic
-		for id := range ids {
-			p := kmsg.NewListOffsetsRequestTopicPartition()
-			p.Partition, p.Timestamp = id, timestamp
-			t.Partitions = append(t.Partitions, p)
-			n++
-		}
+		t.Topic, t.Partitions = w.at.Topic, []kmsg.ListOffsetsRequestTopicPartition{p}
 		req.Topics = append(req.Topics, t)
 	}
-	offsets := map[inbox.Place]int64{}
-	if n == 0 {
-		return offsets, nil
+	if len(workers) == 0 {
+		return offsets
 	}
-	response, err := s.client.Request(ctx, req)
-	if err != nil {
-		return nil, fmt.Errorf("look up offsets: %w", err)
-	}
-	res, ok := response.(*kmsg.ListOffsetsResponse)
-	if !ok {
-		return nil, errors.New("look up offsets: another kind of response")
-	}
-	for _, t := range res.Topics {
-		for _, p := range t.Partitions {
-			if err := kerr.ErrorForCode(p.ErrorCode); err != nil {
-				return nil, fmt.Errorf("look up the offsets of topic %q, partition %d: %w", t.Topic, p.Partition, err)
+	for _, shard := range s.client.RequestSharded(ctx, req) {
+		if asked, ok := shard.Req.(*kmsg.ListOffsetsRequest); ok && shard.Err != nil {
+			for _, t := range asked.Topics {
+				for _, p := range t.Partitions {
+					offsets[inbox.Place{Topic: t.Topic, Partition: p.Partition}] = offsetOf{err: shard.Err}
+				}
 			}
-			offsets[inbox.Place{Topic: t.Topic, Partition: p.Partition}] = p.Offset
+		}
+		if res, ok := shard.Resp.(*kmsg.ListOffsetsResponse); ok && shard.Err == nil {
+			for _, t := range res.Topics {
+				for _, p := range t.Partitions {
+					offsets[inbox.Place{Topic: t.Topic, Partition: p.Partition}] = offsetOf{p.Offset, kerr.ErrorForCode(p.ErrorCode)}
+				}
+			}
 		}
 	}
-	if len(offsets) != n {
-		return nil, errors.New("look up offsets: the brokers have not answered for each partition")
-	}
-	return offsets, nil
+	return offsets
 }

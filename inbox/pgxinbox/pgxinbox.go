@@ -15,13 +15,14 @@ import (
 type Store struct{ inbox.Store }
 
 // Once is [inbox.Store.Once].
-func (s *Store) Once(ctx context.Context, tx pgx.Tx, consumer, id string) (first bool, err error) {
-	return s.OnceIn(ctx, Tx(tx), consumer, id)
+func (s *Store) Once(ctx context.Context, tx pgx.Tx, consumer string, e inbox.Event) (first bool, err error) {
+	news, err := s.OnceEach(ctx, tx, consumer, []inbox.Event{e})
+	return err == nil && news[0], err
 }
 
-// After is [inbox.Store.After].
-func (s *Store) After(ctx context.Context, tx pgx.Tx, consumer string, at inbox.Place, p inbox.Position) (first bool, err error) {
-	return s.AfterIn(ctx, Tx(tx), consumer, at, p)
+// OnceEach is [inbox.Store.OnceEach].
+func (s *Store) OnceEach(ctx context.Context, tx pgx.Tx, consumer string, events []inbox.Event) (isNew []bool, err error) {
+	return s.Store.OnceEach(ctx, Tx(tx), consumer, events)
 }
 
 // Execer is a *pgxpool.Pool, *pgx.Conn or pgx.Tx.
@@ -29,9 +30,9 @@ type Execer interface {
 	Exec(ctx context.Context, query string, args ...any) (pgconn.CommandTag, error)
 }
 
-// Prune is [inbox.Store.Prune]. Pass a *pgxpool.Pool or *pgx.Conn: then each chunk of ids is a transaction of its own.
-func (s *Store) Prune(ctx context.Context, q Execer, consumer string, keep time.Duration) (int64, error) {
-	return s.PruneIn(ctx, execIn{q}.Exec, consumer, keep)
+// PruneChunk is [inbox.Store.PruneChunk].
+func (s *Store) PruneChunk(ctx context.Context, q Execer, consumer string, keep time.Duration) (int64, error) {
+	return s.Store.PruneChunk(ctx, execIn{q}.Exec, consumer, keep)
 }
 
 type execIn struct{ q Execer }

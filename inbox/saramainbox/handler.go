@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -23,7 +24,7 @@ type handler struct {
 
 	// Of the session.
 	endSession context.CancelFunc
-	partitions map[inbox.Place]*engine.Partition[*sarama.ConsumerMessage] // read only after Setup
+	partitions map[inbox.Place]*partition // read only after Setup
 }
 
 // session consumes until the group is balanced again.
@@ -40,36 +41,74 @@ func (h *handler) session(ctx context.Context, group sarama.ConsumerGroup, topic
 	}
 }
 
-// Setup replaces the offsets of the group by those of the marks.
+// partition is an assigned partition.
+type partition struct {
+	*engine.Partition[*sarama.ConsumerMessage] // nil: its range is not known yet
+
+	at        inbox.Place
+	mark      engine.Stored
+	committed int64 // the group's offset in Kafka
+}
+
+// Setup replaces the offsets of the group by those of the marks. The range of a partition without a leader is looked
+// up later: sarama consumes it when it has one.
 func (h *handler) Setup(session sarama.ConsumerGroupSession) error {
-	h.partitions = map[inbox.Place]*engine.Partition[*sarama.ConsumerMessage]{}
+	h.partitions = map[inbox.Place]*partition{}
 	committed, err := h.committed(session.Claims())
 	if err != nil {
 		return err
 	}
 	for topic, ids := range session.Claims() {
 		for _, id := range ids {
-			at := inbox.Place{Topic: topic, Partition: id}
-			mark, err := h.engine.ReadMark(session.Context(), at)
-			if err != nil {
+			p := &partition{at: inbox.Place{Topic: topic, Partition: id}}
+			p.committed = committed[p.at]
+			if p.mark, err = h.engine.ReadMark(session.Context(), p.at); err != nil {
 				return h.refuse(session.Context(), err)
 			}
-			log, err := h.logRange(topic, id)
-			if err != nil {
-				return err
+			h.partitions[p.at] = p
+		}
+	}
+	var finding sync.WaitGroup
+	var mu sync.Mutex
+	for _, p := range h.partitions {
+		finding.Go(func() {
+			if e := h.find(session.Context(), p); e != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				err = e
 			}
-			p, next, _, err := h.engine.Assign(session.Context(), at, mark, log, committed[at])
-			if err != nil {
-				return h.refuse(session.Context(), err)
-			}
-			h.partitions[at] = p
-			h.log.Info("partition assigned", "topic", topic, "partition", id)
-			session.MarkOffset(topic, id, next, "") // moves forward only
-			session.ResetOffset(topic, id, next, "")
+		})
+	}
+	if finding.Wait(); err != nil {
+		return h.refuse(session.Context(), err)
+	}
+	for at, p := range h.partitions {
+		h.log.Info("partition assigned", "topic", at.Topic, "partition", at.Partition)
+		next, _, isKnown := p.mark.Begin(p.committed)
+		if p.Partition != nil {
+			next, isKnown = p.Next(), true
+		}
+		if isKnown {
+			session.MarkOffset(at.Topic, at.Partition, next, "") // moves forward only
+			session.ResetOffset(at.Topic, at.Partition, next, "")
 		}
 	}
 	return nil
 }
+
+// find makes the partition, if its range is known.
+func (h *handler) find(ctx context.Context, p *partition) error {
+	log, err := h.logRange(p.at.Topic, p.at.Partition)
+	if err != nil {
+		h.log.Warn("the offsets of a partition cannot be looked up: trying again", "topic", p.at.Topic, "partition", p.at.Partition, "err", err)
+		return nil
+	}
+	p.Partition, err = h.engine.Assign(ctx, p.at, p.mark, log, p.committed)
+	return err
+}
+
+// findAgain is how often the range of a partition is looked for.
+const findAgain = time.Second
 
 // refuse ends the consumer if the error cannot pass. Otherwise the client assigns again.
 func (h *handler) refuse(ctx context.Context, err error) error {
@@ -86,8 +125,22 @@ func (h *handler) Cleanup(sarama.ConsumerGroupSession) error { return nil }
 func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
 	ctx := session.Context()
 	p := h.partitions[inbox.Place{Topic: claim.Topic(), Partition: claim.Partition()}]
+	for p.Partition == nil {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(findAgain):
+		}
+		if err := h.find(ctx, p); err != nil && !engine.IsTransient(err) {
+			return h.refuse(ctx, err)
+		}
+		if p.Partition != nil && claim.InitialOffset() != p.Next() && claim.InitialOffset() != sarama.OffsetOldest {
+			h.endSession() // Setup replaces the offset
+			return nil
+		}
+	}
 	for {
-		batch, isOpen := next(claim.Messages())
+		batch, isOpen := next(claim.Messages(), p.BatchSize)
 		if len(batch) > 0 {
 			switch err := p.HandleAll(ctx, "", batch); {
 			case err == nil:
@@ -111,10 +164,10 @@ func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama
 }
 
 // next waits for a message, and returns it with those that have arrived.
-func next(messages <-chan *sarama.ConsumerMessage) (batch []*sarama.ConsumerMessage, isOpen bool) {
+func next(messages <-chan *sarama.ConsumerMessage, limit int) (batch []*sarama.ConsumerMessage, isOpen bool) {
 	m, isOpen := <-messages
 	for isOpen {
-		if batch = append(batch, m); len(batch) == engine.BatchSize {
+		if batch = append(batch, m); len(batch) == limit {
 			return batch, true
 		}
 		select {
@@ -162,28 +215,27 @@ func (h *handler) logRange(topic string, id int32) (r engine.Range, err error) {
 
 // describe is engine.Describe. It asks after the records have arrived, so they cannot be from a topic that was
 // created later.
-func (h *handler) describe(_ context.Context, topic string) (engine.Topic, error) {
+func (h *handler) describe(_ context.Context, topic string) (string, error) {
 	broker := h.client.LeastLoadedBroker()
 	if broker == nil {
-		return engine.Topic{}, fmt.Errorf("look up topic %q: no broker is known", topic)
+		return "", fmt.Errorf("look up topic %q: no broker is known", topic)
 	}
 	_ = broker.Open(h.client.Config()) // it may be open already
 	res, err := broker.GetMetadata(sarama.NewMetadataRequest(h.client.Config().Version, []string{topic}))
 	if err != nil {
-		return engine.Topic{}, fmt.Errorf("look up topic %q: %w", topic, err)
+		return "", fmt.Errorf("look up topic %q: %w", topic, err)
 	}
 	for _, md := range res.Topics {
 		if md.Name != topic {
 			continue
 		}
 		if md.Err != sarama.ErrNoError {
-			return engine.Topic{}, fmt.Errorf("look up topic %q: %w", topic, md.Err)
+			return "", fmt.Errorf("look up topic %q: %w", topic, md.Err)
 		}
-		t := engine.Topic{Partitions: int32(len(md.Partitions))}
-		if md.Uuid != (sarama.Uuid{}) {
-			t.ID = fmt.Sprintf("%x", md.Uuid[:])
+		if md.Uuid == (sarama.Uuid{}) {
+			return "", nil
 		}
-		return t, nil
+		return fmt.Sprintf("%x", md.Uuid[:]), nil
 	}
-	return engine.Topic{}, fmt.Errorf("look up topic %q: the brokers do not answer", topic)
+	return "", fmt.Errorf("look up topic %q: the brokers do not answer", topic)
 }

@@ -27,12 +27,8 @@ type Consumer struct {
 	Pool  *pgxpool.Pool // one connection per assigned partition, or fewer if partitions may wait for each other
 	Store inbox.Store
 
-	// ByID handles every record by its header id, for records without positions, and for topics to which several daemons
-	// write. Each record needs a row in the table processed_events.
-	ByID bool
-
-	// SkipReplayed drops the records that a person has sent with outboxcdc replay. By default they are handled, each id
-	// once.
+	// SkipReplayed drops the records that a person has sent with outboxcdc replay. By default they are handled if their
+	// event was not handled within Keep.
 	SkipReplayed bool
 
 	// ContinueGroup is for the first start of a group that was run without this module: where there is no mark, it
@@ -47,6 +43,15 @@ type Consumer struct {
 	// DeadLetter takes a record that cannot be handled, in the transaction of its batch: what it writes there is written
 	// exactly once. The handler's own statements for the record are undone. cause is the handler's error, or its panic.
 	DeadLetter func(ctx context.Context, tx pgx.Tx, r *sarama.ConsumerMessage, cause error) error
+
+	// BatchSize is the largest number of records that share a transaction: 500 by default. BatchTime is how long such a
+	// transaction calls handlers: 100 ms by default. The rows that handlers change are locked that long.
+	BatchSize int
+	BatchTime time.Duration
+
+	// Keep is how long the ids of handled events are kept: 7 days by default. An event that is sent again later than that
+	// is handled again. Run deletes older ids.
+	Keep time.Duration
 
 	// IdleLimit is how long a handler may take between two statements: one minute by default. After that, Postgres ends
 	// the transaction, so that a consumer that is frozen does not hold up the one that takes over its partition.
@@ -77,12 +82,14 @@ func (c *Consumer) Run(ctx context.Context, handle func(ctx context.Context, tx 
 	ctx, fail := context.WithCancelCause(outer)
 	h := &handler{client: client, group: c.Group, fail: fail, log: cmp.Or(c.Log, slog.Default())}
 	h.engine = &engine.Engine[*sarama.ConsumerMessage]{
-		Store: &c.Store, Pool: c.Pool, Consumer: c.Group, ByID: c.ByID, SkipReplayed: c.SkipReplayed, ContinueGroup: c.ContinueGroup, Retries: c.Retries,
-		IdleLimit: cmp.Or(c.IdleLimit, time.Minute), Handle: handle, DeadLetter: c.DeadLetter, Log: h.log,
+		Store: &c.Store, Pool: c.Pool, Consumer: c.Group, SkipReplayed: c.SkipReplayed, ContinueGroup: c.ContinueGroup, Retries: c.Retries,
+		BatchSize: c.BatchSize, BatchTime: c.BatchTime, Keep: c.Keep, IdleLimit: c.IdleLimit, Handle: handle, DeadLetter: c.DeadLetter, Log: h.log,
 		Read: read, Describe: h.describe,
 	}
-	var logger sync.WaitGroup
-	logger.Go(func() {
+	h.engine.SetDefaults()
+	var running sync.WaitGroup
+	running.Go(func() { h.engine.Prune(ctx) })
+	running.Go(func() {
 		for err := range group.Errors() {
 			h.log.Warn("Kafka cannot be read: trying again", "err", err)
 		}
@@ -91,7 +98,7 @@ func (c *Consumer) Run(ctx context.Context, handle func(ctx context.Context, tx 
 		h.session(ctx, group, c.Topics)
 	}
 	_ = group.Close()
-	logger.Wait()
+	running.Wait()
 	if outer.Err() != nil {
 		return nil
 	}
@@ -108,11 +115,12 @@ func (c *Consumer) config() *sarama.Config {
 	conf.Consumer.Group.ResetInvalidOffsets = false // an offset out of range must not skip records
 	conf.Consumer.Group.Rebalance.GroupStrategies = []sarama.BalanceStrategy{sarama.NewBalanceStrategyRange()}
 	conf.Consumer.Offsets.AutoCommit.Enable = true
+	conf.Consumer.Offsets.Initial = sarama.OffsetOldest
 	return conf
 }
 
 func read(m *sarama.ConsumerMessage) engine.Record {
-	return engine.Record{Offset: m.Offset, Epoch: -1, Header: func(key string) (string, bool) {
+	return engine.Record{Offset: m.Offset, Epoch: -1, Key: m.Key, Value: m.Value, Header: func(key string) (string, bool) {
 		for _, h := range m.Headers {
 			if string(h.Key) == key {
 				return string(h.Value), true

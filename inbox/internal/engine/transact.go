@@ -7,56 +7,25 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outboxcdc/outboxcdc/inbox"
 	"github.com/outboxcdc/outboxcdc/inbox/pgxinbox"
 )
 
-// transientError is an error that may pass: the same batch is tried again.
-type transientError struct{ err error }
-
-func (e *transientError) Error() string { return e.err.Error() }
-func (e *transientError) Unwrap() error { return e.err }
-
-// retryLater means that a record failed, and the schedule has another try.
-type retryLater struct {
-	after time.Duration
-	err   error
-}
-
-func (e *retryLater) Error() string { return e.err.Error() }
-
-// storeError is an error of the module's own statements: no record is to blame.
-type storeError struct{ err error }
-
-func (e *storeError) Error() string { return e.err.Error() }
-func (e *storeError) Unwrap() error { return e.err }
-
-// isOurs reports whether err is not about a record.
-func isOurs(err error) bool {
-	var ours *storeError
-	return IsTransient(err) || errors.As(err, &ours)
-}
-
 // transact handles records in one transaction, and returns how many of them are done: handled or dropped, and
-// committed. With an error, these may be none, or the records before the one that the error is about.
-//
-// Without isCareful, any error of the handler ends the transaction with errRetry, since most batches have no such
-// record. With isCareful, savepoints find the record.
+// committed. An error is about the record after these.
 //
 // If the connection breaks at COMMIT, only the server knows whether the batch was committed. The next try locks the
 // mark and reads it.
-func (p *Partition[R]) transact(ctx context.Context, topicID string, records []R, isCareful bool) (done int, err error) {
-	topic, err := p.Describe(ctx, p.Topic)
-	if err != nil {
-		return 0, &transientError{err}
+func (p *Partition[R]) transact(ctx context.Context, topicID string, records []R) (done int, err error) {
+	if topicID == "" {
+		if topicID, err = p.Describe(ctx, p.Topic); err != nil {
+			return 0, &transientError{err}
+		}
 	}
-	topic.ID = cmp.Or(topicID, topic.ID)
 	conn, err := p.Pool.Acquire(ctx)
 	if err != nil {
 		return 0, &transientError{fmt.Errorf("connect to Postgres: %w", err)}
@@ -74,55 +43,40 @@ func (p *Partition[R]) transact(ctx context.Context, topicID string, records []R
 	}()
 	mark, err := p.lock(ctx, tx)
 	if err != nil {
-		return 0, classify(tx.Conn(), err)
+		return 0, ofModule(tx.Conn(), err)
 	}
-	if err := checkTopic(mark, topic); err != nil {
+	if err := checkTopic(mark, topicID); err != nil {
 		return 0, err
 	}
 	if mark.Next < p.next && (mark.Next >= 0 || p.isSaved) {
 		return 0, fmt.Errorf("%w: to offset %d, and this consumer was at %d", ErrRewound, mark.Next, p.next)
 	}
-	tasks, after, n, siftErr := p.sift(records, mark, topic)
-	if n == 0 {
-		return 0, siftErr
+	tasks, n, err := p.sift(records, mark)
+	if len(tasks) == 0 {
+		return n, err
 	}
-	b := &batch[R]{Partition: p, tx: tx}
-	var stop error // set: the batch ends before a record
-	if isCareful {
-		failed, err := b.narrow(ctx, tasks)
-		if failed != nil {
-			if failed.index == 0 {
-				return 0, err
-			}
-			stop, records = err, records[:failed.index]
-			if _, after, n, siftErr = p.sift(records, mark, topic); siftErr != nil {
-				return 0, siftErr
-			}
-		} else if err != nil {
-			return 0, err
-		}
-	} else if err := b.call(ctx, tasks); err != nil {
-		if err = classify(tx.Conn(), err); isOurs(err) {
-			return 0, err
-		}
-		return 0, errRetry
+	b := &batch[R]{Partition: p, tx: tx, tasks: p.cut(tasks)}
+	stop, err := b.handle(ctx)
+	if err != nil {
+		return 0, err
 	}
+	if b.done == 0 {
+		return 0, stop
+	}
+	last := b.tasks[b.done-1]
+	after := inbox.Mark{Next: last.at + 1, Epoch: last.epoch, TopicID: cmp.Or(mark.TopicID, topicID)}
 	if err := p.Store.Save(ctx, pgxinbox.Tx(tx), p.Consumer, p.Place, after); err != nil {
-		return 0, p.commitFailed(tx, err, isCareful)
+		return 0, b.commitFailed(err)
 	}
 	if err := tx.Commit(ctx); err != nil {
-		return 0, p.commitFailed(tx, err, isCareful)
+		return 0, b.commitFailed(err)
 	}
 	p.next, p.isSaved = after.Next, true
-	clear(p.breaking)
-	return n, stop
-}
-
-func (p *Partition[R]) commitFailed(tx pgx.Tx, err error, isCareful bool) error {
-	if err = classify(tx.Conn(), err); !IsTransient(err) && !isCareful {
-		return errRetry // a deferred constraint, or a statement that failed and whose error the handler has dropped
+	p.suspect.committed(after.Next)
+	for done < len(records) && p.Read(records[done]).Offset < after.Next {
+		done++
 	}
-	return fmt.Errorf("commit a batch whose records can be handled alone: %w", err)
+	return done, stop
 }
 
 // lock locks the mark. If this process is frozen in the transaction, the server ends the transaction after IdleLimit:
@@ -139,52 +93,113 @@ func (p *Partition[R]) lock(ctx context.Context, tx pgx.Tx) (inbox.Mark, error) 
 // batch is one transaction with the handler.
 type batch[R any] struct {
 	*Partition[R]
-	tx      pgx.Tx
-	current task[R] // the one that the handler was called for last
+	tx    pgx.Tx
+	tasks []task[R]
+	done  int // how many of the tasks
 }
 
-// call calls the handler for each task, in order.
-func (b *batch[R]) call(ctx context.Context, tasks []task[R]) error {
-	for _, t := range tasks {
-		b.current = t
-		if t.byID {
-			// The topic is part of the id: two topics may have the same ids.
-			first, err := b.Store.OnceIn(ctx, pgxinbox.Tx(b.tx), b.Consumer, b.Topic+"/"+t.id)
-			if err != nil {
-				return storeFailed(err)
-			}
-			if !first {
-				continue
-			}
-		}
-		if err := guard(func() error { return b.Handle(ctx, handlerTx{b.tx}, t.record) }); err != nil {
-			return err
-		}
-		if b.tx.Conn().PgConn().IsBusy() {
-			return errors.New("the handler has left rows open: close them")
-		}
+// handle handles the tasks in order. A task that has failed before is the last one, and is handled under a savepoint.
+// An error stop is about the task after the last one that is done, and err undoes the transaction.
+func (b *batch[R]) handle(ctx context.Context) (stop, err error) {
+	last := len(b.tasks) - 1
+	if b.tasks[last].at != b.suspect.offset {
+		return nil, b.together(ctx, b.tasks)
 	}
+	if err := b.together(ctx, b.tasks[:last]); err != nil || b.done < last {
+		return nil, err
+	}
+	if stop, err = b.alone(ctx, b.tasks[last]); stop == nil && err == nil {
+		b.done++
+	}
+	return stop, err
+}
+
+// together handles tasks that are expected to succeed, until the time of the batch is over.
+func (b *batch[R]) together(ctx context.Context, tasks []task[R]) error {
+	if len(tasks) == 0 {
+		return nil
+	}
+	isNew, err := b.store(ctx, tasks)
+	var ofID *idError
+	switch {
+	case errors.As(err, &ofID) && len(tasks) > 1:
+		return b.bisect(err)
+	case errors.As(err, &ofID):
+		return b.blame(tasks[0], err)
+	case err != nil:
+		return err
+	}
+	began, calls := time.Now(), 0
+	for i, t := range tasks {
+		if isNew[i] {
+			if took := time.Since(began); calls > 0 && took > b.BatchTime {
+				b.pace.observe(calls, took)
+				return b.forget(ctx, tasks[i:], isNew[i:])
+			}
+			calls++
+			if err := b.call(ctx, t); err != nil {
+				return b.blame(t, err)
+			}
+		}
+		b.done++
+	}
+	b.pace.observe(calls, time.Since(began))
 	return nil
 }
 
-// storeFailed tells whether an error of OnceIn is about the record: only its id can be (22: data exception, 54:
-// program limit exceeded).
-func storeFailed(err error) error {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) && (strings.HasPrefix(pg.Code, "22") || strings.HasPrefix(pg.Code, "54")) {
-		return err
+// store stores the events of tasks, and returns which of them are new.
+func (b *batch[R]) store(ctx context.Context, tasks []task[R]) ([]bool, error) {
+	var events []inbox.Event
+	var of []int // the task of each event
+	for i, t := range tasks {
+		if !b.SkipReplayed || t.event.Command != inbox.Replayed { // what is skipped was not handled
+			events, of = append(events, t.event), append(of, i)
+		}
 	}
-	return &storeError{waited(err)}
+	news, err := b.Store.OnceEach(ctx, pgxinbox.Tx(b.tx), b.Consumer, events)
+	var reused *inbox.ReusedIDError
+	switch {
+	case errors.As(err, &reused):
+		if i := slices.IndexFunc(tasks, func(t task[R]) bool { return t.event == reused.Event }); i > 0 {
+			b.suspect.most = i // the tasks before it can be handled
+			return nil, errAgain
+		}
+		return nil, &moduleError{fmt.Errorf("offset %d: %w", tasks[0].at, err)}
+	case hasState(err, "22", "54"): // data exception, program limit exceeded
+		return nil, &idError{err}
+	case err != nil:
+		return nil, ofModule(b.tx.Conn(), waited(err))
+	}
+	isNew := make([]bool, len(tasks))
+	for n, i := range of {
+		isNew[i] = news[n]
+	}
+	return isNew, nil
 }
 
-// waited makes a cancelled statement (57014) an error that may pass: statement_timeout has ended the wait for another
-// consumer's lock.
-func waited(err error) error {
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) && pg.Code == "57014" {
-		return &transientError{err}
+// forget undoes what store has done for tasks that are left to the next batch.
+func (b *batch[R]) forget(ctx context.Context, tasks []task[R], isNew []bool) error {
+	var events []inbox.Event
+	for i, t := range tasks {
+		if isNew[i] {
+			events = append(events, t.event)
+		}
 	}
-	return err
+	return ofModule(b.tx.Conn(), b.Store.Undo(ctx, pgxinbox.Tx(b.tx), b.Consumer, events))
+}
+
+// call calls the handler.
+func (b *batch[R]) call(ctx context.Context, t task[R]) error {
+	if err := guard(func() error { return b.Handle(ctx, handlerTx{b.tx}, t.record) }); err != nil {
+		return err
+	}
+	switch conn := b.tx.Conn().PgConn(); {
+	case conn.IsBusy():
+		return errors.New("the handler has left rows open: close them")
+	case conn.TxStatus() == 'E':
+		return errors.New("a statement of the handler has failed, and the handler has returned no error: the transaction cannot be committed")
+	}
+	return nil
 }
 
 // guard turns a panic into an error.
@@ -197,88 +212,94 @@ func guard(f func() error) (err error) {
 	return f()
 }
 
-// narrow handles tasks under a savepoint. If one of them fails, it halves them until the record is found, and decides
-// about it: handed over, or failed, which is the task where the batch ends.
-func (b *batch[R]) narrow(ctx context.Context, tasks []task[R]) (failed *task[R], err error) {
-	if len(tasks) == 0 {
-		return nil, nil
-	}
-	if slices.ContainsFunc(tasks, func(t task[R]) bool { return b.breaking[t.offset] != nil }) {
-		err = b.breaking[tasks[0].offset] // of the only task, or of no interest
-	} else {
-		err = b.savepoint(ctx, func() error { return b.call(ctx, tasks) })
-		if err == nil {
-			return nil, nil
+// alone handles a task that has failed before, under a savepoint, and decides about it if it fails again.
+func (b *batch[R]) alone(ctx context.Context, t task[R]) (stop, err error) {
+	cause := b.suspect.cause
+	if cause == nil {
+		cause, err = b.savepoint(ctx, func() error {
+			isNew, err := b.store(ctx, []task[R]{t})
+			if err != nil || !isNew[0] {
+				return err
+			}
+			return b.call(ctx, t)
+		})
+		if err != nil || cause == nil {
+			return nil, err
 		}
 	}
-	switch {
-	case isOurs(err), errors.Is(err, errRetry):
-		return nil, err
-	case len(tasks) == 1:
-		return b.decide(ctx, tasks[0], err)
-	}
-	half := len(tasks) / 2
-	if failed, err = b.narrow(ctx, tasks[:half]); failed != nil || err != nil {
-		return failed, err
-	}
-	return b.narrow(ctx, tasks[half:])
+	return b.decide(ctx, t, cause)
 }
 
-// decide applies the policy to a record that has failed alone.
-func (b *batch[R]) decide(ctx context.Context, t task[R], cause error) (failed *task[R], err error) {
-	if b.failing != t.offset {
-		b.failing, b.tries = t.offset, 0
+// decide applies the policy to a record that has failed alone. Without an error the record is done: the transaction has
+// what the policy has written.
+func (b *batch[R]) decide(ctx context.Context, t task[R], cause error) (stop, err error) {
+	if b.suspect.tries < len(b.Retries) {
+		wait := b.Retries[b.suspect.tries]
+		b.suspect.tries++
+		b.suspect.cause = nil
+		return &retryLater{wait, cause}, nil
 	}
-	if b.tries < len(b.Retries) {
-		wait := b.Retries[b.tries]
-		b.tries++
-		delete(b.breaking, t.offset)
-		return &t, &retryLater{wait, cause}
-	}
-	stop := &inbox.PoisonError{Place: b.Place, Offset: t.offset, ID: t.id, Err: cause}
+	poison := &inbox.PoisonError{Place: b.Place, Offset: t.at, ID: t.event.ID, Err: cause}
 	if b.DeadLetter == nil {
-		return &t, stop
+		return poison, nil
 	}
-	err = b.savepoint(ctx, func() error {
+	failed, err := b.savepoint(ctx, func() error {
+		var ofID *idError
+		if !errors.As(cause, &ofID) { // a repeat of the record is a duplicate
+			if _, err := b.store(ctx, []task[R]{t}); err != nil {
+				return err
+			}
+		}
 		return guard(func() error { return b.DeadLetter(ctx, handlerTx{b.tx}, t.record, cause) })
 	})
+	if failed != nil {
+		poison.Err = errors.Join(cause, fmt.Errorf("hand the record over: %w", failed))
+		return poison, nil
+	}
 	if err == nil {
-		b.Log.Warn("a record cannot be handled: handed over", "topic", b.Topic, "partition", b.Place.Partition, "offset", t.offset, "id", t.id, "err", cause)
-		return nil, nil
+		b.Log.Warn("a record cannot be handled: handed over", "topic", b.Topic, "partition", b.Place.Partition, "offset", t.at, "id", t.event.ID, "err", cause)
 	}
-	if IsTransient(err) {
-		return nil, err
-	}
-	stop.Err = errors.Join(cause, fmt.Errorf("hand the record over: %w", err))
-	return &t, stop
+	return nil, err
 }
 
-// savepoint undoes f if it fails. Deferred constraints are checked at its end: otherwise they would fail at COMMIT,
-// where it is not known which record is to blame.
-func (b *batch[R]) savepoint(ctx context.Context, f func() error) error {
+// savepoint undoes f if it fails, and returns why it has failed. Deferred constraints are checked at its end: otherwise
+// they would fail at COMMIT. err undoes the transaction: it is not about the record, or not known to be.
+func (b *batch[R]) savepoint(ctx context.Context, f func() error) (failed, err error) {
 	if _, err := b.tx.Exec(ctx, "SAVEPOINT outboxcdc_inbox"); err != nil {
-		return classify(b.tx.Conn(), err)
+		return nil, ofModule(b.tx.Conn(), err)
 	}
-	err := f()
-	if err == nil {
+	failed = f()
+	if failed == nil {
 		// Undoing SET CONSTRAINTS also undoes that the checks were made, so they are made again at COMMIT.
-		_, err = b.tx.Exec(ctx, "SAVEPOINT outboxcdc_inbox_check; SET CONSTRAINTS ALL IMMEDIATE; "+
+		_, failed = b.tx.Exec(ctx, "SAVEPOINT outboxcdc_inbox_check; SET CONSTRAINTS ALL IMMEDIATE; "+
 			"ROLLBACK TO SAVEPOINT outboxcdc_inbox_check; RELEASE SAVEPOINT outboxcdc_inbox")
 	}
-	if err == nil {
-		return nil
+	if failed == nil {
+		return nil, nil
 	}
-	if err = classify(b.tx.Conn(), err); isOurs(err) {
-		return err
+	if err := b.notOfRecord(b.tasks[len(b.tasks)-1], failed); err != nil {
+		return nil, err
 	}
-	if _, back := b.tx.Exec(ctx, "ROLLBACK TO SAVEPOINT outboxcdc_inbox; RELEASE SAVEPOINT outboxcdc_inbox"); back != nil {
-		if back = classify(b.tx.Conn(), back); IsTransient(back) {
-			return back
-		}
-		b.breaking[b.current.offset] = errors.Join(err, back) // the handler has left rows open, for example
-		return errRetry
+	if _, err := b.tx.Exec(ctx, "ROLLBACK TO SAVEPOINT outboxcdc_inbox; RELEASE SAVEPOINT outboxcdc_inbox"); err != nil {
+		b.suspect.cause = errors.Join(failed, err) // the handler has left rows open, or has closed the connection
+		return nil, errAgain
 	}
-	return err
+	return failed, nil
+}
+
+// commitFailed is about a transaction whose handlers have all succeeded: a deferred constraint has failed, for example.
+func (b *batch[R]) commitFailed(err error) error {
+	switch {
+	case b.tx.Conn().IsClosed():
+		return &transientError{err}
+	case isConflict(err) && b.suspect.mayConflict():
+		return &transientError{fmt.Errorf("commit the records until offset %d: %w", b.tasks[b.done-1].at, err)}
+	case b.done > 1:
+		return b.bisect(err)
+	case b.tasks[0].at != b.suspect.offset:
+		return b.blame(b.tasks[0], err)
+	}
+	return fmt.Errorf("commit the record at offset %d, which can be handled alone: %w", b.tasks[0].at, err)
 }
 
 // handlerTx keeps the handler from ending the transaction, which would commit its effect without the mark.
@@ -288,28 +309,3 @@ var errNotYours = errors.New("the transaction belongs to Run: return nil to comm
 
 func (handlerTx) Commit(context.Context) error   { return errNotYours }
 func (handlerTx) Rollback(context.Context) error { return errNotYours }
-
-// classify wraps an error that may pass: the connection has failed, the server stops or has no resources, or another
-// transaction was in the way.
-func classify(conn *pgx.Conn, err error) error {
-	if err == nil {
-		return nil
-	}
-	isTransient := conn.IsClosed()
-	var pg *pgconn.PgError
-	if errors.As(err, &pg) {
-		isTransient = isTransient || slices.ContainsFunc([]string{"08", "25006", "25P03", "25P04", "40", "53", "55P03", "57P"}, func(class string) bool {
-			return strings.HasPrefix(pg.Code, class)
-		})
-	}
-	if isTransient {
-		return &transientError{err}
-	}
-	return err
-}
-
-// IsTransient reports whether err may pass.
-func IsTransient(err error) bool {
-	var transient *transientError
-	return errors.As(err, &transient)
-}

@@ -1,37 +1,43 @@
 package inbox
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/outboxcdc/outboxcdc/inbox"
 	"github.com/outboxcdc/outboxcdc/inbox/pgxinbox"
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// BenchmarkInbox compares Run, by position in batches, with a transaction and an id for each record. Both read one
-// partition with franz-go, and the effect is one INSERT. The server flushes each commit to the disk, as in
-// production.
+// BenchmarkInbox measures Run with franz-go, and a loop with a transaction for each record. The effect is one INSERT.
+// The server flushes each commit to the disk, as in production.
 func BenchmarkInbox(b *testing.B) {
 	pg := pgtest.ForTest(b, pgtest.Options{Major: "17", Settings: map[string]string{"fsync": "on", "synchronous_commit": "on"}})
 	kafka := kafkatest.FakeForTest(b, kafkatest.FakeOptions{})
-	b.Run("position-in-batches", func(b *testing.B) {
-		r := benchRoom(b, pg, kafka)
-		b.ResetTimer()
-		stop := r.start(r.ledger)
-		r.awaitEnd()
-		b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
-		b.StopTimer()
-		must(b, stop())
-		r.checkCount(b.N)
-	})
-	b.Run("id-and-transaction-each", func(b *testing.B) {
-		r := benchRoom(b, pg, kafka)
+	for _, partitions := range []int{1, 8} {
+		for _, size := range []int{200, 1024} {
+			b.Run(fmt.Sprintf("batches/partitions=%d/bytes=%d", partitions, size), func(b *testing.B) {
+				r := benchRoom(b, pg, kafka, partitions, size)
+				b.ResetTimer()
+				stop := r.start(r.ledger)
+				r.awaitEnd()
+				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
+				b.StopTimer()
+				must(b, stop())
+				r.checkCount(b.N)
+			})
+		}
+	}
+	b.Run("transaction-each", func(b *testing.B) {
+		r := benchRoom(b, pg, kafka, 1, 200)
 		b.ResetTimer()
 		client, err := kgo.NewClient(kgo.SeedBrokers(r.Brokers...), kgo.ConsumeTopics(r.Topic), kgo.ConsumerGroup(r.Group))
 		must(b, err)
@@ -40,7 +46,7 @@ func BenchmarkInbox(b *testing.B) {
 			for _, rec := range client.PollFetches(b.Context()).Records() {
 				must(b, pgx.BeginFunc(b.Context(), r.pool, func(tx pgx.Tx) error {
 					of := ofKgo(rec)
-					if first, err := store.Once(b.Context(), tx, r.Group, of.ID); err != nil || !first {
+					if first, err := store.Once(b.Context(), tx, r.Group, inbox.Event{Topic: r.Topic, ID: of.ID}); err != nil || !first {
 						return err
 					}
 					return r.ledger(b.Context(), tx, of)
@@ -55,15 +61,21 @@ func BenchmarkInbox(b *testing.B) {
 	})
 }
 
-func benchRoom(b *testing.B, pg *pgtest.Server, kafka kafkatest.Cluster) *room {
-	r := roomOn(b, pg, kafka, "kgo", 1)
+func benchRoom(b *testing.B, pg *pgtest.Server, kafka kafkatest.Cluster, partitions, size int) *room {
+	r := roomOn(b, pg, kafka, "kgo", partitions)
 	r.log = slog.New(slog.DiscardHandler)
 	var err error
 	r.consumer.pool, err = pgxpool.New(b.Context(), r.Postgres)
 	must(b, err)
 	b.Cleanup(r.consumer.pool.Close)
 	for left := b.N; left > 0; left -= 10_000 {
-		r.events(min(left, 10_000), 1)
+		var records []*kgo.Record
+		for i := range min(left, 10_000) {
+			rec := r.event(i % partitions)
+			rec.Value, rec.Headers[0].Value = bytes.Repeat([]byte("x"), size), []byte(uuid.NewString())
+			records = append(records, rec)
+		}
+		r.produce(records...)
 	}
 	return r
 }

@@ -56,13 +56,15 @@ type consumer struct {
 	Group         string
 	Topic         string
 	Store         inbox.Store
-	ByID          bool
 	Skip          bool // SkipReplayed
 	Retries       []time.Duration
 	Idle          time.Duration
 	ContinueGroup bool
 	Session       time.Duration // of the consumer group
 	Pause         time.Duration // of the handler, at each record
+	BatchSize     int
+	BatchTime     time.Duration
+	Keep          time.Duration
 
 	pool       *pgxpool.Pool // nil: one for Postgres
 	deadLetter func(ctx context.Context, tx pgx.Tx, r record, cause error) error
@@ -102,8 +104,8 @@ func (c *consumer) run(ctx context.Context, h handle) error {
 	if c.Client == "kgo" {
 		k := kgoinbox.Consumer{
 			Options: []kgo.Opt{kgo.SeedBrokers(c.Brokers...), kgo.SessionTimeout(session), kgo.HeartbeatInterval(session / 10), kgo.RebalanceTimeout(3 * session)},
-			Group:   c.Group, Topics: []string{c.Topic}, Pool: pool, Store: c.Store, ByID: c.ByID, SkipReplayed: c.Skip, ContinueGroup: c.ContinueGroup,
-			Retries: c.Retries, IdleLimit: c.Idle, Log: c.log,
+			Group:   c.Group, Topics: []string{c.Topic}, Pool: pool, Store: c.Store, SkipReplayed: c.Skip, ContinueGroup: c.ContinueGroup,
+			Retries: c.Retries, BatchSize: c.BatchSize, BatchTime: c.BatchTime, Keep: c.Keep, IdleLimit: c.Idle, Log: c.log,
 		}
 		if c.deadLetter != nil {
 			k.DeadLetter = func(ctx context.Context, tx pgx.Tx, r *kgo.Record, cause error) error {
@@ -118,8 +120,8 @@ func (c *consumer) run(ctx context.Context, h handle) error {
 	conf.Metadata.AllowAutoTopicCreation = false
 	s := saramainbox.Consumer{
 		Brokers: c.Brokers, Config: conf,
-		Group: c.Group, Topics: []string{c.Topic}, Pool: pool, Store: c.Store, ByID: c.ByID, SkipReplayed: c.Skip, ContinueGroup: c.ContinueGroup,
-		Retries: c.Retries, IdleLimit: c.Idle, Log: c.log,
+		Group: c.Group, Topics: []string{c.Topic}, Pool: pool, Store: c.Store, SkipReplayed: c.Skip, ContinueGroup: c.ContinueGroup,
+		Retries: c.Retries, BatchSize: c.BatchSize, BatchTime: c.BatchTime, Keep: c.Keep, IdleLimit: c.Idle, Log: c.log,
 	}
 	if c.deadLetter != nil {
 		s.DeadLetter = func(ctx context.Context, tx pgx.Tx, r *sarama.ConsumerMessage, cause error) error {

@@ -16,7 +16,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/outboxcdc/outboxcdc/inbox"
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
@@ -143,9 +142,12 @@ func (r *room) exec(sql string, args ...any) {
 // event is an event of the daemon.
 func (r *room) event(partition int) *kgo.Record {
 	r.ordinal++
-	id := fmt.Sprint("e", r.ordinal)
-	p := inbox.Position{System: r.system, Database: 16384, Slot: "s", Timeline: 1, CommitLSN: 16 + uint64(r.ordinal)/3, Ordinal: uint32(r.ordinal % 3)}
-	return headed(partition, id, "outboxcdc-position", p.String())
+	return headed(partition, fmt.Sprint("e", r.ordinal), "outboxcdc-position", position(r.system, 16384, r.ordinal))
+}
+
+// position is the header outboxcdc-position of the n-th event of a database.
+func position(system uint64, database, n int) string {
+	return fmt.Sprintf("2:%d:%d:s:0:1:%016x:%d", system, database, 16+n/3, n%3)
 }
 
 // headed is a record with an id and other headers.

@@ -19,8 +19,7 @@ import (
 
 // storeTx is a transaction with the store's methods, for either driver.
 type storeTx struct {
-	once   func(ctx context.Context, id string) (bool, error)
-	after  func(ctx context.Context, at inbox.Place, p inbox.Position) (bool, error)
+	once   func(ctx context.Context, e inbox.Event) (bool, error)
 	commit func() error
 	undo   func() error
 }
@@ -46,10 +45,7 @@ func forDrivers(t *testing.T, url string, store inbox.Store) map[string]storeDB 
 				tx, err := db.BeginTx(ctx, nil)
 				must(t, err)
 				return storeTx{
-					func(ctx context.Context, id string) (bool, error) { return store.Once(ctx, tx, "c", id) },
-					func(ctx context.Context, at inbox.Place, p inbox.Position) (bool, error) {
-						return store.After(ctx, tx, "c", at, p)
-					},
+					func(ctx context.Context, e inbox.Event) (bool, error) { return store.Once(ctx, tx, "c", e) },
 					tx.Commit, tx.Rollback,
 				}
 			},
@@ -60,14 +56,18 @@ func forDrivers(t *testing.T, url string, store inbox.Store) map[string]storeDB 
 				tx, err := pool.Begin(ctx)
 				must(t, err)
 				return storeTx{
-					func(ctx context.Context, id string) (bool, error) { return ofPgx.Once(ctx, tx, "c", id) },
-					func(ctx context.Context, at inbox.Place, p inbox.Position) (bool, error) {
-						return ofPgx.After(ctx, tx, "c", at, p)
-					},
+					func(ctx context.Context, e inbox.Event) (bool, error) { return ofPgx.Once(ctx, tx, "c", e) },
 					func() error { return tx.Commit(ctx) }, func() error { return tx.Rollback(ctx) },
 				}
 			},
-			func(keep time.Duration) (int64, error) { return ofPgx.Prune(ctx, pool, "c", keep) },
+			func(keep time.Duration) (deleted int64, err error) {
+				for {
+					n, err := ofPgx.PruneChunk(ctx, pool, "c", keep)
+					if deleted += n; n == 0 || err != nil {
+						return deleted, err
+					}
+				}
+			},
 		},
 	}
 }
@@ -77,7 +77,7 @@ func TestInboxStore(t *testing.T) {
 	for _, major := range []string{"14", "15", "16", "17", "18"} {
 		t.Run(major, func(t *testing.T) {
 			pg := pgtest.ForTest(t, pgtest.Options{Major: major})
-			store := inbox.Store{Marks: "billing.Marks", Events: "billing.events", Systems: []uint64{7, 8}}
+			store := inbox.Store{Marks: "billing.Marks", Events: "billing.events"}
 			for name := range forDrivers(t, pg.SuperURL("postgres"), store) {
 				t.Run(name, func(t *testing.T) {
 					must(t, pg.Exec(t.Context(), "postgres", "DROP SCHEMA IF EXISTS billing CASCADE", "CREATE SCHEMA billing", store.Schema()))
@@ -99,46 +99,38 @@ func testStore(t *testing.T, db storeDB, conn *pgx.Conn) {
 			}
 		}
 	}
-	at := inbox.Place{Topic: "orders", Partition: 3}
-	pos := func(system uint64, timeline uint32, lsn uint64, ordinal uint32) inbox.Position {
-		return inbox.Position{System: system, Timeline: timeline, CommitLSN: lsn, Ordinal: ordinal}
+	const random = "0f8fad5b-d9cb-469f-a165-70867728950e"
+	of := func(topic, id, origin string, content int64) inbox.Event {
+		return inbox.Event{Topic: topic, ID: id, Origin: origin, Content: content}
 	}
 
 	// What is rolled back was not seen.
 	tx := db.begin()
-	expect(true)(tx.once(ctx, "a"))
-	expect(true)(tx.after(ctx, at, pos(7, 1, 100, 0)))
+	expect(true)(tx.once(ctx, of("t", "a", "7:5", 1)))
 	must(t, tx.undo())
 	tx = db.begin()
-	expect(true)(tx.once(ctx, "a"))
-	expect(false)(tx.once(ctx, "a"))
-	expect(true)(tx.after(ctx, at, pos(7, 1, 100, 0)))
-	expect(false)(tx.after(ctx, at, pos(7, 1, 100, 0)))
+	expect(true)(tx.once(ctx, of("t", "a", "7:5", 1)))
+	expect(false)(tx.once(ctx, of("t", "a", "7:5", 1)))
 	must(t, tx.commit())
 
 	tx = db.begin()
-	expect(false)(tx.once(ctx, "a"))
-	expect(false)(tx.after(ctx, at, pos(7, 1, 99, 5)))
-	expect(true)(tx.after(ctx, at, pos(7, 1, 100, 1)))
-	expect(true)(tx.after(ctx, at, pos(7, 2, 50, 0))) // after a failover
-	expect(false)(tx.after(ctx, at, pos(7, 1, 100, 1)))
-	var order *inbox.OrderError
-	if _, err := tx.after(ctx, at, pos(7, 1, 200, 0)); !errors.As(err, &order) {
-		t.Errorf("a record that comes too late and was never handled: %v", err)
+	expect(false)(tx.once(ctx, of("t", "a", "7:5", 1)))
+	expect(false)(tx.once(ctx, of("t", "a", "", 1))) // the record does not carry its origin
+	expect(true)(tx.once(ctx, of("u", "a", "7:5", 1)))
+	expect(true)(tx.once(ctx, of("t", `a"b\c,{}`, "", 1)))
+	expect(false)(tx.once(ctx, of("t", `a"b\c,{}`, "", 1)))
+	expect(true)(tx.once(ctx, of("t", random, "", 0)))
+	expect(false)(tx.once(ctx, of("t", random, "8:9", 3))) // nothing generates it again
+	for _, e := range []inbox.Event{of("t", "a", "7:6", 1), of("t", "a", "8:5", 1), of("t", "a", "7:5", 2), of("t", "a", "", 2)} {
+		var reused *inbox.ReusedIDError
+		if _, err := tx.once(ctx, e); !errors.As(err, &reused) || reused.Stored != of("t", "a", "7:5", 1) || reused.Event != e {
+			t.Errorf("%v: %v", e, err)
+		}
 	}
-	expect(true)(tx.after(ctx, inbox.Place{Topic: "orders", Partition: 4}, pos(7, 1, 1, 0)))
-	expect(true)(tx.after(ctx, inbox.Place{Topic: "others", Partition: 3}, pos(7, 1, 1, 0)))
-	expect(true)(tx.after(ctx, at, pos(8, 1, 1, 0)))  // the successor
-	expect(false)(tx.after(ctx, at, pos(7, 1, 1, 0))) // the old system has a position of its own
-	var other *inbox.OtherSystemError
-	if _, err := tx.after(ctx, at, pos(9, 1, 1, 0)); !errors.As(err, &other) {
-		t.Errorf("a system that is not listed: %v", err)
-	}
-	if _, err := tx.after(ctx, at, inbox.Position{}); err == nil {
-		t.Error("a record without a position was accepted")
-	}
-	if _, err := tx.once(ctx, ""); err == nil {
-		t.Error("an empty id was accepted")
+	for _, e := range []inbox.Event{of("t", "", "", 0), of("", "a", "", 0)} {
+		if _, err := tx.once(ctx, e); err == nil {
+			t.Errorf("%v was accepted", e)
+		}
 	}
 	must(t, tx.commit())
 
@@ -147,19 +139,13 @@ func testStore(t *testing.T, db storeDB, conn *pgx.Conn) {
 		end   func(storeTx) error
 		first bool
 	}{"commit": {func(tx storeTx) error { return tx.commit() }, false}, "rollback": {func(tx storeTx) error { return tx.undo() }, true}} {
-		p := inbox.Place{Topic: name}
-		tx := db.begin()
-		expect(true)(tx.after(ctx, p, pos(7, 1, 4, 0)))
-		must(t, tx.commit())
 		one, two := db.begin(), db.begin()
-		expect(true)(one.after(ctx, p, pos(7, 1, 5, 0)))
-		expect(true)(one.once(ctx, name))
+		expect(true)(one.once(ctx, of(name, "a", "", 1)))
 		answers := make(chan error, 1)
 		go func() {
-			after, err := two.after(ctx, p, pos(7, 1, 5, 0))
-			once, err2 := two.once(ctx, name)
-			if err = errors.Join(err, err2); err == nil && (after != c.first || once != c.first) {
-				err = fmt.Errorf("after a %s: by position %v, by id %v; want %v", name, after, once, c.first)
+			once, err := two.once(ctx, of(name, "a", "", 1))
+			if err == nil && once != c.first {
+				err = fmt.Errorf("after a %s: %v; want %v", name, once, c.first)
 			}
 			answers <- err
 		}()
@@ -169,20 +155,8 @@ func testStore(t *testing.T, db storeDB, conn *pgx.Conn) {
 		must(t, two.commit())
 	}
 
-	// One row per partition, however many records.
-	for n := range 300 {
-		tx := db.begin()
-		expect(true)(tx.after(ctx, inbox.Place{Topic: "many", Partition: int32(n % 2)}, pos(7, 1, uint64(1+n), 0)))
-		must(t, tx.commit())
-	}
-	var rows int
-	must(t, conn.QueryRow(ctx, `SELECT count(*) FROM billing."Marks" WHERE topic = 'many'`).Scan(&rows))
-	if rows != 2 {
-		t.Errorf("%d rows for 2 partitions", rows)
-	}
-
 	// Prune deletes the old ids of one consumer, in several chunks.
-	_, err := conn.Exec(ctx, `INSERT INTO billing.events SELECT c, 'old' || n, now() - interval '2 days' FROM generate_series(1, 25000) n, unnest('{c,d}'::text[]) c`)
+	_, err := conn.Exec(ctx, `INSERT INTO billing.events (consumer, topic, id, at) SELECT c, 't', 'old' || n, now() - interval '2 days' FROM generate_series(1, 25000) n, unnest('{c,d}'::text[]) c`)
 	must(t, err)
 	n, err := db.prune(24 * time.Hour)
 	must(t, err)
@@ -191,8 +165,8 @@ func testStore(t *testing.T, db storeDB, conn *pgx.Conn) {
 	}
 	var left int
 	must(t, conn.QueryRow(ctx, `SELECT count(*) FROM billing.events`).Scan(&left))
-	if left != 25000+3 {
-		t.Errorf("%d ids are left; want those of the other consumer and the 3 new ones", left)
+	if left != 25000+6 {
+		t.Errorf("%d ids are left; want those of the other consumer and the 6 new ones", left)
 	}
 }
 

@@ -1,0 +1,48 @@
+package engine
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxcdc/outboxcdc/inbox/pgxinbox"
+)
+
+// pruneEvery is how often a process deletes old ids, on average.
+const pruneEvery = time.Minute
+
+// Prune deletes the ids that are older than Keep, until ctx ends. The processes of a consumer do it one at a time.
+func (e *Engine[R]) Prune(ctx context.Context) {
+	for sleep(ctx, pruneEvery/2+rand.N(pruneEvery)) {
+		if err := e.pruneAll(ctx); err != nil && ctx.Err() == nil {
+			e.Log.Warn("old ids cannot be deleted: trying again later", "err", err)
+		}
+	}
+}
+
+// pruneAll deletes in chunks. Between two of them it waits as long as the last one has taken.
+func (e *Engine[R]) pruneAll(ctx context.Context) error {
+	for {
+		began := time.Now()
+		deleted, err := e.pruneChunk(ctx)
+		if err != nil || deleted == 0 || !sleep(ctx, time.Since(began)) {
+			return err
+		}
+	}
+}
+
+func (e *Engine[R]) pruneChunk(ctx context.Context) (deleted int64, err error) {
+	store := pgxinbox.Store{Store: *e.Store}
+	err = pgx.BeginFunc(ctx, e.Pool, func(tx pgx.Tx) error {
+		var isAlone bool
+		err := tx.QueryRow(ctx, `SELECT pg_try_advisory_xact_lock(hashtextextended('outboxcdc inbox ' || $1, 0))`, e.Consumer).Scan(&isAlone)
+		if err != nil || !isAlone {
+			return err
+		}
+		deleted, err = store.PruneChunk(ctx, tx, e.Consumer, e.Keep)
+		return err
+	})
+	return deleted, err
+}
