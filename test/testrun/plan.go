@@ -63,7 +63,7 @@ func (t tier) ends(only string) stage {
 	if only != "" {
 		args = append(args, "-run", only)
 	} else {
-		args = append(args, t.flags("test/ends/inbox", "test/ends/outbox", "test/ends/effect")...)
+		args = append(args, t.flags("test/ends/inbox", "test/ends/outbox", "test/ends/effect", "test/ends/tasks")...)
 	}
 	return stage{name: "ends", dir: "test/ends", env: alone, args: append(args, "./...")}
 }
@@ -129,13 +129,13 @@ func planOf(ctx context.Context, target, only string) (plan, error) {
 	switch target {
 	case "unit": // no servers
 		packages, err := all.packages(ctx, "-short")
-		return plan{append(packages, application("outbox"), application("inbox"))}, err
+		return plan{append(packages, application("outbox"), application("inbox"), application("inbox/riverinbox"))}, err
 	case "race":
 		return plan{race()}, nil
 	case "integration":
 		return plan{{all.integration(only)}}, nil
 	case "ends":
-		return plan{{application("outbox"), application("inbox"), all.ends(only)}}, nil
+		return plan{{application("outbox"), application("inbox"), application("inbox/riverinbox"), all.ends(only)}}, nil
 	case "compose":
 		return plan{{outside("test/compose")}}, nil
 	case "helm":
@@ -149,7 +149,7 @@ func planOf(ctx context.Context, target, only string) (plan, error) {
 func (t tier) plan(packages lane) plan {
 	var modules lane
 	if t != rest {
-		modules = lane{application("outbox"), application("inbox"), outside("test/compose")}
+		modules = lane{application("outbox"), application("inbox"), application("inbox/riverinbox"), outside("test/compose")}
 	}
 	modules = append(modules, t.ends(""))
 	if t != quick {
