@@ -44,6 +44,7 @@ func (s *session) finish(ctx context.Context, cause error) error {
 	poison, isPoison := errors.AsType[*router.Poison](cause)
 	err := s.drain(ctx)
 	if err != nil && !isPoison {
+		s.keepFinding(ctx, err)
 		cut := s.closeSink(time.Millisecond)
 		if classify(err, true).class != Retry { // the guard found a change during the drain
 			return err
@@ -71,6 +72,9 @@ func (s *session) finish(ctx context.Context, cause error) error {
 	}
 	if err := s.confirmLast(ctx); err != nil {
 		s.r.log.Warn("the slot may not have moved to the last confirmed position", "error", err)
+		if classify(err, true).class != Retry {
+			return err
+		}
 	}
 	return nil
 }
@@ -82,6 +86,7 @@ func (s *session) leaveRecord(ctx context.Context, drained bool) (checked bool) 
 		return false
 	}
 	if err := s.saveLast(ctx, drained); err != nil {
+		s.keepFinding(ctx, err)
 		s.r.log.Warn("last position record not stored; the next start waits fence_wait and reads the ends of partitions", "error", err)
 		return false
 	}

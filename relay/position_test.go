@@ -303,6 +303,52 @@ func TestFindingIsKept(t *testing.T) {
 			b.Errorf("the last record: %+v", s)
 		}
 	})
+	for _, c := range []struct {
+		what   string
+		events []string
+	}{{"a stop", []string{"b"}}, {"an idle stop", nil}, {"a drain", []string{"b"}}, {"poison", []string{"!b"}}} {
+		deduplicating(t, func(b *bench, p *fakePositions) {
+			b.start()
+			b.pg.commit("a")
+			b.sleep(3 * time.Second)
+			if c.what == "a drain" {
+				b.kafka.hold()
+				b.pg.commit(c.events...)
+				b.sleep(100 * time.Millisecond)
+			}
+			b.pg.edit(func() {
+				b.pg.published = "found"
+				b.pg.checkErr = func(int) error { return altered() }
+			})
+			if c.what != "a drain" && c.events != nil {
+				b.pg.commit(c.events...)
+			}
+			if c.what != "poison" {
+				b.stop()
+			}
+			b.ends(Lost, time.Minute)
+			if s := p.last(); s.Published != "found" || s.Clean {
+				b.Errorf("%s: the last record: %+v", c.what, s)
+			}
+		})
+	}
+	deduplicating(t, func(b *bench, p *fakePositions) { // too late for the record: the exit code says so
+		b.start()
+		b.sleep(3 * time.Second)
+		b.pg.commit("a")
+		b.sleep(10 * time.Millisecond)
+		last := len(b.pg.checks) + 1
+		b.pg.edit(func() {
+			b.pg.checkErr = func(n int) error {
+				if n <= last {
+					return nil
+				}
+				return altered()
+			}
+		})
+		b.stop()
+		b.ends(Lost, time.Minute)
+	})
 	deduplicating(t, func(b *bench, p *fakePositions) {
 		first := before(b, func(s *checkpoint.PositionRecord) { s.Published = "q" })
 		p.saved = []checkpoint.PositionRecord{first}

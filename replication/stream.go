@@ -283,12 +283,16 @@ func (st *Stream) Resolve(ctx context.Context, rel *Announced) (index int, err e
 	op := "resolve relation " + rel.Schema + "." + rel.Name
 	st.controlMu.Lock()
 	defer st.controlMu.Unlock()
+	notAttached, possible := NotOurs, st.cfg.mayBePartition(st.cat, rel)
+	if possible { // otherwise it was never attached, whatever the catalogs show now
+		notAttached = Unattached
+	}
 	for _, t := range st.cat.tables {
 		sameOID, sameName := t.oid == rel.OID, t.schema == rel.Schema && t.name == rel.Name
 		switch {
 		case !sameOID && !sameName:
 		case t.oid != st.cat.roots[t.outbox] && st.wasViaRoot(t.outbox):
-			return Unattached, nil
+			return notAttached, nil
 		case sameOID && sameName:
 			return t.outbox, nil
 		default:
@@ -300,7 +304,6 @@ func (st *Stream) Resolve(ctx context.Context, rel *Announced) (index int, err e
 	var root int32
 	var younger bool
 	err = st.control.QueryRow(ctx, relationSQL, rel.OID, st.cat.roots, strconv.FormatUint(uint64(rel.XID), 10)).Scan(&now.schema, &now.name, &root, &younger)
-	possible := st.cfg.mayBePartition(st.cat, rel)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows) && possible:
 		return NotOurs, fail(RelationMismatch, op, "its events are lost unless there is a copy of that table: insert its rows into the outbox with their ids, "+advice.DropAndRecover,
@@ -312,16 +315,14 @@ func (st *Stream) Resolve(ctx context.Context, rel *Announced) (index int, err e
 	case root == 0 && possible && (younger || !st.cat.viaRoot):
 		return NotOurs, fail(RelationMismatch, op, "attach it again until its events are delivered; a partitioned outbox should be published via its root",
 			"it is not a partition of the outbox, and may have been one when its rows were committed")
-	case root == 0 && possible:
-		return Unattached, nil
 	case root == 0:
-		return NotOurs, nil
+		return notAttached, nil
 	}
 	// The partition was attached during the session.
 	now.outbox = int(root) - 1
 	switch {
 	case st.wasViaRoot(now.outbox):
-		return Unattached, nil
+		return notAttached, nil
 	case now.schema != rel.Schema || now.name != rel.Name:
 		return NotOurs, fail(RelationMismatch, op, "", "the catalog calls OID %d %s.%s", rel.OID, now.schema, now.name)
 	}

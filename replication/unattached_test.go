@@ -32,6 +32,9 @@ func TestRowsOfATableThatIsNotAttached(t *testing.T) {
 		{`INSERT INTO part VALUES (1); ALTER TABLE part DETACH PARTITION leaf; INSERT INTO leaf VALUES (2); ALTER TABLE part ATTACH PARTITION leaf FOR VALUES FROM (0) TO (100); INSERT INTO part VALUES (3)`, "0:1 0:3"},
 		{`ALTER TABLE part DETACH PARTITION leaf; BEGIN; INSERT INTO leaf VALUES (2); INSERT INTO part VALUES (1001); COMMIT`, "1:1001"},
 	}
+	// No table without the outbox's columns is a partition, whatever has become of it since.
+	const poor = `CREATE TABLE more (body text); BEGIN; INSERT INTO more VALUES ('x'); INSERT INTO part VALUES (1); COMMIT; ALTER TABLE more ADD COLUMN no int NOT NULL DEFAULT 101; ` + attach + `INSERT INTO part VALUES (102)`
+	created = append(created, rows{poor, "0:1 0:102"}, rows{poor + `; ALTER TABLE part DETACH PARTITION more; DROP TABLE more`, "0:1 0:102"})
 	// Under a running session, a catalog check stops the daemon.
 	byLeaves := `ALTER PUBLICATION moment SET (publish_via_partition_root = false); INSERT INTO part VALUES (1); ALTER PUBLICATION moment SET (publish_via_partition_root = true)`
 	for _, c := range []struct {

@@ -148,6 +148,18 @@ var guardMutants = []mutant{
 		tests: []suite{{"./relay", "^TestFindingIsKept$"}},
 	},
 	{
+		name:  "finding-of-a-drain-is-not-recorded",
+		rule:  "What a catalog check finds while the session drains need not be recorded.",
+		edits: []edit{{"relay/leave.go", "		s.keepFinding(ctx, err)\n		cut", "		cut"}},
+		tests: []suite{{"./relay", "^TestFindingIsKept$"}},
+	},
+	{
+		name:  "finding-of-the-last-check-is-not-recorded",
+		rule:  "What the last catalog check of a session finds need not be recorded.",
+		edits: []edit{{"relay/leave.go", "		s.keepFinding(ctx, err)\n		s.r.log", "		s.r.log"}},
+		tests: []suite{{"./relay", "^TestFindingIsKept$"}},
+	},
+	{
 		name:  "finding-of-a-start-is-not-recorded",
 		rule:  "A start that ends because of the position record need not record what it found.",
 		edits: []edit{{"relay/position.go", "		s.storeFinding(ctx, &found)\n", "		_ = found\n"}},
