@@ -96,15 +96,10 @@ func Failure(attempted, topic, permissions string, err error) error {
 	return &failure{op: attempted, topic: topic, permissions: permissions, err: err}
 }
 
-// FetchBatches fetches whole batches from a partition's leader, beginning at an offset. If there is none, it waits
-// for at most the given time. It includes batches of open and aborted transactions, because the daemon uses no
-// transactions.
-func FetchBatches(leader *sarama.Broker, topic string, partition int32, offset int64, wait time.Duration) ([]*sarama.RecordBatch, error) {
-	return fetchBatches(leader, topic, partition, offset, wait, fetchBytes)
-}
-
-func fetchBatches(leader *sarama.Broker, topic string, partition int32, offset int64, wait time.Duration, most int32) ([]*sarama.RecordBatch, error) {
-	req := &sarama.FetchRequest{Version: 11, MaxWaitTime: int32(wait / time.Millisecond), MinBytes: 1, MaxBytes: most, SessionEpoch: -1}
+// fetchBatches fetches whole batches from a partition's leader, beginning at an offset. It includes batches of open and
+// aborted transactions, because the daemon uses no transactions.
+func fetchBatches(leader *sarama.Broker, topic string, partition int32, offset int64, most int32) ([]*sarama.RecordBatch, error) {
+	req := &sarama.FetchRequest{Version: 11, MinBytes: 1, MaxBytes: most, SessionEpoch: -1}
 	req.AddBlock(topic, partition, offset, most, -1)
 	res, err := leader.Fetch(req)
 	if err != nil {

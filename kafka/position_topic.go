@@ -97,7 +97,7 @@ func (l *positionLog) check(ctx context.Context) error {
 		return err
 	}
 	return l.ask(ctx, func(b *sarama.Broker) error {
-		_, err := FetchBatches(b, l.topic, 0, end, 0)
+		_, err := fetchBatches(b, l.topic, 0, end, fetchBytes)
 		return err
 	})
 }

@@ -271,7 +271,7 @@ func (l *positionLog) window(ctx context.Context, from, until int64, mark *saram
 	for from < until {
 		next := from
 		err := l.ask(ctx, func(b *sarama.Broker) error {
-			batches, err := fetchBatches(b, l.topic, 0, from, 0, most)
+			batches, err := fetchBatches(b, l.topic, 0, from, most)
 			if err != nil {
 				return err
 			}

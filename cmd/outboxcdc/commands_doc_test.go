@@ -181,19 +181,28 @@ func commandReference() string {
 			}
 		}
 		if len(own) > 0 {
-			b.WriteString("\n| flag | meaning |\n| --- | --- |\n" + strings.Join(own, ""))
+			b.WriteString("\n" + strings.Join(own, ""))
 		}
 		if len(also) > 0 {
 			fmt.Fprintf(&b, "\nAlso ([below](#flags-of-several-commands)):\n%s.\n", strings.Join(also, ", "))
 		}
 	}
-	b.WriteString("\n## Flags of several commands\n\n| flag | meaning |\n| --- | --- |\n" + shared.String())
+	b.WriteString("\n## Flags of several commands\n\n" + shared.String())
 	return b.String()
 }
 
 func flagRow(f *pflag.Flag) string {
 	names, takes, usage := flagWords(f)
-	return fmt.Sprintf("| `%s` | %s |\n", strings.TrimSpace(names+" "+takes), strings.ReplaceAll(usage, "|", `\|`))
+	var b strings.Builder
+	line := fmt.Sprintf("- `%s`:", strings.TrimSpace(names+" "+takes))
+	for word := range strings.FieldsSeq(usage) {
+		if len([]rune(line+" "+word)) > 120 {
+			b.WriteString(line + "\n")
+			line = " "
+		}
+		line += " " + word
+	}
+	return b.String() + line + "\n"
 }
 
 // commonFlags has the names of the flags that several commands have with one meaning; each is false.

@@ -156,8 +156,8 @@ func (r *reader) int() int64 {
 	return v
 }
 
-func (r *reader) bytes() []byte {
-	n := r.uint()
+// take returns the next n bytes, or nil.
+func (r *reader) take(n uint64) []byte {
 	if n > uint64(len(r.b)) {
 		r.b, r.bad = nil, true
 		return nil
@@ -167,34 +167,25 @@ func (r *reader) bytes() []byte {
 	return out
 }
 
-func (r *reader) fixed() uint64 {
-	if len(r.b) < 8 {
-		r.b, r.bad = nil, true
-		return 0
-	}
-	v := binary.BigEndian.Uint64(r.b)
-	r.b = r.b[8:]
-	return v
-}
+func (r *reader) bytes() []byte { return r.take(r.uint()) }
 
-func (r *reader) bool() bool {
-	if len(r.b) < 1 {
-		r.bad = true
-		return false
+func (r *reader) fixed() uint64 {
+	if b := r.take(8); b != nil {
+		return binary.BigEndian.Uint64(b)
 	}
-	v := r.b[0] == 1
-	r.b = r.b[1:]
-	return v
+	return 0
 }
 
 func (r *reader) fixed32() uint32 {
-	if len(r.b) < 4 {
-		r.b, r.bad = nil, true
-		return 0
+	if b := r.take(4); b != nil {
+		return binary.BigEndian.Uint32(b)
 	}
-	v := binary.BigEndian.Uint32(r.b)
-	r.b = r.b[4:]
-	return v
+	return 0
+}
+
+func (r *reader) bool() bool {
+	b := r.take(1)
+	return b != nil && b[0] == 1
 }
 
 func (c *Comparison) line(r *reader, rec *Record) {

@@ -32,16 +32,11 @@ type CountedValue struct {
 // table has no such column. It reads the table in a read-only transaction of its own, for at most the given time;
 // conn must not be in a transaction.
 func CountByStatus(ctx context.Context, conn *pgx.Conn, schema, name, where string, timeout time.Duration) (*Count, error) {
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
+	r, err := newReader(ctx, conn, schema, name, timeout)
 	if err != nil {
 		return nil, err
 	}
-	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // nothing was changed
-	r := &reader{tx: tx, t: &Table{Schema: schema, Name: name}, name: pgx.Identifier{schema, name}.Sanitize(), timeout: timeout}
-	r.from = r.name
-	if err := r.columns(ctx); err != nil {
-		return nil, fmt.Errorf("read the columns of table %s: %w", r.name, err)
-	}
+	defer r.close(ctx)
 	for i := range r.t.Columns {
 		if c := &r.t.Columns[i]; c.hasValues() {
 			n, err := r.count(ctx, c, where)

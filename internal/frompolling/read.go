@@ -72,16 +72,11 @@ func Connect(ctx context.Context, dsn string) (*pgx.Conn, error) {
 // status, it also reads the values that rows have: from the type or a check constraint, otherwise from an index or
 // from all rows, for at most the given time.
 func Read(ctx context.Context, conn *pgx.Conn, schema, name string, timeout time.Duration) (*Table, error) {
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
+	r, err := newReader(ctx, conn, schema, name, timeout)
 	if err != nil {
 		return nil, err
 	}
-	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // nothing was changed
-	r := &reader{tx: tx, t: &Table{Schema: schema, Name: name}, name: pgx.Identifier{schema, name}.Sanitize(), timeout: timeout}
-	r.from = r.name
-	if err := r.columns(ctx); err != nil {
-		return nil, fmt.Errorf("read the columns of table %s: %w", r.name, err)
-	}
+	defer r.close(ctx)
 	for i := range r.t.Columns {
 		if c := &r.t.Columns[i]; c.hasValues() {
 			if err := r.values(ctx, c); err != nil {
@@ -102,6 +97,24 @@ type reader struct {
 
 	timeout time.Duration // for the values of a column
 }
+
+// newReader begins a read-only transaction, and reads the columns of a table.
+func newReader(ctx context.Context, conn *pgx.Conn, schema, name string, timeout time.Duration) (*reader, error) {
+	tx, err := conn.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return nil, err
+	}
+	r := &reader{tx: tx, t: &Table{Schema: schema, Name: name}, name: pgx.Identifier{schema, name}.Sanitize(), timeout: timeout}
+	r.from = r.name
+	if err := r.columns(ctx); err != nil {
+		r.close(ctx)
+		return nil, fmt.Errorf("read the columns of table %s: %w", r.name, err)
+	}
+	return r, nil
+}
+
+// close ends the transaction, which has changed nothing.
+func (r *reader) close(ctx context.Context) { _ = r.tx.Rollback(context.WithoutCancel(ctx)) }
 
 const columnsSQL = `
 SELECT a.attname::text, a.attnum, format_type(a.atttypid, a.atttypmod), CASE b.typtype WHEN 'e' THEN 'enum' ELSE b.typname::text END, a.attnotnull,

@@ -18,11 +18,6 @@ const (
 	Blocked      State = "blocked"       // another slot of that name keeps the host from copying the slot
 )
 
-// States are all states.
-func States() []State {
-	return []State{Ready, IsPrimary, OtherPrimary, OtherCluster, Unreachable, Missing, Incomplete, Invalidated, Blocked}
-}
-
 // Verdict is the state of the copy on one host.
 type Verdict struct {
 	State State  `json:"state"`

@@ -33,6 +33,26 @@ func Build(ctx context.Context, file string) error {
 	return nil
 }
 
+// Run runs a command of the binary with a configuration file and more environment, and returns its output.
+func Run(ctx context.Context, binary, config string, env []string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, binary, append([]string{"-c", config}, args...)...)
+	cmd.Env = Environment(env...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("run outboxcdc %s: %w\n%s", strings.Join(args, " "), err, bytes.TrimSpace(out))
+	}
+	return string(out), err
+}
+
+// Ready returns an error unless /readyz of the listener at url says that events flow.
+func Ready(ctx context.Context, url string) error {
+	code, body, err := Get(ctx, url+"/readyz")
+	if err == nil && code != http.StatusOK {
+		err = fmt.Errorf("%s: %s", http.StatusText(code), bytes.TrimSpace(body))
+	}
+	return err
+}
+
 // Environment returns this process's environment without the daemon's settings, and with more added.
 func Environment(more ...string) []string {
 	var env []string
@@ -62,7 +82,10 @@ func Get(ctx context.Context, url string) (code int, body []byte, err error) {
 // Metrics returns the series of /metrics by their full name, such as `outboxcdc_state{state="streaming"}`. url is that
 // of the listener.
 func Metrics(ctx context.Context, url string) (map[string]float64, error) {
-	_, body, err := Get(ctx, url+"/metrics")
+	code, body, err := Get(ctx, url+"/metrics")
+	if err == nil && code != http.StatusOK {
+		err = errors.New(http.StatusText(code))
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -5,22 +5,13 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/test/check"
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
 // follow reads the topics as any consumer would and passes the records to the tally, until ctx is done. It is an
 // independent witness: another Kafka client than the relay's.
 func follow(ctx context.Context, brokers []string, t *tally) error {
-	return kafkatest.Follow(ctx, brokers, func(r kafkatest.Record) { t.addRead(toRecord(r), time.Now()) }, topics...)
-}
-
-func toRecord(r kafkatest.Record) check.Record {
-	rec := check.Record{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset, Key: r.Key, Value: r.Value}
-	for _, h := range r.Headers {
-		rec.Headers = append(rec.Headers, check.Header{Name: h.Key, Value: h.Value})
-	}
-	return rec
+	return kafkatest.Follow(ctx, brokers, func(r kafkatest.Record) { t.addRead(r.Check(), time.Now()) }, topics...)
 }
 
 // countAll returns how many records the topics hold, after the reader had time to read as many. It is called when all

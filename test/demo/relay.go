@@ -1,14 +1,10 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -58,12 +54,8 @@ func newRelay(binary, dir, postgres string, brokers []string) (*relay, error) {
 
 // setup runs `outboxcdc setup apply` as a superuser.
 func (r *relay) setup(ctx context.Context, superuser string) error {
-	cmd := exec.CommandContext(ctx, r.binary, "-c", r.config, "setup", "apply")
-	cmd.Env = daemon.Environment("OUTBOXCDC_SETUP_URL=" + superuser)
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("run outboxcdc setup apply: %w\n%s", err, bytes.TrimSpace(out))
-	}
-	return nil
+	_, err := daemon.Run(ctx, r.binary, r.config, []string{"OUTBOXCDC_SETUP_URL=" + superuser}, "setup", "apply")
+	return err
 }
 
 // start starts the process and returns at once.
@@ -81,13 +73,7 @@ func (r *relay) start() error {
 
 // awaitReady waits until the relay reports that events flow.
 func (r *relay) awaitReady(ctx context.Context) error {
-	return r.proc.Poll(ctx, func(ctx context.Context) error {
-		body, err := r.get(ctx, "/readyz")
-		if err != nil {
-			return fmt.Errorf("%w %s", err, body)
-		}
-		return nil
-	})
+	return r.proc.Poll(ctx, func(ctx context.Context) error { return daemon.Ready(ctx, r.url) })
 }
 
 // checkRunning returns an error if the process has ended and the demo did not end it.
@@ -135,11 +121,13 @@ func (r *relay) look(ctx context.Context) gauges {
 	if r.proc.Exited() {
 		return gauges{state: "not running"}
 	}
-	body, err := r.get(ctx, "/metrics")
+	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	defer cancel()
+	metrics, err := daemon.Metrics(ctx, r.url)
 	if err != nil {
 		return gauges{state: "no answer"}
 	}
-	return gaugesOf(daemon.ParseMetrics(body))
+	return gaugesOf(metrics)
 }
 
 func gaugesOf(metrics map[string]float64) gauges {
@@ -153,30 +141,4 @@ func gaugesOf(metrics map[string]float64) gauges {
 		}
 	}
 	return g
-}
-
-// get returns the body; a status other than 200 is an error.
-func (r *relay) get(ctx context.Context, path string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
-	defer cancel()
-	code, body, err := daemon.Get(ctx, r.url+path)
-	if err == nil && code != http.StatusOK {
-		err = errors.New(http.StatusText(code))
-	}
-	return string(body), err
-}
-
-// lastLines returns the end of a log file.
-func lastLines(file string, most int) []string {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	var lines []string
-	for s := bufio.NewScanner(f); s.Scan(); {
-		lines = append(lines, s.Text())
-		lines = lines[max(0, len(lines)-most):]
-	}
-	return lines
 }

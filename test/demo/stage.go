@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/outboxcdc/outboxcdc/test/child"
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
@@ -276,10 +277,7 @@ func (d *demo) cleanUp(status int) int {
 		errs = append(errs, os.RemoveAll(d.dir))
 	} else if logs := d.keepLogs(); len(logs) > 0 {
 		if d.relay != nil {
-			if last := lastLines(d.relay.log, 10); len(last) > 0 {
-				d.out.text("", "The last lines of the relay's log:")
-				d.out.text(last...)
-			}
+			d.out.text("", "The last lines of the relay's log:", child.Tail(d.relay.log))
 		}
 		d.out.text("", "Logs are kept:")
 		d.out.text(logs...)

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -52,13 +50,7 @@ func (r *relay) start() (err error) {
 
 // run runs another command with the instance's configuration, and returns its output.
 func (r *relay) run(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, r.binary, append([]string{"-c", r.config}, args...)...)
-	cmd.Env = daemon.Environment()
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("run outboxcdc %s: %w\n%s", strings.Join(args, " "), err, bytes.TrimSpace(out))
-	}
-	return string(out), err
+	return daemon.Run(ctx, r.binary, r.config, nil, args...)
 }
 
 // metric returns a metric of the instance.

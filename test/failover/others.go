@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/internal/exit"
+	"github.com/outboxcdc/outboxcdc/test/child"
 	"github.com/outboxcdc/outboxcdc/test/daemon"
 )
 
@@ -230,7 +231,7 @@ func (s *stage) fail(err error) error {
 	}
 	for _, r := range s.relays {
 		if r != nil {
-			logs += fmt.Sprintf("--- %s\n%s\n", r.name, tail(r.log))
+			logs += fmt.Sprintf("--- %s\n%s\n", r.name, child.Tail(r.log))
 		}
 	}
 	return errors.Join(fmt.Errorf("%w\n%s\nall logs are in %s", err, logs, s.dir), s.close(true))

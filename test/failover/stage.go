@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxcdc/outboxcdc/test/check"
+	"github.com/outboxcdc/outboxcdc/test/child"
 	"github.com/outboxcdc/outboxcdc/test/daemon"
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
@@ -105,7 +105,7 @@ func (s *stage) await(ctx context.Context, what string, do func(context.Context)
 	err := s.cluster.await(ctx, what, func(ctx context.Context) error {
 		for _, r := range s.relays {
 			if r.proc != nil && r.proc.Exited() {
-				cancel(fmt.Errorf("%s has ended with exit code %d; its log ends with:\n%s", r.name, daemon.ExitCode(r.proc), tail(r.log)))
+				cancel(fmt.Errorf("%s has ended with exit code %d; its log ends with:\n%s", r.name, daemon.ExitCode(r.proc), child.Tail(r.log)))
 			}
 		}
 		if s.load != nil {
@@ -171,12 +171,8 @@ func (s *stage) rows(ctx context.Context) ([]check.Row, error) {
 }
 
 func toRecords(records []kafkatest.Record) (out []check.Record) {
-	for _, r := range records {
-		rec := check.Record{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset, Key: r.Key, Value: r.Value}
-		for _, h := range r.Headers {
-			rec.Headers = append(rec.Headers, check.Header{Name: h.Key, Value: h.Value})
-		}
-		out = append(out, rec)
+	for i := range records {
+		out = append(out, records[i].Check())
 	}
 	return out
 }
@@ -235,14 +231,4 @@ func (s *stage) close(keep bool) error {
 		failed = append(failed, os.RemoveAll(s.dir))
 	}
 	return errors.Join(failed...)
-}
-
-// tail returns the last lines of a log.
-func tail(file string) string {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return err.Error()
-	}
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
-	return strings.Join(lines[max(0, len(lines)-8):], "\n")
 }

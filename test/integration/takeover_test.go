@@ -211,11 +211,7 @@ func (o *outbox) judgeTakeOver(truth []row) check.Report {
 	}
 	var records []check.Record
 	for _, r := range o.readAll() {
-		rec := check.Record{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset, Key: r.Key, Value: r.Value}
-		for _, h := range r.Headers {
-			rec.Headers = append(rec.Headers, check.Header{Name: h.Key, Value: h.Value})
-		}
-		records = append(records, rec)
+		records = append(records, r.Check())
 	}
 	report := check.Check(rows, records)
 	if !report.OK() {

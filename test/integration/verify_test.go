@@ -167,10 +167,7 @@ func judge(truth []row, records []kafkatest.Record) *verdict {
 	newest := map[[2]string]position{} // of each topic and key
 	owner := map[position]string{}
 	for _, r := range records {
-		c := check.Record{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset, Key: r.Key, Value: r.Value}
-		for _, h := range r.Headers {
-			c.Headers = append(c.Headers, check.Header{Name: h.Key, Value: h.Value})
-		}
+		c := r.Check()
 		found = append(found, c)
 
 		id, _ := headerOf(r, "id")

@@ -10,6 +10,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/outboxcdc/outboxcdc/test/check"
 )
 
 // Record is one record as a consumer sees it. A null key, value or header value
@@ -23,6 +25,15 @@ type Record struct {
 	Headers   []Header
 	Timestamp time.Time
 	Producer  int64 // producer id given by Kafka
+}
+
+// Check is the record for the checker.
+func (r *Record) Check() check.Record {
+	c := check.Record{Topic: r.Topic, Partition: r.Partition, Offset: r.Offset, Key: r.Key, Value: r.Value}
+	for _, h := range r.Headers {
+		c.Headers = append(c.Headers, check.Header{Name: h.Key, Value: h.Value})
+	}
+	return c
 }
 
 // Header is one header of a record, in the order in which they were sent.

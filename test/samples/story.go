@@ -1,13 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -275,15 +272,12 @@ func (s *sample) setUp(ctx context.Context) error {
 // outboxcdc runs a command as a superuser.
 func (s *sample) outboxcdc(ctx context.Context, args ...string) error {
 	super := s.postgres.SuperURL(s.shop())
-	cmd := exec.CommandContext(ctx, s.binary, append([]string{"-c", s.config}, args...)...)
-	cmd.Env = daemon.Environment("OUTBOXCDC_SETUP_URL=" + super)
+	env := []string{"OUTBOXCDC_SETUP_URL=" + super}
 	if args[0] != "setup" {
-		cmd.Env = append(cmd.Env, "OUTBOXCDC_POSTGRES_URL="+super)
+		env = append(env, "OUTBOXCDC_POSTGRES_URL="+super)
 	}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("run outboxcdc %s: %w\n%s", strings.Join(args, " "), err, bytes.TrimSpace(out))
-	}
-	return nil
+	_, err := daemon.Run(ctx, s.binary, s.config, env, args...)
+	return err
 }
 
 // startDaemon returns when the daemon is ready.
@@ -291,13 +285,7 @@ func (s *sample) startDaemon(ctx context.Context) (err error) {
 	if s.daemon, err = start(s.dir, "daemon", nil, s.binary, "-c", s.config, "run"); err != nil {
 		return err
 	}
-	return s.await(ctx, s.daemon, "daemon", func(ctx context.Context) error {
-		code, body, err := daemon.Get(ctx, s.url+"/readyz")
-		if err == nil && code != http.StatusOK {
-			err = fmt.Errorf("%s: %s", http.StatusText(code), bytes.TrimSpace(body))
-		}
-		return err
-	})
+	return s.await(ctx, s.daemon, "daemon", func(ctx context.Context) error { return daemon.Ready(ctx, s.url) })
 }
 
 func (s *sample) killDaemon(context.Context) error { return s.daemon.Kill() }

@@ -90,10 +90,10 @@ func TestWorstOfAFault(t *testing.T) {
 	for want, rows := range map[string][]row{
 		"| F01 | 1 | – | 900 | 0 | – | 50 | 9.0 | 1 | `TestFine` |":              {fine},
 		"| F01 | 2 | – | 900 | 0 | 1 | 50 | 9.0 | 1 | `TestTwice` |":             {twice, fine},
-		"| F02 | 1 | – | 5 | 0 | 1 | – | 1.0 | – | `TestTwice` |":                    {twice, fine},
+		"| F02 | 1 | – | 5 | 0 | 1 | – | 1.0 | – | `TestTwice` |":                {twice, fine},
 		"| F01 | 3 | – | 900 | 3 | 1 | 50 | 9.0 | 1 | `TestLost` |":              {lost, twice, fine},
 		"| F01 | 4 | – | 900 | 3 | 1 | 50 | 9.0 | 1 | `TestFailed` **FAILED** |": {failed, lost, twice, fine},
-		"| F02 | – | 40 | – | – | – | – | – | – | `TestSimX` |":                        nil,
+		"| F02 | – | 40 | – | – | – | – | – | – | `TestSimX` |":                  nil,
 	} {
 		r := evidence{Rows: rows}
 		if rows == nil {
