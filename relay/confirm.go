@@ -248,7 +248,7 @@ func (g *guard) run(ctx context.Context, stream Stream) {
 		checking, cancel := context.WithTimeout(ctx, guardTimeout)
 		slot, err := stream.Check(checking)
 		cancel()
-		if g.renew != nil && slot != nil && (err == nil || errors.Is(err, replication.ErrUndecided)) {
+		if g.renew != nil && slot != nil {
 			g.renew(slot.Asked)
 		}
 		g.answer <- guardAnswer{slot, err}
@@ -282,6 +282,9 @@ func (s *session) takeCheck() error {
 	}
 	if a.err != nil {
 		s.rule.CheckUndecided() // the session ends
+		if s.isLoading && replication.KindOf(a.err) == replication.PublicationChanged {
+			return nil // once the position record is read, so that it gets the finding; each check has the same one
+		}
 		return a.err
 	}
 	s.rule.CheckPassed()

@@ -30,6 +30,7 @@ type postgres struct {
 	now       []replication.TableNow // the tables now; nil: the relay does not check them
 	published string
 	noted     string // Alteration.Published, if published was altered
+	found     error  // by the opening of a stream
 	idle      time.Duration
 	held      bool // the slot, by another instance
 	down      bool
@@ -659,7 +660,7 @@ func (st *stream) Check(ctx context.Context) (*replication.Slot, error) {
 	pg.b.mu.Unlock()
 	var undecided error
 	if hook != nil {
-		if err := hook(n); errors.Is(err, replication.ErrUndecided) {
+		if err := hook(n); errors.Is(err, replication.ErrUndecided) || replication.KindOf(err) == replication.PublicationChanged {
 			undecided = err
 		} else if err != nil {
 			return nil, err
@@ -680,9 +681,10 @@ func (st *stream) Check(ctx context.Context) (*replication.Slot, error) {
 
 func (st *stream) Tables() []replication.TableNow { return st.pg.now }
 
+func (st *stream) Found() error      { return st.pg.found }
 func (st *stream) Published() string { return st.pg.published }
 func (st *stream) Altered(_ context.Context, before string) (a replication.Alteration, err error) {
-	if before != st.pg.published {
+	if before != st.pg.published && (st.pg.found == nil || st.pg.noted != "") {
 		a.Why, a.Published = "the publication was altered", st.pg.noted
 	}
 	return a, nil

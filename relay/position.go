@@ -44,17 +44,22 @@ var errSlotTaken = errors.New("another client has taken the slot")
 func (s *session) loadPosition(ctx context.Context) error {
 	r, p := s.r, &s.position
 	if r.cfg.Deduplication.Slot == "" {
-		return nil
+		return s.stream.Found()
 	}
 	s.startCheck(r.clock()) // the first record waits for the lease, which a check renews
+	s.isLoading = true
 	predecessor, err := s.load(ctx)
+	s.isLoading = false
 	if err != nil {
 		return fmt.Errorf("read the position record: %w", err)
 	}
-	if predecessor != nil {
-		if err := s.compare(ctx, predecessor); err != nil {
-			return err
-		}
+	if predecessor == nil {
+		err = s.stream.Found() // nothing was delivered that could be compared: a mistake of the setup
+	} else {
+		err = s.compare(ctx, predecessor)
+	}
+	if err != nil {
+		return err
 	}
 	s.saveFirst(predecessor)
 	if err := s.awaitFirstStored(ctx); err != nil {
@@ -91,19 +96,27 @@ func (s *session) compare(ctx context.Context, predecessor *checkpoint.PositionR
 		}
 	}
 	id, start := s.stream.Identity(), s.stream.Start()
-	err := predecessor.Contradiction(id, start, altered.Why)
-	if err == nil {
+	err, found := predecessor.Contradiction(id, start, altered.Why), s.stream.Found()
+	if err == nil && found == nil {
 		return nil
 	}
 	// Another instance may have taken the slot and written the record while this process was frozen.
-	if slot, gone := s.stream.Check(ctx); gone != nil || !slot.Active {
+	if slot, gone := s.stream.Check(ctx); slot == nil || !slot.Active {
 		return errors.Join(errSlotTaken, gone)
 	}
-	// What another server's catalogs have says nothing about the record's.
-	if altered.Published != "" && predecessor.Contradiction(id, start, "") == nil {
-		found := *predecessor
-		found.Published = altered.Published
-		s.storeFinding(ctx, &found)
+	if other := predecessor.Contradiction(id, start, ""); other != nil {
+		return other // what another server's catalogs have says nothing about the record's
+	}
+	if err == nil && predecessor.Generation == s.r.mem.generation { // this process has seen more than its record has
+		altered.Published = s.stream.Published()
+	}
+	if altered.Published != "" {
+		noted := *predecessor
+		noted.Published = altered.Published
+		s.storeFinding(ctx, &noted)
+	}
+	if found != nil {
+		return found
 	}
 	return err
 }
@@ -236,6 +249,9 @@ func (s *session) keepFinding(ctx context.Context, cause error) {
 		return
 	}
 	found := s.position.record
+	if found.Generation == 0 { // none is given to the sink yet: compare has stored what was found
+		return
+	}
 	found.Published = s.stream.Published()
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()

@@ -362,6 +362,128 @@ func TestFindingIsKept(t *testing.T) {
 	})
 }
 
+// TestFindingOfAnOpening (F111): what is found while a session opens is in the position record before the process ends,
+// also if the record alone does not show it, or Kafka is unavailable at first. Nothing is delivered.
+func TestFindingOfAnOpening(t *testing.T) {
+	const found = "it has no partition a leaf"
+	find := func(b *bench) {
+		b.pg.edit(func() {
+			b.pg.found = &replication.Error{Kind: replication.PublicationChanged, Op: "check the partitions", Err: errors.New(found)}
+			b.pg.checkErr = func(int) error { return altered() }
+			b.pg.published = "found"
+		})
+	}
+	ends := func(b *bench, at pglogrepl.LSN) {
+		b.Helper()
+		if s := b.ends(Lost, time.Hour); !strings.Contains(s.Error(), found) {
+			b.Error(&s)
+		}
+		if got := b.pg.slotAt(); got != at {
+			b.Errorf("the slot is at %s, was at %s", got, at)
+		}
+		b.delivered("a")
+	}
+	for _, parked := range []bool{false, true} {
+		deduplicating(t, func(b *bench, p *fakePositions) {
+			b.pg.idle = time.Minute
+			b.start()
+			b.pg.commit("a")
+			b.sleep(3 * time.Second)
+			at := b.pg.slotAt()
+			if parked {
+				b.kafka.edit(func() { b.kafka.probeErr = kafkaError{} })
+				b.kafka.fail(kafkaError{}, stored)
+				b.sleep(time.Minute)
+			} else {
+				b.pg.cut()
+			}
+			find(b)
+			seen := len(p.seen)
+			p.load = func(context.Context) { time.Sleep(time.Second) } // a catalog check ends meanwhile
+			b.pg.commit("b")
+			if parked {
+				opened := b.pg.sessions()
+				b.sleep(10 * time.Minute)
+				b.want(Parked)
+				if b.pg.sessions() == opened {
+					b.Error("the slot was not opened while Kafka was unavailable")
+				}
+				b.kafka.edit(func() { b.kafka.probeErr = nil })
+			}
+			was := p.last()
+			ends(b, at)
+			if len(p.seen) == seen {
+				b.Error("the record waits for the lease, and no catalog check has renewed it")
+			}
+			was.Published = "found"
+			if got := p.last(); !reflect.DeepEqual(got, was) {
+				b.Errorf("the last record is %+v, want %+v", got, was)
+			}
+		})
+	}
+	deduplicating(t, func(b *bench, p *fakePositions) { // of a process that had no session: another one wrote the record
+		first := before(b, func(s *checkpoint.PositionRecord) { s.Published = "q" })
+		p.saved = []checkpoint.PositionRecord{first}
+		find(b)
+		b.start()
+		if b.ends(Lost, time.Minute); len(p.saved) != 1 {
+			b.Errorf("%+v", p.last())
+		}
+	})
+	deduplicating(t, func(b *bench, p *fakePositions) { // the record shows it
+		first := before(b, func(s *checkpoint.PositionRecord) { s.Published = "q" })
+		p.saved = []checkpoint.PositionRecord{first}
+		find(b)
+		b.pg.noted = "q noted"
+		b.start()
+		b.ends(Lost, time.Minute)
+		first.Published = "q noted"
+		if got := p.last(); len(p.saved) != 2 || !reflect.DeepEqual(got, first) {
+			b.Errorf("%d records, the last one is %+v", len(p.saved), got)
+		}
+	})
+	deduplicating(t, func(b *bench, p *fakePositions) { // the first start
+		find(b)
+		b.start()
+		if b.ends(Lost, time.Minute); len(p.saved) != 0 {
+			b.Errorf("%+v", p.last())
+		}
+	})
+	bubble(t, testConfig(), func(b *bench) { // at least once
+		b.start()
+		b.pg.commit("a")
+		b.sleep(3 * time.Second)
+		at := b.pg.slotAt()
+		b.pg.cut()
+		find(b)
+		b.pg.commit("b")
+		ends(b, at)
+	})
+}
+
+// TestFindingWhileTheRecordIsRead: the catalog check that runs while the position record is read finds an alteration,
+// and another instance has the slot or has not.
+func TestFindingWhileTheRecordIsRead(t *testing.T) {
+	for _, record := range []string{"p", "q"} {
+		deduplicating(t, func(b *bench, p *fakePositions) {
+			first := before(b, func(s *checkpoint.PositionRecord) { s.Published = record })
+			p.saved = []checkpoint.PositionRecord{first}
+			b.pg.noted = "q noted"
+			b.pg.checkErr = func(int) error { return altered() }
+			p.load = func(context.Context) { time.Sleep(time.Second) }
+			b.start()
+			s := b.ends(Lost, time.Minute)
+			if errors.Is(&s, errSlotTaken) {
+				b.Error(&s)
+			}
+			want := map[string]string{"p": "p", "q": "q noted"}[record]
+			if got := p.last(); len(p.saved) < 2 || got.Published != want {
+				b.Errorf("%d records, the last one is %+v", len(p.saved), got)
+			}
+		})
+	}
+}
+
 // TestSlotWasMoved: a slot that another client has moved ends the process, and nothing is confirmed, unless the other
 // client still has it.
 func TestSlotWasMoved(t *testing.T) {
@@ -712,6 +834,9 @@ func TestStoppedWhileRereading(t *testing.T) {
 		}
 		if now := b.pg.slotAt(); now != at {
 			t.Errorf("the slot went from %s to %s", at, now)
+		}
+		if last := p.last(); len(p.saved) < 2 || last.Acked != p.saved[0].Acked {
+			t.Errorf("the record has events that the server has not verified: %+v", last)
 		}
 	})
 }

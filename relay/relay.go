@@ -38,6 +38,7 @@ type Stream interface {
 	Identity() replication.Identity
 	Start() pglogrepl.LSN
 	Missing() []string
+	Found() error
 	IdleTimeout() time.Duration
 	SetDeadline(t time.Time) bool
 	Receive() (replication.Message, error)

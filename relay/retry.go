@@ -170,6 +170,9 @@ func (r *Relay) keepSlot(ctx context.Context) error {
 		r.mem.NoteServer(id)
 	}
 	r.mem.slotUsed, r.mem.idleTimeout = r.clock(), stream.IdleTimeout()
+	if found := stream.Found(); found != nil { // the next session stores it, which needs Kafka, and ends the process
+		r.log.Error("events may be missing in the stream", "error", found)
+	}
 	if err := stream.Close(0, r.clock()); err != nil {
 		r.log.Debug("close the slot", "error", err)
 	}

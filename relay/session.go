@@ -56,6 +56,7 @@ type session struct {
 	counts      counts          // not yet in the metrics
 	skipLogged  map[uint32]bool // tables, by OID, of which a skipped row was logged
 
+	isLoading bool // the predecessor's position record is read
 	readsEnds bool // the ends of partitions are read before anything is sent that may be there
 	isSettled bool // see settled
 
@@ -117,6 +118,7 @@ func (r *Relay) session(ctx context.Context) (wentWell bool, err error) {
 		s.background.Wait()
 	}
 	if err := s.start(ctx); err != nil {
+		s.keepFinding(ctx, err)
 		endBackground()
 		_ = s.closeSink(0) // before the slot is free for another client
 		err = s.rootCause(err)

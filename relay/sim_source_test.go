@@ -41,10 +41,6 @@ func (s *simSource) Open(ctx context.Context) (Stream, error) {
 		return nil, pg.openErr
 	case pg.recovery != 0:
 		return nil, &replication.Error{Kind: replication.RecoveryUnfinished, Op: "look", Err: errors.New("a recovery has not finished")}
-	case pg.filter:
-		return nil, &replication.Error{Kind: replication.PublicationChanged, Op: "look", Err: errors.New("it has a row filter")}
-	case p.opened > 0 && p.altered != pg.altered:
-		return nil, &replication.Error{Kind: replication.PublicationChanged, Op: "look", Err: errors.New("it was altered")}
 	case pg.busy():
 		return nil, &replication.Error{Kind: replication.SlotActive, Op: "start slot", Err: errors.New("it is active for PID 4711")}
 	}
@@ -53,6 +49,9 @@ func (s *simSource) Open(ctx context.Context) (Stream, error) {
 		kick: make(chan struct{}, 1), guarded: pg.confirmed, began: time.Now(), lastStatus: time.Now(),
 	}
 	st.id.WALEnd = pg.flushedEnd
+	if pg.filter || p.opened > 0 && p.altered != pg.altered {
+		st.found = &replication.Error{Kind: replication.PublicationChanged, Op: "look", Err: errors.New("it was altered")}
+	}
 	pg.streams++
 	st.n = pg.streams
 	if p.opened == 0 {

@@ -21,6 +21,7 @@ type simStream struct {
 	kick  chan struct{}
 	began time.Time
 	n     int // number of the stream, counted per slot
+	found error
 
 	// the server's end
 	next      int // index of the transaction that is sent next
@@ -381,10 +382,10 @@ func (st *simStream) Check(ctx context.Context) (*replication.Slot, error) {
 	case pg.down || pg.flaky:
 		err = unavailable("check publication", errors.New("unexpected EOF"))
 	case err != nil:
-	case pg.filter || p.altered != pg.altered:
-		err = &replication.Error{Kind: replication.PublicationChanged, Op: "check publication", Err: errors.New("it was altered")}
 	case pg.holder != st:
 		err = unavailable("check slot", errors.New("our walsender has lost it"))
+	case pg.filter || p.altered != pg.altered:
+		err = &replication.Error{Kind: replication.PublicationChanged, Op: "check publication", Err: errors.New("it was altered")}
 	case pg.pending:
 		err = replication.ErrUndecided
 	}
@@ -405,7 +406,7 @@ func (st *simStream) Check(ctx context.Context) (*replication.Slot, error) {
 		if fatal(err) {
 			st.forbidMoves()
 		}
-		if errors.Is(err, replication.ErrUndecided) {
+		if errors.Is(err, replication.ErrUndecided) || replication.KindOf(err) == replication.PublicationChanged {
 			return slot, err
 		}
 		return nil, err
@@ -438,6 +439,8 @@ func (st *simStream) Tables() []replication.TableNow { return nil }
 
 // Published is always the same: an alteration ends a running process, and the operator handles it.
 func (st *simStream) Published() string { return "" }
+
+func (st *simStream) Found() error { return st.found }
 
 func (st *simStream) Altered(context.Context, string) (a replication.Alteration, err error) { return }
 

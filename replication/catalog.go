@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
@@ -29,6 +30,7 @@ type catalog struct {
 	partitioned []bool // of each outbox
 	viaRoot     bool
 	missing     []string // configured columns that are not published
+	found       *Look    // a catalog check that failed, with what it has found; nil: it passed
 	syncNames   string
 }
 
@@ -47,7 +49,7 @@ SELECT c.oid, n.nspname, c.relname, c.relkind::text,
  ORDER BY (n.nspname = $1 AND c.relname = $2) DESC, c.oid`
 
 // readCatalog resolves table and publication in full, at the start of a session. It compares them with the last
-// catalog check.
+// catalog check. If the error is a finding that later sessions have to know, the catalog has it, too.
 func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int, last *lastLook) (*catalog, error) {
 	op := "check publication " + c.Publication + c.tablesPhrase("and")
 	cat := catalog{roots: []uint32{}} // never nil, which would be NULL
@@ -64,25 +66,33 @@ func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int, las
 		return nil, fail(PublicationChanged, op, publicationRemedy, "the publication does not publish inserts")
 	}
 	cat.viaRoot = pub.ViaRoot
-	if err := c.readPublished(ctx, conn, &cat); err != nil {
-		return nil, err
+	lacks := c.readPublished(ctx, conn, &cat)
+	if lacks != nil && KindOf(lacks) != PublicationChanged {
+		return nil, lacks
 	}
 	current, err := c.readGuard(ctx, conn, &cat, last.Load(), major, 0)
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, err
-	case current.change != nil:
-		return nil, c.changed(current.change)
 	}
-	if u := current.unpublished; u != nil {
-		if u.Inherits() && last.Load() == nil { // the first session of this process: a mistake of the setup
-			return nil, u.err(Unsuitable)
-		}
-		return nil, u.err(PublicationChanged)
-	}
-	last.Store(&current.look)
 	cat.syncNames = current.syncNames
-	return &cat, nil
+	switch u := current.unpublished; {
+	case lacks != nil:
+		err, current.look.found = lacks, cmp.Or(current.look.found, &change{reason: altered})
+	case current.change != nil:
+		err = c.changed(current.change)
+	case u == nil:
+		last.Store(&current.look)
+		return &cat, nil
+	case u.Inherits() && last.Load() == nil: // the first session of this process: a mistake of the setup
+		return nil, u.err(Unsuitable)
+	default:
+		err = u.err(PublicationChanged)
+	}
+	if current.look.found == nil { // later sessions find the same, or an operator has changed it
+		return nil, err
+	}
+	cat.found = &current.look
+	return &cat, err
 }
 
 // readTables finds each outbox and its partitions.

@@ -125,8 +125,13 @@ func (s *Source) inspect(ctx context.Context, st *Stream) error {
 	// instance as it stops the streaming one. Otherwise this instance would confirm what the other one refused to
 	// confirm.
 	slot, err := st.checkServer(ctx)
-	if err != nil {
+	switch {
+	case err == nil:
+	case st.cat == nil || st.cat.found == nil:
 		return err
+	default:
+		st.found = err
+		st.last.Store(st.cat.found)
 	}
 	if err := s.cfg.refuseUnfinished(slot); err != nil { // the slot may belong to the recovery
 		return err
@@ -208,6 +213,7 @@ type Stream struct {
 	cat    *catalog
 
 	last     *lastLook      // the source's
+	found    error          // see Found
 	seesAll  uint64         // catalog_xmin of the slot before the catalogs were read: the server decodes with snapshots that see all transactions before it
 	original *Slot          // the slot of which this stream reads a temporary copy; nil: the stream reads the slot
 	conn     *pgconn.PgConn // used by the goroutine of Receive
@@ -247,6 +253,11 @@ func (st *Stream) Tables() []TableNow {
 	return out
 }
 
+// Found returns what the opening has found out about publication and tables: the stream may lack events, so nothing of
+// it may be delivered. It is not the error of Open, because the position record must have it, and only the client that
+// has the slot writes that. nil: nothing.
+func (st *Stream) Found() error { return st.found }
+
 // Published returns a text for [Stream.Altered] of a later session: the last catalog check.
 func (st *Stream) Published() string { return st.last.Load().String() }
 
@@ -270,10 +281,10 @@ func (st *Stream) Altered(ctx context.Context, published string) (Alteration, er
 	st.controlMu.Lock()
 	defer st.controlMu.Unlock()
 	g, err := st.cfg.readGuard(ctx, st.control, st.cat, before, st.server.Major(), 0)
-	if err != nil || g.change == nil {
+	if err != nil || g.look.found == nil {
 		return Alteration{}, err
 	}
-	return before.alteration(g.change), nil
+	return before.alteration(g.look.found), nil
 }
 
 // Missing lists the configured columns that the publication does not publish at present. This is not an error by

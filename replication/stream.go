@@ -211,8 +211,8 @@ func (st *Stream) noticeError() error {
 var ErrSenderGone = errors.New("our walsender has ended, or postgres.url leads to two servers")
 
 // Check makes a catalog check, a cheap query. A nil error means that publication and tables were unchanged, so the
-// stream was complete up to the start of this call. ErrUndecided means that this is not known yet. In both cases the
-// slot was in use by our walsender at some moment after [Slot.Asked].
+// stream was complete up to the start of this call. ErrUndecided means that this is not known yet. If Check returns a
+// slot, also with an error, it was in use by our walsender at some moment after [Slot.Asked].
 func (st *Stream) Check(ctx context.Context) (*Slot, error) {
 	st.controlMu.Lock()
 	defer st.controlMu.Unlock()
@@ -221,24 +221,31 @@ func (st *Stream) Check(ctx context.Context) (*Slot, error) {
 		return nil, err
 	}
 	verdict := st.cfg.verify(g)
-	if verdict != nil && !errors.Is(verdict, ErrUndecided) {
-		if g.look.found != nil {
-			st.last.Store(st.last.Load().with(g.look.found)) // for the position record
-		}
-		return nil, verdict
+	switch {
+	case verdict == nil || errors.Is(verdict, ErrUndecided):
+		st.last.Store(&g.look)
+	case g.look.found != nil:
+		st.last.Store(st.last.Load().with(g.look.found)) // for the position record
 	}
-	st.last.Store(&g.look)
+	slot, err := st.ownSlot(ctx)
+	return slot, cmp.Or(err, verdict)
+}
+
+// ownSlot reads the slot, and returns an error if it is not in use by our walsender.
+func (st *Stream) ownSlot(ctx context.Context) (*Slot, error) {
 	slot, err := st.cfg.readSlot(ctx, st.control)
 	if err == nil {
 		err = st.cfg.refuseUnfinished(slot)
 	}
-	if err == nil && slot.ActivePID == 0 {
+	switch pid := st.conn.PID(); {
+	case err != nil:
+		return nil, err
+	case slot.ActivePID == 0:
 		return nil, &Error{Kind: Unavailable, Op: "check slot " + st.cfg.Slot, Err: ErrSenderGone}
+	case slot.ActivePID != pid: // this process may have been frozen
+		return nil, fail(Unavailable, "check slot "+st.cfg.Slot, "", "it is in use by PID %d, no longer by our walsender, PID %d", slot.ActivePID, pid)
 	}
-	if err == nil && slot.ActivePID != st.conn.PID() { // this process may have been frozen
-		return nil, fail(Unavailable, "check slot "+st.cfg.Slot, "", "it is in use by PID %[2]d, no longer by our walsender, PID %[1]d", st.conn.PID(), slot.ActivePID)
-	}
-	return slot, cmp.Or(err, verdict)
+	return slot, nil
 }
 
 // relationSQL finds a relation, the number (from 1) of the outbox that it is a partition of, or 0, and whether its

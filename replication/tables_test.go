@@ -3,6 +3,7 @@ package replication
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -250,6 +251,34 @@ func TestNoTables(t *testing.T) {
 	}
 }
 
+// TestFoundByAnOpening: the outbox is a partition of another table for a moment, and the publication does not publish
+// it meanwhile. No catalog remembers that, but the sessions do.
+func TestFoundByAnOpening(t *testing.T) {
+	b := newBench(t, "18")
+	b.source.cfg.Publication = "everything"
+	b.exec(`CREATE PUBLICATION everything FOR ALL TABLES WITH (publish_via_partition_root = true)`)
+	b.exec(`CREATE TABLE parent (LIKE outbox) PARTITION BY RANGE (id)`)
+	st := b.open()
+	before := st.Published()
+	_ = st.Close(0, time.Now())
+	b.exec(`ALTER TABLE parent ATTACH PARTITION outbox FOR VALUES FROM (0) TO (100)`)
+	st = b.open()
+	since, err := st.Altered(t.Context(), before)
+	if err != nil || since.Why != PublicationAltered || st.Found() == nil || !strings.Contains(st.Found().Error(), "does not carry table public.outbox") {
+		t.Errorf("%+v, %v, %v", since, st.Found(), err)
+	}
+	_ = st.Close(0, time.Now())
+	b.exec(`ALTER TABLE parent DETACH PARTITION outbox`)
+	b.openFails(PublicationChanged)
+	b.source.last.Store(nil)
+	st = b.open()
+	for text, want := range map[string]string{since.Published: PublicationAltered, st.Published(): ""} {
+		if since, err := st.Altered(t.Context(), text); err != nil || since.Why != want {
+			t.Errorf("%q: %+v, %v", text, since, err)
+		}
+	}
+}
+
 // TestDetachedConcurrently: a transaction that began before DETACH PARTITION CONCURRENTLY can write into the
 // partition during the detach, and the server does not publish those rows. The guard finds a detach in progress;
 // after its end, the guard finds the CHECK constraint.
@@ -257,104 +286,120 @@ func TestDetachedConcurrently(t *testing.T) {
 	const detach = `ALTER TABLE sales.events DETACH PARTITION sales."a leaf" CONCURRENTLY`
 	for _, major := range []string{"14", "15", "16", "17", "18"} {
 		for _, viaRoot := range []bool{true, false} {
-			b := twoTables(t, major, viaRoot)
-			attach := func() {
-				t.Helper()
-				b.exec(`DROP TABLE IF EXISTS sales."a leaf"`)
-				b.exec(`CREATE TABLE sales."a leaf" PARTITION OF sales.events FOR VALUES FROM (100) TO (200)`)
-			}
-			passes := func(st *Stream) {
-				t.Helper()
-				if _, err := st.Check(t.Context()); err != nil {
-					t.Fatalf("%s, via root %v: %s: %v", major, viaRoot, b.last, err)
+			t.Run(fmt.Sprintf("%s via root %v", major, viaRoot), func(t *testing.T) {
+				b := twoTables(t, major, viaRoot)
+				attach := func() {
+					t.Helper()
+					b.exec(`DROP TABLE IF EXISTS sales."a leaf"`)
+					b.exec(`CREATE TABLE sales."a leaf" PARTITION OF sales.events FOR VALUES FROM (100) TO (200)`)
 				}
-			}
-			fails := func(st *Stream, words string) {
-				t.Helper()
-				if _, err := st.Check(t.Context()); err == nil || KindOf(err) != PublicationChanged || !strings.Contains(err.Error(), `sales."a leaf" `+words) {
-					t.Errorf("%s, via root %v: the guard says %v, want %q", major, viaRoot, err, words)
+				passes := func(st *Stream) {
+					t.Helper()
+					if _, err := st.Check(t.Context()); err != nil {
+						t.Fatalf("%s, via root %v: %s: %v", major, viaRoot, b.last, err)
+					}
 				}
-				_ = st.Close(0, time.Now())
-			}
+				fails := func(st *Stream, words string) {
+					t.Helper()
+					if _, err := st.Check(t.Context()); err == nil || KindOf(err) != PublicationChanged || !strings.Contains(err.Error(), `sales."a leaf" `+words) {
+						t.Errorf("%s, via root %v: the guard says %v, want %q", major, viaRoot, err, words)
+					}
+					_ = st.Close(0, time.Now())
+				}
 
-			attach()
-			st := b.open()
-			passes(st)
-			b.exec(`BEGIN ISOLATION LEVEL REPEATABLE READ`)
-			b.exec(`SELECT count(*) FROM sales.events`)
-			other, err := pgx.Connect(t.Context(), b.server.SuperURL("postgres"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			done := make(chan error, 1)
-			go func() {
-				_, err := other.Exec(t.Context(), detach)
-				done <- errors.Join(err, other.Close(context.Background()))
-			}()
-			b.await(`SELECT count(*)::text FROM pg_inherits WHERE inhdetachpending`, "1")
-			b.exec(`INSERT INTO sales.events VALUES (150, '\x01')`) // allowed: the snapshot is older than the detach
-			fails(st, "is being detached CONCURRENTLY")
-			b.openFails(PublicationChanged)
-			b.exec(`COMMIT`)
-			if err := <-done; err != nil {
-				t.Fatal(err)
-			}
+				attach()
+				st := b.open()
+				passes(st)
+				b.exec(`BEGIN ISOLATION LEVEL REPEATABLE READ`)
+				b.exec(`SELECT count(*) FROM sales.events`)
+				other, err := pgx.Connect(t.Context(), b.server.SuperURL("postgres"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				done := make(chan error, 1)
+				go func() {
+					_, err := other.Exec(t.Context(), detach)
+					done <- errors.Join(err, other.Close(context.Background()))
+				}()
+				b.await(`SELECT count(*)::text FROM pg_inherits WHERE inhdetachpending`, "1")
+				b.exec(`INSERT INTO sales.events VALUES (150, '\x01')`) // allowed: the snapshot is older than the detach
+				fails(st, "is being detached CONCURRENTLY")
+				b.openFails(PublicationChanged)
+				b.exec(`COMMIT`)
+				if err := <-done; err != nil {
+					t.Fatal(err)
+				}
 
-			// The detach has ended before the next catalog check, in the same session or in the next one.
-			for _, between := range []bool{false, true} {
+				// The detach has ended before the next catalog check, in the same session or in the next one.
+				for _, between := range []bool{false, true} {
+					b.source.last.Store(nil)
+					attach()
+					st = b.open()
+					passes(st)
+					if between {
+						_ = st.Close(0, time.Now())
+					}
+					b.exec(detach)
+					if !between {
+						fails(st, "was detached CONCURRENTLY")
+						continue
+					}
+					// Later sessions find it in the position record, and this process knows it, whatever happens to the table.
+					st = b.open()
+					published := st.Published()
+					if _, err := st.Check(t.Context()); KindOf(err) != PublicationChanged || KindOf(st.Found()) != PublicationChanged {
+						t.Errorf("%s, via root %v: %v, %v", major, viaRoot, st.Found(), err)
+					}
+					_ = st.Close(0, time.Now())
+					b.exec(`DROP TABLE sales."a leaf"`)
+					b.openFails(PublicationChanged)
+					b.source.last.Store(nil)
+					st = b.open()
+					if since, err := st.Altered(t.Context(), published); err != nil || st.Found() != nil || !strings.Contains(since.Why, `sales."a leaf" was detached`) {
+						t.Errorf("%s, via root %v: %+v, %v, %v", major, viaRoot, since, st.Found(), err)
+					}
+					_ = st.Close(0, time.Now())
+				}
+
+				// The detach has begun and ended while no process ran: the position record has the partitions.
+				altered := func(st *Stream, published, want string) {
+					t.Helper()
+					since, err := st.Altered(t.Context(), published)
+					got := since.Why
+					if err != nil || got != want {
+						t.Errorf("%s, via root %v: %q, %v; want %q", major, viaRoot, got, err, want)
+					}
+				}
 				b.source.last.Store(nil)
 				attach()
 				st = b.open()
-				passes(st)
-				if between {
-					_ = st.Close(0, time.Now())
-				}
+				published := st.Published()
+				altered(st, published, "")
+				_ = st.Close(0, time.Now())
 				b.exec(detach)
-				if between {
-					b.openFails(PublicationChanged)
-				} else {
-					fails(st, "was detached CONCURRENTLY")
-				}
-			}
+				b.source.last.Store(nil)
+				st = b.open()
+				altered(st, published, (&UnpublishedTable{Name: `sales."a leaf"`, reason: detached}).String())
+				altered(st, st.Published(), "")
+				_ = st.Close(0, time.Now())
 
-			// The detach has begun and ended while no process ran: the position record has the partitions.
-			altered := func(st *Stream, published, want string) {
-				t.Helper()
-				since, err := st.Altered(t.Context(), published)
-				got := since.Why
-				if err != nil || got != want {
-					t.Errorf("%s, via root %v: %q, %v; want %q", major, viaRoot, got, err, want)
+				// A plain DETACH waits for all writers, so every row is published.
+				b.source.last.Store(nil)
+				attach()
+				b.exec(`ALTER TABLE sales."a leaf" ADD CHECK (no > 90)`)
+				st = b.open()
+				passes(st)
+				b.exec(`BEGIN`)
+				b.exec(`ALTER TABLE sales.events DETACH PARTITION sales."a leaf"`)
+				if _, err := st.Check(t.Context()); !errors.Is(err, ErrUndecided) {
+					t.Errorf("%s, via root %v: while it is detached: %v", major, viaRoot, err)
 				}
-			}
-			b.source.last.Store(nil)
-			attach()
-			st = b.open()
-			published := st.Published()
-			altered(st, published, "")
-			_ = st.Close(0, time.Now())
-			b.exec(detach)
-			b.source.last.Store(nil)
-			st = b.open()
-			altered(st, published, (&UnpublishedTable{Name: `sales."a leaf"`, reason: detached}).String())
-			altered(st, st.Published(), "")
-			_ = st.Close(0, time.Now())
-
-			// A plain DETACH waits for all writers, so every row is published.
-			b.source.last.Store(nil)
-			attach()
-			b.exec(`ALTER TABLE sales."a leaf" ADD CHECK (no > 90)`)
-			st = b.open()
-			passes(st)
-			b.exec(`BEGIN`)
-			b.exec(`ALTER TABLE sales.events DETACH PARTITION sales."a leaf"`)
-			if _, err := st.Check(t.Context()); !errors.Is(err, ErrUndecided) {
-				t.Errorf("%s, via root %v: while it is detached: %v", major, viaRoot, err)
-			}
-			b.exec(`COMMIT`)
-			passes(st)
-			b.exec(`DROP TABLE sales."a leaf"`)
-			passes(st)
-			_ = st.Close(0, time.Now())
+				b.exec(`COMMIT`)
+				passes(st)
+				b.exec(`DROP TABLE sales."a leaf"`)
+				passes(st)
+				_ = st.Close(0, time.Now())
+			})
 		}
 	}
 }

@@ -21,8 +21,11 @@ var (
 	verified    = suite{"./replication", "^TestVerifyEachTable$"}
 	onServers   = suite{"./replication", "^TestGuardChecksEachTable$"}
 	looked      = suite{"./replication", "^(TestWhatHasHappened|TestLookText|TestTextOfAnEarlierVersion)$"}
+	openings    = suite{"./relay", "^TestFinding(OfAnOpening|WhileTheRecordIsRead)$"}
 	moments     = suite{"./replication", "^TestHiddenForAMoment$"}
-	partitions  = suite{"./replication", "^(TestPartitionsComeAndGo|TestUnloggedPartition|TestDetachedConcurrently)$"}
+	unlogged    = suite{"./replication", "^TestUnloggedPartition$"}
+	comeAndGo   = suite{"./replication", "^TestPartitionsComeAndGo$"}
+	detaches    = suite{"./replication", "^TestDetachedConcurrently$/^18"}
 	children    = suite{"./replication", "^TestInherited$"}
 	grants      = suite{"./replication", "^TestGuard(PassesGrantsAndRowLocks|WaitsForCommits)$"}
 	foreigners  = suite{"./replication", "^TestForeignPartition$"}

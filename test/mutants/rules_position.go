@@ -237,7 +237,7 @@ var historyMutants = []mutant{
 		name:  "unverified-is-recorded",
 		rule:  "Skipped events may be recorded before the server has proved to be the same.",
 		edits: []edit{{"relay/position.go", "!acked.IsZero() && !s.resume.Expecting() && (", "!acked.IsZero() && ("}},
-		tests: []suite{simDeduplicated},
+		tests: []suite{{"./relay", "^TestStoppedWhileRereading$"}},
 	},
 	{
 		name:  "own-move-on-a-lost-timeline",
