@@ -21,6 +21,9 @@ const (
 const (
 	HeaderID       = headerID
 	HeaderPosition = headerPosition
+	// HeaderOrigin is "<system id>:<database OID>", in records of commands, which have no position: with an id that is
+	// unique in its database only, it identifies the event.
+	HeaderOrigin = "outboxcdc-origin"
 )
 
 // appendMembers appends the members of a JSON object to rec.Headers, in their order, including duplicate names. If

@@ -80,10 +80,10 @@ func newDLQRetryCommand(load func() (*config.Config, error)) *cobra.Command {
 		Use:   "retry",
 		Short: "Send dead letters again to their original topic",
 		Long: "Send the selected dead letters again, with their original key, value and headers. The header outboxcdc-position and\n" +
-			"the headers of a dead letter are removed, and outboxcdc-retried is added: a retried record is not in the order of its\n" +
-			"key. Each record is acknowledged before the next is sent, and is then marked as handled. A record that cannot be sent\n" +
-			"is reported and stays open; the exit code is then 1. So is one whose topic is compacted, unless --compacted or --topic\n" +
-			"is given.",
+			"the headers of a dead letter are removed, and outboxcdc-retried and outboxcdc-origin are added: a retried record is\n" +
+			"not in the order of its key. Each record is acknowledged before the next is sent, and is then marked as handled. A\n" +
+			"record that cannot be sent is reported and stays open; the exit code is then 1. So is one whose topic is compacted,\n" +
+			"unless --compacted or --topic is given.",
 	})
 	f := cmd.Flags()
 	f.BoolVar(&d.choice.all, "all", false, "all open dead letters")

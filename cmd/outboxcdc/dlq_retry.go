@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
+	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/internal/recovery"
 	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/kafka/sender"
@@ -88,8 +90,9 @@ func (r *retrier) retry(ctx context.Context, l *letter) (outcome, error) {
 	return outcome{text: text + to, to: to, handled: !r.d.dryRun}, nil
 }
 
-// retriedRecord is the record of a dead letter that is sent again: that of the event, without its position, because the
-// record is not in order, and with the place of the dead letter, by which consumers recognize a second retry.
+// retriedRecord is the record of a dead letter that is sent again: that of the event, with the origin instead of the
+// position, because the record is not in order, and with the place of the dead letter, by which consumers recognize a
+// second retry.
 func retriedRecord(l *letter, from, to string) *router.Record {
 	rec := &router.Record{ID: []byte(l.id()), Topic: to, Key: l.Key, Value: l.Value, PartitionBy: l.Key}
 	if rec.Key == nil {
@@ -99,5 +102,8 @@ func retriedRecord(l *letter, from, to string) *router.Record {
 		return h.Name == headerPosition || h.Name == relay.HeaderTopic || h.Name == relay.HeaderSlot || strings.HasPrefix(h.Name, relay.HeaderError)
 	})
 	rec.Headers = append(rec.Headers, router.Header{Name: headerRetried, Value: []byte(from + ":" + l.place())})
+	if position, origin, err := checkpoint.ParseHeader(l.of[headerPosition]); err == nil && !origin.IsZero() {
+		rec.Headers = append(rec.Headers, router.Header{Name: router.HeaderOrigin, Value: fmt.Appendf(nil, "%d:%d", position.SystemID, origin.Database)})
+	}
 	return rec
 }

@@ -165,7 +165,7 @@ func TestReplay(t *testing.T) {
 			selected := 0
 			r := &Replay{
 				Kafka: w, Router: w.recover(false).Router, Poison: &relay.PoisonPolicies{Policy: relay.StopAtPoison}, Tables: []Table{{}}, Run: "run",
-				Open: func() Sender { return producer{w} }, Operator: operator{w},
+				Open: func() Sender { return producer{w} }, Operator: operator{w}, From: "7:5",
 				Selected: func(*router.Record, *outboxtable.Row, *router.Poison) error { selected++; return nil },
 			}
 			if c.given != nil {
@@ -182,7 +182,7 @@ func TestReplay(t *testing.T) {
 			var ids []string
 			for _, rec := range w.log {
 				ids = append(ids, string(rec.Headers[0].Value))
-				if len(rec.Headers) != 2 || rec.Headers[1].Name != "outboxcdc-replayed" {
+				if len(rec.Headers) != 3 || rec.Headers[1].Name != "outboxcdc-replayed" || string(rec.Headers[2].Value) != "7:5" || rec.Headers[2].Name != router.HeaderOrigin {
 					t.Errorf("headers %v", rec.Headers)
 				}
 			}

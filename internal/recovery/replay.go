@@ -30,6 +30,7 @@ type Replay struct {
 	AtMost   int
 	DryRun   bool
 	Run      string // identifies the run in its records
+	From     string // the header outboxcdc-origin; "": none
 	Open     func() Sender
 	Operator Operator
 	// Selected is called with each selected event, in a dry run. poison is nil if a record can be made of it.
@@ -56,7 +57,7 @@ func (r *Replay) Deliver(ctx context.Context) (selected int, sent Sent, err erro
 	defer to.Close()
 	job := &Job{
 		Router: r.Router, Poison: r.Poison, Tables: r.Tables, Mark: router.Header{Name: audit.HeaderReplayed, Value: []byte(r.Run)},
-		Topic: r.Topic, Total: int64(selected), Progress: r.Operator.Progress, Poisoned: r.Operator.Poisoned,
+		Topic: r.Topic, From: r.From, Total: int64(selected), Progress: r.Operator.Progress, Poisoned: r.Operator.Poisoned,
 	}
 	sent, err = job.Run(ctx, r.Snapshot, to)
 	return selected, sent, err

@@ -40,6 +40,8 @@ type Job struct {
 	Position checkpoint.Position
 	// Origin is part of the position.
 	Origin checkpoint.Origin
+	// From is the header outboxcdc-origin of records without a position; "": none.
+	From string
 	// Topic, if not "", is where all records go.
 	Topic string
 	// Total is how many records are expected, for Progress.
@@ -118,6 +120,9 @@ func (r *sending) row(ctx context.Context, row *outboxtable.Row) error {
 		r.next.Ordinal++
 	}
 	rec.Headers = append(rec.Headers, r.Mark)
+	if r.next.IsZero() && r.From != "" {
+		rec.Headers = append(rec.Headers, router.Header{Name: router.HeaderOrigin, Value: []byte(r.From)})
+	}
 	if r.Handled++; r.Handled%progressEvery == 0 {
 		r.Progress("sent", r.to.Acked(), r.Total)
 	}

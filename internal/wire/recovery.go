@@ -285,8 +285,13 @@ func (t *Servers) Adoption() *recovery.Adoption {
 
 // Replay is a run of replay on the snapshot, without its flags.
 func (t *Servers) Replay(operator recovery.Operator, rate int) *recovery.Replay {
+	from := ""
+	if t.cfg.Route.PositionHeader { // otherwise the daemon's records have no origin either
+		from = fmt.Sprintf("%d:%d", t.identity.SystemID, t.database)
+	}
 	return &recovery.Replay{
-		Snapshot: t.snapshot, Kafka: t.client, Router: t.route, Poison: &t.poison, Operator: operator, Open: func() recovery.Sender { return t.sender(rate, nil) },
+		Snapshot: t.snapshot, Kafka: t.client, Router: t.route, Poison: &t.poison, From: from, Operator: operator,
+		Open: func() recovery.Sender { return t.sender(rate, nil) },
 	}
 }
 

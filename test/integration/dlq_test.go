@@ -232,7 +232,9 @@ func (o *letterOutbox) checkRetried(all []shownRecord, _ string) {
 				want = append(want, h)
 			}
 		}
-		want = append(want, kafkatest.Header{Key: "outboxcdc-retried", Value: []byte(mark)})
+		position, _ := headerOf(letter, "outboxcdc-position")
+		of := strings.Split(position, ":")
+		want = append(want, kafkatest.Header{Key: "outboxcdc-retried", Value: []byte(mark)}, kafkatest.Header{Key: "outboxcdc-origin", Value: []byte(of[1] + ":" + of[2])})
 		if fmt.Sprintf("%q %v", got.Headers, got.Key == nil) != fmt.Sprintf("%q %v", want, letter.Key == nil) ||
 			string(got.Key) != string(letter.Key) || string(got.Value) != string(letter.Value) || (got.Value == nil) != (letter.Value == nil) {
 			o.t.Errorf("dead letter %s (%s) was sent as %.300v, want %.300v", mark, s.Cause, got, letter)

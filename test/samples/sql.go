@@ -73,13 +73,14 @@ func consumeSQL(ctx context.Context, db *pgx.Conn, file, group, topic string) er
 			return err
 		}
 		for _, r := range fetches.Records() {
-			headers := map[string]*string{}
+			var id *string
 			for _, h := range r.Headers {
-				value := string(h.Value)
-				headers[h.Key] = &value
+				if h.Key == "id" {
+					value := string(h.Value)
+					id = &value
+				}
 			}
-			if _, err := db.Exec(ctx, string(statement), group, r.Topic, r.Partition, headers["id"],
-				headers["outboxcdc-position"], headers["outboxcdc-recovered"] != nil, string(r.Value)); err != nil {
+			if _, err := db.Exec(ctx, string(statement), group, r.Topic, id, string(r.Value)); err != nil {
 				return fmt.Errorf("execute %s: %w", file, err)
 			}
 		}

@@ -97,7 +97,7 @@ func (s *sample) killProducer(ctx context.Context) error {
 	return nil
 }
 
-// killConsumer kills the consumer after it has written mark and id of an event, and before it can write the effect.
+// killConsumer kills the consumer after it has written the id of an event, and before it can write the effect.
 func (s *sample) killConsumer(ctx context.Context) error {
 	if err := s.startConsumer(ctx); err != nil {
 		return err
@@ -118,17 +118,13 @@ func (s *sample) killConsumer(ctx context.Context) error {
 	return s.startConsumer(ctx)
 }
 
-// repeat kills the daemon before it has confirmed events that Kafka has, so it delivers them again. The ids that the
-// consumer has stored are deleted before, as a clean-up job would: the marks alone have to recognize the duplicates.
+// repeat kills the daemon before it has confirmed events that Kafka has, so it delivers them again.
 func (s *sample) repeat(ctx context.Context) error {
 	if err := inOrder(ctx, s.produce, s.awaitDelivery, s.killDaemon, s.awaitRead); err != nil {
 		return err
 	}
 	before, err := kafkatest.ReadAll(ctx, s.kafka.Brokers(), s.topic)
 	if err != nil {
-		return err
-	}
-	if err := s.postgres.Exec(ctx, s.books(), "DELETE FROM processed_events"); err != nil {
 		return err
 	}
 	if err := inOrder(ctx, s.startDaemon, s.produce, s.awaitDelivery); err != nil {
@@ -163,16 +159,8 @@ func (s *sample) replay(ctx context.Context) error {
 	return s.outboxcdc(ctx, args...)
 }
 
-// count returns what happened, after a look at the marks: one row for each partition.
+// count returns what happened.
 func (s *sample) count(ctx context.Context) (string, error) {
-	marks, err := queryInt(ctx, s.postgres.SuperURL(s.books()),
-		"SELECT count(*) FROM partition_marks WHERE consumer = '"+s.group()+"' AND topic = '"+s.topic+"'")
-	if err != nil {
-		return "", err
-	}
-	if marks != partitions {
-		return "", &wrongLedger{"at the end", fmt.Sprintf("%d rows in partition_marks for %d partitions", marks, partitions)}
-	}
 	records, err := kafkatest.ReadAll(ctx, s.kafka.Brokers(), s.topic)
 	if err != nil {
 		return "", err

@@ -32,8 +32,8 @@ func (e *Engine[R]) ReadMark(ctx context.Context, at inbox.Place) (s Stored, err
 	return s, nil
 }
 
-// Begin returns the offset at which a partition begins if [Engine.Assign] agrees, and the epoch of the record before it.
-// ok is false if that is the begin of the log. committed is the group's offset in Kafka, -1 for none.
+// Begin returns the offset at which a partition begins if [Engine.Assign] agrees, and the epoch of the record before
+// it. ok is false if that is the begin of the log. committed is the group's offset in Kafka, -1 for none.
 func (s Stored) Begin(committed int64) (next int64, epoch int32, ok bool) {
 	next = s.mark.Next
 	if !s.ok {

@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// suspect is a record that has failed. Its batch ends with it, and it is handled under a savepoint: so each other record
-// is handled at most once more, and needs no savepoint.
+// suspect is a record that has failed. Its batch ends with it, and it is handled under a savepoint: so each other
+// record is handled at most once more, and needs no savepoint.
 type suspect struct {
 	offset int64 // -1: none
 	id     string

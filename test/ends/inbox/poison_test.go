@@ -271,7 +271,7 @@ func TestInboxRewound(t *testing.T) {
 		r.exec(`CREATE TABLE saved AS SELECT * FROM inbox_marks; CREATE TABLE ids AS SELECT * FROM processed_events`)
 		second := r.events(10, 1)
 		r.awaitEnd()
-		r.exec(`BEGIN; DELETE FROM ledger WHERE offs >= 10; DELETE FROM inbox_marks; INSERT INTO inbox_marks SELECT * FROM saved; `+
+		r.exec(`BEGIN; DELETE FROM ledger WHERE offs >= 10; DELETE FROM inbox_marks; INSERT INTO inbox_marks SELECT * FROM saved; ` +
 			`DELETE FROM processed_events WHERE id NOT IN (SELECT id FROM ids); COMMIT`)
 		third := r.events(10, 1)
 		r.awaitEnd()
