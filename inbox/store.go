@@ -16,6 +16,10 @@ type Store struct {
 	// processed_events.
 	Marks, Events string
 
+	// ParkedKeys and ParkedRecords are the names of the two tables of [Park]: by default inbox_parked_keys and
+	// inbox_parked_records.
+	ParkedKeys, ParkedRecords string
+
 	// Reused decides about a record whose id was used for another event, or seems to be: see [ReusedIDError].
 	Reused Reused
 }
@@ -43,10 +47,11 @@ type Tx interface {
 //go:embed schema.sql
 var schema string
 
-// Schema returns the statements that create the two tables, for your migrations. No other function of this module
-// creates anything.
+// Schema returns the statements that create the tables, for your migrations. No other function of this module creates
+// anything.
 func (s *Store) Schema() string {
-	return strings.NewReplacer("{marks}", s.marks(), "{events}", s.events()).Replace(schema)
+	keys, records := s.ParkedTables()
+	return strings.NewReplacer("{marks}", s.marks(), "{events}", s.events(), "{keys}", keys, "{records}", records).Replace(schema + parkedSchema)
 }
 
 func (s *Store) marks() string  { return quote(s.Marks, "inbox_marks") }

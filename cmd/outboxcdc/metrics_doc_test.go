@@ -24,7 +24,8 @@ func TestMetricsAreDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, rest, found := strings.Cut(string(text), "\n## The audit\n")
+	daemon, _ := cutConsumers(t, string(text))
+	before, rest, found := strings.Cut(daemon, "\n## The audit\n")
 	section, after, ends := strings.Cut(rest, "\n## ")
 	if !found || !ends {
 		t.Fatal("docs/metrics.md has no section about the audit")
@@ -33,7 +34,20 @@ func TestMetricsAreDocumented(t *testing.T) {
 	compareDocumented(t, section, registeredAuditMetrics(t))
 }
 
-func compareDocumented(t *testing.T, text string, registered map[string]string) {
+// cutConsumers cuts the section about the metrics of consumers out of docs/metrics.md. A test of the module inbox
+// compares it.
+func cutConsumers(t *testing.T, text string) (rest, section string) {
+	t.Helper()
+	before, after, found := strings.Cut(text, "\n## Consumers\n")
+	section, after, ends := strings.Cut(after, "\n## ")
+	if !found || !ends {
+		t.Fatal("docs/metrics.md has no section about consumers")
+	}
+	return before + "\n## " + after, section
+}
+
+// documentedMetrics returns kind and labels of the metrics in a table.
+func documentedMetrics(t *testing.T, text string) map[string]string {
 	t.Helper()
 	documented := map[string]string{}
 	row := regexp.MustCompile("(?m)^\\| `(outboxcdc_[a-z_]+)` \\| (\\w+) \\|([^|]*)\\| [^|]+ \\|$")
@@ -48,6 +62,12 @@ func compareDocumented(t *testing.T, text string, registered map[string]string) 
 		}
 		documented[m[1]] = kindAndLabels(m[2], names)
 	}
+	return documented
+}
+
+func compareDocumented(t *testing.T, text string, registered map[string]string) {
+	t.Helper()
+	documented := documentedMetrics(t, text)
 	for name, is := range registered {
 		switch got := documented[name]; got {
 		case "":

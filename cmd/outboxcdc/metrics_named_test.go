@@ -68,8 +68,8 @@ func TestMetricsNamedWrongly(t *testing.T) {
 	}
 }
 
-// metricNames are the metrics of the daemon and of `audit --metrics`: the labels of each metric, and the values of
-// labels that exist from the start.
+// metricNames are the metrics of the daemon, of `audit --metrics`, and of consumers: the labels of each metric, and the
+// values of labels that exist from the start.
 type metricNames struct {
 	labels map[string][]string
 	values map[string]map[string][]string
@@ -80,6 +80,12 @@ func knownMetrics(t *testing.T) *metricNames {
 	k := &metricNames{labels: map[string][]string{}, values: map[string]map[string][]string{}}
 	registered := registeredMetrics(t)
 	maps.Copy(registered, registeredAuditMetrics(t))
+	page, err := os.ReadFile("../../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, consumers := cutConsumers(t, string(page))
+	maps.Copy(registered, documentedMetrics(t, consumers))
 	for name, text := range registered {
 		kind, labels, _ := strings.Cut(strings.TrimSuffix(text, "}"), " {")
 		list := strings.FieldsFunc(labels, func(r rune) bool { return r == ',' })

@@ -17,6 +17,7 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/inbox"
 	"github.com/outboxcdc/outboxcdc/inbox/internal/engine"
+	"github.com/outboxcdc/outboxcdc/inbox/internal/park"
 )
 
 // Consumer is the configuration of a consumer. Pool, Group and Topics are required.
@@ -45,6 +46,10 @@ type Consumer struct {
 	// exactly once. The handler's own statements for the record are undone. cause is the handler's error, or its panic.
 	DeadLetter func(ctx context.Context, tx pgx.Tx, r *kgo.Record, cause error) error
 
+	// Park stores a record that still fails after Retries, and later records of its key, and tries them again: the key
+	// waits, and the partition goes on. nil: no record is parked. DeadLetter cannot be set as well.
+	Park *inbox.Park
+
 	// BatchSize is the largest number of records that share a transaction: 500 by default. BatchTime is how long such a
 	// transaction calls handlers: 100 ms by default. The rows that handlers change are locked that long.
 	BatchSize int
@@ -66,6 +71,9 @@ type Consumer struct {
 // returns an error, its statements are undone; it may be called again for the same record, so everything that it does
 // should be in the transaction.
 func (c *Consumer) Run(ctx context.Context, handle func(ctx context.Context, tx pgx.Tx, r *kgo.Record) error) error {
+	if c.Park != nil && c.DeadLetter != nil {
+		return engine.ErrParkAndDeadLetter
+	}
 	for {
 		err := c.session(ctx, handle)
 		switch {
@@ -91,8 +99,8 @@ func (c *Consumer) session(ctx context.Context, handle func(ctx context.Context,
 	s := &session{ctx: ctx, fail: fail, log: c.log(), ready: make(chan struct{}), workers: map[inbox.Place]*worker{}}
 	s.engine = &engine.Engine[*kgo.Record]{
 		Store: &c.Store, Pool: c.Pool, Consumer: c.Group, SkipReplayed: c.SkipReplayed, ContinueGroup: c.ContinueGroup, Retries: c.Retries,
-		BatchSize: c.BatchSize, BatchTime: c.BatchTime, Keep: c.Keep, IdleLimit: c.IdleLimit, Handle: handle, DeadLetter: c.DeadLetter, Log: c.log(),
-		Read: read, Describe: s.describe,
+		BatchSize: c.BatchSize, BatchTime: c.BatchTime, Keep: c.Keep, IdleLimit: c.IdleLimit, Handle: handle, DeadLetter: c.DeadLetter, Park: c.Park, Topics: c.Topics, Log: c.log(),
+		Read: read, Stored: stored, Restore: restore, Describe: s.describe,
 	}
 	s.engine.SetDefaults()
 	s.unassigned = time.AfterFunc(tellUnassigned, func() {
@@ -115,14 +123,15 @@ func (c *Consumer) session(ctx context.Context, handle func(ctx context.Context,
 	}
 	s.client = client
 	close(s.ready)
-	var pruning sync.WaitGroup
-	pruning.Go(func() { s.engine.Prune(ctx) })
-	defer pruning.Wait()
+	var background sync.WaitGroup
+	background.Go(func() { s.engine.Prune(ctx) })
+	background.Go(func() { s.engine.RetryParked(ctx, fail) })
+	defer background.Wait()
 	for ctx.Err() == nil {
 		s.deal(client.PollFetches(ctx))
 		client.AllowRebalance()
 	}
-	fail(nil) // ends the pruning, too
+	fail(nil) // ends what runs in the background, too
 	s.stopAll()
 	s.leave()
 	return context.Cause(ctx)
@@ -174,4 +183,28 @@ func topicID(id [16]byte) string {
 		return ""
 	}
 	return fmt.Sprintf("%x", id)
+}
+
+// stored returns a record as it is parked.
+func stored(r *kgo.Record) park.Record {
+	out := park.Record{
+		Partition: r.Partition, Offset: r.Offset, LeaderEpoch: r.LeaderEpoch, TimestampMs: r.Timestamp.UnixMilli(), Key: r.Key, Value: r.Value,
+		Headers: make([][2][]byte, len(r.Headers)),
+	}
+	for i, h := range r.Headers {
+		out.Headers[i] = [2][]byte{[]byte(h.Key), h.Value}
+	}
+	return out
+}
+
+// restore returns a record that was parked.
+func restore(ctx context.Context, topic string, r *park.Record) *kgo.Record {
+	out := &kgo.Record{
+		Topic: topic, Partition: r.Partition, Offset: r.Offset, LeaderEpoch: r.LeaderEpoch, Timestamp: time.UnixMilli(r.TimestampMs), Key: r.Key, Value: r.Value,
+		Headers: make([]kgo.RecordHeader, len(r.Headers)), Context: ctx,
+	}
+	for i, h := range r.Headers {
+		out.Headers[i] = kgo.RecordHeader{Key: string(h[0]), Value: h[1]}
+	}
+	return out
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/inbox"
 	"github.com/outboxcdc/outboxcdc/inbox/internal/engine"
+	"github.com/outboxcdc/outboxcdc/inbox/internal/park"
 )
 
 // Consumer is the configuration of a consumer. Brokers, Pool, Group and Topics are required.
@@ -44,6 +45,10 @@ type Consumer struct {
 	// exactly once. The handler's own statements for the record are undone. cause is the handler's error, or its panic.
 	DeadLetter func(ctx context.Context, tx pgx.Tx, r *sarama.ConsumerMessage, cause error) error
 
+	// Park stores a record that still fails after Retries, and later records of its key, and tries them again: the key
+	// waits, and the partition goes on. nil: no record is parked. DeadLetter cannot be set as well.
+	Park *inbox.Park
+
 	// BatchSize is the largest number of records that share a transaction: 500 by default. BatchTime is how long such a
 	// transaction calls handlers: 100 ms by default. The rows that handlers change are locked that long.
 	BatchSize int
@@ -69,6 +74,9 @@ func (c *Consumer) Run(ctx context.Context, handle func(ctx context.Context, tx 
 	if !conf.Version.IsAtLeast(sarama.V2_8_0_0) {
 		return fmt.Errorf("Config.Version is %s: set V2_8_0_0 or later, because without the ids of topics a topic that was recreated is not recognized", conf.Version)
 	}
+	if c.Park != nil && c.DeadLetter != nil {
+		return engine.ErrParkAndDeadLetter
+	}
 	client, err := sarama.NewClient(c.Brokers, conf)
 	if err != nil {
 		return err
@@ -83,12 +91,13 @@ func (c *Consumer) Run(ctx context.Context, handle func(ctx context.Context, tx 
 	h := &handler{client: client, group: c.Group, fail: fail, log: cmp.Or(c.Log, slog.Default())}
 	h.engine = &engine.Engine[*sarama.ConsumerMessage]{
 		Store: &c.Store, Pool: c.Pool, Consumer: c.Group, SkipReplayed: c.SkipReplayed, ContinueGroup: c.ContinueGroup, Retries: c.Retries,
-		BatchSize: c.BatchSize, BatchTime: c.BatchTime, Keep: c.Keep, IdleLimit: c.IdleLimit, Handle: handle, DeadLetter: c.DeadLetter, Log: h.log,
-		Read: read, Describe: h.describe,
+		BatchSize: c.BatchSize, BatchTime: c.BatchTime, Keep: c.Keep, IdleLimit: c.IdleLimit, Handle: handle, DeadLetter: c.DeadLetter, Park: c.Park, Topics: c.Topics, Log: h.log,
+		Read: read, Stored: stored, Restore: restore, Describe: h.describe,
 	}
 	h.engine.SetDefaults()
 	var running sync.WaitGroup
 	running.Go(func() { h.engine.Prune(ctx) })
+	running.Go(func() { h.engine.RetryParked(ctx, fail) })
 	running.Go(func() {
 		for err := range group.Errors() {
 			h.log.Warn("Kafka cannot be read: trying again", "err", err)
@@ -128,4 +137,28 @@ func read(m *sarama.ConsumerMessage) engine.Record {
 		}
 		return "", false
 	}}
+}
+
+// stored returns a record as it is parked.
+func stored(m *sarama.ConsumerMessage) park.Record {
+	out := park.Record{
+		Partition: m.Partition, Offset: m.Offset, LeaderEpoch: -1, TimestampMs: m.Timestamp.UnixMilli(), Key: m.Key, Value: m.Value,
+		Headers: make([][2][]byte, len(m.Headers)),
+	}
+	for i, h := range m.Headers {
+		out.Headers[i] = [2][]byte{h.Key, h.Value}
+	}
+	return out
+}
+
+// restore returns a record that was parked.
+func restore(_ context.Context, topic string, r *park.Record) *sarama.ConsumerMessage {
+	out := &sarama.ConsumerMessage{
+		Topic: topic, Partition: r.Partition, Offset: r.Offset, Timestamp: time.UnixMilli(r.TimestampMs), Key: r.Key, Value: r.Value,
+		Headers: make([]*sarama.RecordHeader, len(r.Headers)),
+	}
+	for i, h := range r.Headers {
+		out.Headers[i] = &sarama.RecordHeader{Key: h[0], Value: h[1]}
+	}
+	return out
 }

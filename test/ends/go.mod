@@ -53,7 +53,7 @@ require (
 	github.com/outboxcdc/outboxcdc/inbox v0.0.0
 	github.com/outboxcdc/outboxcdc/inbox/riverinbox v0.0.0
 	github.com/pierrec/lz4/v4 v4.1.33 // indirect
-	github.com/prometheus/client_golang v1.25.0 // indirect
+	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/client_model v0.6.3 // indirect
 	github.com/prometheus/common v0.72.0 // indirect
 	github.com/prometheus/exporter-toolkit v0.20.0 // indirect

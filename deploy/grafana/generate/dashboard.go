@@ -9,12 +9,14 @@ const (
 	slot = `job=~"$job", instance=~"$instance", slot=~"$slot"`
 	// The metrics of audits have the job and the instance of node_exporter.
 	audited = `slot=~"$slot"`
+	// The metrics of consumers have the job and the instance of an application.
+	consumed = `consumer=~"$consumer"`
 )
 
-// expand replaces the selectors in an expression: $I selects instances, $S slots, $A audits, and $R is the range of a
-// rate.
+// expand replaces the selectors in an expression: $I selects instances, $S slots, $A audits, $C consumers, and $R is
+// the range of a rate.
 func expand(expr string) string {
-	return strings.NewReplacer("$I", ours, "$S", slot, "$A", audited, "$R", "[$__rate_interval]").Replace(expr)
+	return strings.NewReplacer("$I", ours, "$S", slot, "$A", audited, "$C", consumed, "$R", "[$__rate_interval]").Replace(expr)
 }
 
 func q(expr, legend string) query { return query{expand(expr), legend} }
@@ -38,6 +40,7 @@ func dashboard() object {
 			variable("job", "Job", `label_values(outboxcdc_build_info, job)`),
 			variable("slot", "Slot", `label_values(outboxcdc_slot_wal_status{job=~"$job"}, slot)`),
 			variable("instance", "Instance", `label_values(outboxcdc_slot_wal_status{job=~"$job", slot=~"$slot"}, instance)`),
+			variable("consumer", "Consumer", `label_values(outboxcdc_inbox_records_total, consumer)`),
 		}},
 		"panels": layout([]row{
 			{title: "Overview", panels: overview()},
@@ -45,6 +48,7 @@ func dashboard() object {
 			{title: "Postgres", panels: postgres()},
 			{title: "Poison", panels: poison()},
 			{title: "Audit", panels: audits()},
+			{title: "Consumers", panels: consumers()},
 			{title: "Process", panels: process(), folded: true},
 		}),
 	}
@@ -218,6 +222,23 @@ func audits() []panel {
 			q(`outboxcdc_audit_unjudged{$A}`, "unjudged rows {{slot}}"),
 			q(`outboxcdc_audit_records{$A}`, "records {{slot}}"),
 			q(`outboxcdc_audit_duration_seconds{$A}`, "seconds {{slot}}")).withAlerts("OutboxCDCAuditUnjudged"),
+	}
+}
+
+// consumers has the metrics of applications, which have jobs and instances of their own.
+func consumers() []panel {
+	return []panel{
+		graph("Parked records", "short", "Records that wait because an earlier record of their key has failed.",
+			q(`max by (consumer, topic, state) (outboxcdc_inbox_parked_records{$C})`, "{{consumer}} {{topic}} {{state}}")).withAlerts("OutboxCDCInboxBacklog"),
+		graph("Parked keys", "short", "Keys whose oldest record has failed. The dead ones wait for a person.",
+			q(`max by (consumer, topic, state) (outboxcdc_inbox_parked_keys{$C})`, "{{consumer}} {{topic}} {{state}}")).withAlerts("OutboxCDCInboxStuck"),
+		graph("Age of the oldest parked key", "s", "Time since the key was parked that is parked longest, and how late the next try is.",
+			q(`time() - min by (consumer, topic, state) (outboxcdc_inbox_parked_oldest_timestamp_seconds{$C})`, "{{consumer}} {{topic}} {{state}}"),
+			q(`max by (consumer, topic) (outboxcdc_inbox_parked_overdue_seconds{$C})`, "overdue {{consumer}} {{topic}}")).withAlerts("OutboxCDCInboxSlow", "OutboxCDCInboxStuck"),
+		graph("Records per second", "short", "Records of batches: handled, parked, and parked behind another one of their key.",
+			q(`sum by (consumer, result) (rate(outboxcdc_inbox_records_total{$C}$R))`, "{{consumer}} {{result}}")).withAlerts("OutboxCDCInboxErrors"),
+		graph("Tries per second", "short", "Tries of parked records by result.",
+			q(`sum by (consumer, result) (rate(outboxcdc_inbox_tries_total{$C}$R))`, "{{consumer}} {{result}}")).withAlerts("OutboxCDCInboxErrors"),
 	}
 }
 

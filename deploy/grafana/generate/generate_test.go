@@ -67,7 +67,10 @@ func TestPanels(t *testing.T) {
 			if strings.Contains(q.Expr, "outboxcdc_audit_") {
 				selects = audited // a file has them, and not the daemon
 			}
-			if !strings.Contains(q.Expr, selects) || strings.Contains(q.Expr, "$A") || strings.Contains(q.Expr, "$I") || strings.Contains(q.Expr, "$S") || strings.Contains(q.Expr, "$R") {
+			if strings.Contains(q.Expr, "outboxcdc_inbox_") {
+				selects = consumed // an application has them
+			}
+			if !strings.Contains(q.Expr, selects) || strings.Contains(q.Expr, "$A") || strings.Contains(q.Expr, "$C") || strings.Contains(q.Expr, "$I") || strings.Contains(q.Expr, "$S") || strings.Contains(q.Expr, "$R") {
 				t.Errorf("%s: %s does not select %s", p.Title, q.Expr, selects)
 			}
 		}

@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outboxcdc/outboxcdc/inbox"
+	"github.com/outboxcdc/outboxcdc/inbox/internal/park"
 )
 
 // Engine is the configuration of one consumer; R is the record type of the Kafka client.
@@ -32,10 +32,15 @@ type Engine[R any] struct {
 	IdleLimit     time.Duration
 	Handle        func(ctx context.Context, tx pgx.Tx, r R) error
 	DeadLetter    func(ctx context.Context, tx pgx.Tx, r R, cause error) error // nil: stop
+	Park          *inbox.Park                                                  // nil: no record is parked
+	Topics        []string                                                     // whose parked records are tried again
 	Log           *slog.Logger
 
 	// Read returns what the engine has to know about a record.
 	Read func(R) Record
+	// Stored returns a record as it is parked, and Restore what the handler gets then.
+	Stored  func(R) park.Record
+	Restore func(ctx context.Context, topic string, r *park.Record) R
 	// Describe returns the id of a topic as it is now, or was a second ago; empty: unknown.
 	Describe func(ctx context.Context, topic string) (id string, err error)
 }
@@ -78,12 +83,19 @@ func (p *Partition[R]) Next() int64 { return p.next }
 
 // explain names consumer and partition.
 func (e *Engine[R]) explain(at inbox.Place, err error) error {
-	var pg *pgconn.PgError
 	var poison *inbox.PoisonError
-	if errors.As(err, &pg) && pg.Code == "42P01" && !errors.As(err, &poison) { // undefined_table
-		err = fmt.Errorf("%w (the statements of Store.Schema create the tables of the inbox)", err)
+	if !errors.As(err, &poison) {
+		err = explainTables(err)
 	}
 	return fmt.Errorf("consumer %q, topic %q, partition %d: %w", e.Consumer, at.Topic, at.Partition, err)
+}
+
+// explainTables names the remedy for missing tables.
+func explainTables(err error) error {
+	if hasState(err, "42P01") { // undefined_table
+		err = fmt.Errorf("%w (the statements of Store.Schema create the tables of the inbox)", err)
+	}
+	return err
 }
 
 // HandleAll handles records, which follow those of the last call. topicID is the topic that they were read from, if

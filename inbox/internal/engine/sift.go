@@ -9,6 +9,7 @@ import (
 // task is a record that may be handled.
 type task[R any] struct {
 	record R
+	key    []byte
 	event  inbox.Event
 	at     int64 // its offset
 	epoch  int32
@@ -26,7 +27,7 @@ func (p *Partition[R]) sift(records []R, mark inbox.Mark) (tasks []task[R], n in
 		if err != nil {
 			return tasks, i, fmt.Errorf("offset %d: %w", r.Offset, err)
 		}
-		tasks = append(tasks, task[R]{record: raw, event: event, at: r.Offset, epoch: r.Epoch})
+		tasks = append(tasks, task[R]{record: raw, key: r.Key, event: event, at: r.Offset, epoch: r.Epoch})
 	}
 	return tasks, len(records), nil
 }

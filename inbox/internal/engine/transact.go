@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxcdc/outboxcdc/inbox"
+	"github.com/outboxcdc/outboxcdc/inbox/internal/park"
 	"github.com/outboxcdc/outboxcdc/inbox/pgxinbox"
 )
 
@@ -31,7 +32,7 @@ func (p *Partition[R]) transact(ctx context.Context, topicID string, records []R
 		return 0, &transientError{fmt.Errorf("connect to Postgres: %w", err)}
 	}
 	defer conn.Release()
-	tx, err := conn.Begin(ctx)
+	tx, err := conn.BeginTx(ctx, p.txOptions())
 	if err != nil {
 		return 0, &transientError{err}
 	}
@@ -56,12 +57,18 @@ func (p *Partition[R]) transact(ctx context.Context, topicID string, records []R
 		return n, err
 	}
 	b := &batch[R]{Partition: p, tx: tx, tasks: p.cut(tasks)}
+	if err := b.look(ctx); err != nil {
+		return 0, err
+	}
 	stop, err := b.handle(ctx)
 	if err != nil {
 		return 0, err
 	}
 	if b.done == 0 {
 		return 0, stop
+	}
+	if err := b.park(ctx); err != nil {
+		return 0, err
 	}
 	last := b.tasks[b.done-1]
 	after := inbox.Mark{Next: last.at + 1, Epoch: last.epoch, TopicID: cmp.Or(mark.TopicID, topicID)}
@@ -72,6 +79,7 @@ func (p *Partition[R]) transact(ctx context.Context, topicID string, records []R
 		return 0, b.commitFailed(err)
 	}
 	p.next, p.isSaved = after.Next, true
+	b.count()
 	p.suspect.committed(after.Next)
 	for done < len(records) && p.Read(records[done]).Offset < after.Next {
 		done++
@@ -79,11 +87,16 @@ func (p *Partition[R]) transact(ctx context.Context, topicID string, records []R
 	return done, stop
 }
 
-// lock locks the mark. If this process is frozen in the transaction, the server ends the transaction after IdleLimit:
-// otherwise the consumer that gets the partition would wait at the lock without end.
+// limitIdle lets the server end the transaction after IdleLimit, if this process is frozen in it: otherwise the consumer
+// that gets the partition would wait at the lock of the mark without end.
+func (e *Engine[R]) limitIdle(ctx context.Context, tx pgx.Tx) error {
+	_, err := tx.Exec(ctx, `SELECT set_config('idle_in_transaction_session_timeout', $1, true)`, fmt.Sprint(e.IdleLimit.Milliseconds()))
+	return err
+}
+
+// lock locks the mark.
 func (p *Partition[R]) lock(ctx context.Context, tx pgx.Tx) (inbox.Mark, error) {
-	_, err := tx.Exec(ctx, `SELECT set_config('idle_in_transaction_session_timeout', $1, true)`, fmt.Sprint(p.IdleLimit.Milliseconds()))
-	if err != nil {
+	if err := p.limitIdle(ctx, tx); err != nil {
 		return inbox.Mark{}, err
 	}
 	mark, err := p.Store.Lock(ctx, pgxinbox.Tx(tx), p.Consumer, p.Place)
@@ -96,6 +109,9 @@ type batch[R any] struct {
 	tx    pgx.Tx
 	tasks []task[R]
 	done  int // how many of the tasks
+
+	parked *park.Batch       // nil: nothing is parked
+	held   map[string]string // the keys of the batch that were parked before
 }
 
 // handle handles the tasks in order. A task that has failed before is the last one, and is handled under a savepoint.
@@ -131,7 +147,9 @@ func (b *batch[R]) together(ctx context.Context, tasks []task[R]) error {
 	}
 	began, calls := time.Now(), 0
 	for i, t := range tasks {
-		if isNew[i] {
+		if b.isHeld(t) {
+			b.parked.Behind(b.done, b.stored(t))
+		} else if isNew[i] {
 			if took := time.Since(began); calls > 0 && took > b.BatchTime {
 				b.pace.observe(calls, took)
 				return b.forget(ctx, tasks[i:], isNew[i:])
@@ -152,7 +170,7 @@ func (b *batch[R]) store(ctx context.Context, tasks []task[R]) ([]bool, error) {
 	var events []inbox.Event
 	var of []int // the task of each event
 	for i, t := range tasks {
-		if !b.SkipReplayed || t.event.Command != inbox.Replayed { // what is skipped was not handled
+		if !b.isSkipped(t) && !b.isHeld(t) { // what is skipped or held was not handled
 			events, of = append(events, t.event), append(of, i)
 		}
 	}
@@ -190,10 +208,15 @@ func (b *batch[R]) forget(ctx context.Context, tasks []task[R], isNew []bool) er
 
 // call calls the handler.
 func (b *batch[R]) call(ctx context.Context, t task[R]) error {
-	if err := guard(func() error { return b.Handle(ctx, handlerTx{b.tx}, t.record) }); err != nil {
+	return callHandler(b.tx, func() error { return b.Handle(ctx, handlerTx{b.tx}, t.record) })
+}
+
+// callHandler calls a handler, and checks in which state it leaves the connection.
+func callHandler(tx pgx.Tx, handle func() error) error {
+	if err := guard(handle); err != nil {
 		return err
 	}
-	switch conn := b.tx.Conn().PgConn(); {
+	switch conn := tx.Conn().PgConn(); {
 	case conn.IsBusy():
 		return errors.New("the handler has left rows open: close them")
 	case conn.TxStatus() == 'E':
@@ -214,6 +237,10 @@ func guard(f func() error) (err error) {
 
 // alone handles a task that has failed before, under a savepoint, and decides about it if it fails again.
 func (b *batch[R]) alone(ctx context.Context, t task[R]) (stop, err error) {
+	if b.isHeld(t) {
+		b.parked.Behind(b.done, b.stored(t))
+		return nil, nil
+	}
 	cause := b.suspect.cause
 	if cause == nil {
 		cause, err = b.savepoint(ctx, func() error {
@@ -239,6 +266,11 @@ func (b *batch[R]) decide(ctx context.Context, t task[R], cause error) (stop, er
 		b.suspect.cause = nil
 		return &retryLater{wait, cause}, nil
 	}
+	if b.parked != nil {
+		b.parked.Fail(b.done, b.stored(t), cause)
+		b.Log.Warn("a record cannot be handled: parked", "topic", b.Topic, "partition", b.Place.Partition, "offset", t.at, "id", t.event.ID, "err", cause)
+		return nil, nil
+	}
 	poison := &inbox.PoisonError{Place: b.Place, Offset: t.at, ID: t.event.ID, Err: cause}
 	if b.DeadLetter == nil {
 		return poison, nil
@@ -262,6 +294,11 @@ func (b *batch[R]) decide(ctx context.Context, t task[R], cause error) (stop, er
 	return nil, err
 }
 
+// checkConstraints checks deferred constraints at the end of a savepoint. Undoing SET CONSTRAINTS also undoes that the
+// checks were made, so they are made again at COMMIT.
+const checkConstraints = "SAVEPOINT outboxcdc_inbox_check; SET CONSTRAINTS ALL IMMEDIATE; " +
+	"ROLLBACK TO SAVEPOINT outboxcdc_inbox_check; RELEASE SAVEPOINT outboxcdc_inbox"
+
 // savepoint undoes f if it fails, and returns why it has failed. Deferred constraints are checked at its end: otherwise
 // they would fail at COMMIT. err undoes the transaction: it is not about the record, or not known to be.
 func (b *batch[R]) savepoint(ctx context.Context, f func() error) (failed, err error) {
@@ -270,9 +307,7 @@ func (b *batch[R]) savepoint(ctx context.Context, f func() error) (failed, err e
 	}
 	failed = f()
 	if failed == nil {
-		// Undoing SET CONSTRAINTS also undoes that the checks were made, so they are made again at COMMIT.
-		_, failed = b.tx.Exec(ctx, "SAVEPOINT outboxcdc_inbox_check; SET CONSTRAINTS ALL IMMEDIATE; "+
-			"ROLLBACK TO SAVEPOINT outboxcdc_inbox_check; RELEASE SAVEPOINT outboxcdc_inbox")
+		_, failed = b.tx.Exec(ctx, checkConstraints)
 	}
 	if failed == nil {
 		return nil, nil

@@ -38,7 +38,11 @@ func init() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	if err := c.run(ctx, c.ledger); err != nil {
+	handler := c.ledger
+	if c.Parking {
+		handler, c.Park = c.parking, &inbox.Park{Schedule: soon}
+	}
+	if err := c.run(ctx, handler); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
@@ -65,6 +69,8 @@ type consumer struct {
 	BatchSize     int
 	BatchTime     time.Duration
 	Keep          time.Duration
+	Park          *inbox.Park `json:"-"`
+	Parking       bool        // a process has the handler parking, and its tries follow each other at once
 
 	pool       *pgxpool.Pool // nil: one for Postgres
 	deadLetter func(ctx context.Context, tx pgx.Tx, r record, cause error) error
@@ -76,7 +82,10 @@ type record struct {
 	Partition int32
 	Offset    int64
 	ID        string
+	Key       []byte
 	Value     []byte
+	Headers   []kgo.RecordHeader
+	Time      time.Time
 }
 
 type handle func(ctx context.Context, tx pgx.Tx, r record) error
@@ -105,7 +114,7 @@ func (c *consumer) run(ctx context.Context, h handle) error {
 		k := kgoinbox.Consumer{
 			Options: []kgo.Opt{kgo.SeedBrokers(c.Brokers...), kgo.SessionTimeout(session), kgo.HeartbeatInterval(session / 10), kgo.RebalanceTimeout(3 * session)},
 			Group:   c.Group, Topics: []string{c.Topic}, Pool: pool, Store: c.Store, SkipReplayed: c.Skip, ContinueGroup: c.ContinueGroup,
-			Retries: c.Retries, BatchSize: c.BatchSize, BatchTime: c.BatchTime, Keep: c.Keep, IdleLimit: c.Idle, Log: c.log,
+			Retries: c.Retries, BatchSize: c.BatchSize, BatchTime: c.BatchTime, Keep: c.Keep, Park: c.Park, IdleLimit: c.Idle, Log: c.log,
 		}
 		if c.deadLetter != nil {
 			k.DeadLetter = func(ctx context.Context, tx pgx.Tx, r *kgo.Record, cause error) error {
@@ -121,7 +130,7 @@ func (c *consumer) run(ctx context.Context, h handle) error {
 	s := saramainbox.Consumer{
 		Brokers: c.Brokers, Config: conf,
 		Group: c.Group, Topics: []string{c.Topic}, Pool: pool, Store: c.Store, SkipReplayed: c.Skip, ContinueGroup: c.ContinueGroup,
-		Retries: c.Retries, BatchSize: c.BatchSize, BatchTime: c.BatchTime, Keep: c.Keep, IdleLimit: c.Idle, Log: c.log,
+		Retries: c.Retries, BatchSize: c.BatchSize, BatchTime: c.BatchTime, Keep: c.Keep, Park: c.Park, IdleLimit: c.Idle, Log: c.log,
 	}
 	if c.deadLetter != nil {
 		s.DeadLetter = func(ctx context.Context, tx pgx.Tx, r *sarama.ConsumerMessage, cause error) error {
@@ -132,7 +141,7 @@ func (c *consumer) run(ctx context.Context, h handle) error {
 }
 
 func ofKgo(r *kgo.Record) record {
-	out := record{r.Partition, r.Offset, "", r.Value}
+	out := record{Partition: r.Partition, Offset: r.Offset, Key: r.Key, Value: r.Value, Headers: r.Headers, Time: r.Timestamp}
 	for _, h := range r.Headers {
 		if h.Key == "id" {
 			out.ID = string(h.Value)
@@ -142,8 +151,9 @@ func ofKgo(r *kgo.Record) record {
 }
 
 func ofSarama(r *sarama.ConsumerMessage) record {
-	out := record{r.Partition, r.Offset, "", r.Value}
+	out := record{Partition: r.Partition, Offset: r.Offset, Key: r.Key, Value: r.Value, Time: r.Timestamp}
 	for _, h := range r.Headers {
+		out.Headers = append(out.Headers, kgo.RecordHeader{Key: string(h.Key), Value: h.Value})
 		if string(h.Key) == "id" {
 			out.ID = string(h.Value)
 		}

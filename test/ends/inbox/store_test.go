@@ -77,7 +77,7 @@ func TestInboxStore(t *testing.T) {
 	for _, major := range []string{"14", "15", "16", "17", "18"} {
 		t.Run(major, func(t *testing.T) {
 			pg := pgtest.ForTest(t, pgtest.Options{Major: major})
-			store := inbox.Store{Marks: "billing.Marks", Events: "billing.events"}
+			store := inbox.Store{Marks: "billing.Marks", Events: "billing.events", ParkedKeys: "billing.keys", ParkedRecords: "billing.records"}
 			for name := range forDrivers(t, pg.SuperURL("postgres"), store) {
 				t.Run(name, func(t *testing.T) {
 					must(t, pg.Exec(t.Context(), "postgres", "DROP SCHEMA IF EXISTS billing CASCADE", "CREATE SCHEMA billing", store.Schema()))
