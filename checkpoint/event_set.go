@@ -54,11 +54,12 @@ func NewEventSet() *EventSet {
 // Hash is the form in which the set keeps an event's id.
 func (s *EventSet) Hash(id []byte) uint64 { return maphash.Bytes(s.seed, id) }
 
-// NextSession counts the sessions of the process. The events that are added next belong to this one.
-func (s *EventSet) NextSession() {
+// NextSession counts the sessions of the process, from 1. The events that are added next belong to this one.
+func (s *EventSet) NextSession() uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.session++
+	return s.session
 }
 
 // Session returns the number of the last session.

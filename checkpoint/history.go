@@ -124,11 +124,12 @@ func (h *History) Resume(l Lineage, start pglogrepl.LSN) (r Resume, lost Positio
 // earlier events knows less than the history, so nothing is removed. resent is the first event in doubt that the
 // session has sent, zero if there was none: what earlier sessions have delivered after it is before it in Kafka.
 func (h *History) Learn(l Lineage, start pglogrepl.LSN, t *Tracker, confirmed pglogrepl.LSN, r *Resume, resent Position) {
+	session := h.Events.NextSession()
 	for i := range h.spans {
-		s := &h.spans[i]
-		s.overtaken = s.overtaken || !resent.IsZero() && s.from > resent.CommitLSN
+		if s := &h.spans[i]; s.overtaken == 0 && !resent.IsZero() && s.from > resent.CommitLSN {
+			s.overtaken = session
+		}
 	}
-	h.Events.NextSession()
 	h.systemID, h.timeline = l.System(), l.Current()
 	h.confirmed = max(h.confirmed, confirmed)
 	h.rereading = r.Expecting()
@@ -143,13 +144,13 @@ func (h *History) Learn(l Lineage, start pglogrepl.LSN, t *Tracker, confirmed pg
 		h.Events.Add(Position{SystemID: l.System(), Timeline: l.TimelineOf(commit), CommitLSN: commit, Ordinal: ordinal}, hash)
 	})
 	h.Events.Forget(func(p Position) bool {
-		return l.TimelineOf(p.CommitLSN) != p.Timeline || slices.ContainsFunc(h.spans, func(s span) bool { return !s.overtaken && s.has(p) })
+		return l.TimelineOf(p.CommitLSN) != p.Timeline || slices.ContainsFunc(h.spans, func(s span) bool { return s.overtaken == 0 && s.has(p) })
 	})
 }
 
 // Overtaken reports whether a part of the history is before an event in Kafka that is older.
 func (h *History) Overtaken() bool {
-	return slices.ContainsFunc(h.spans, func(s span) bool { return s.overtaken })
+	return slices.ContainsFunc(h.spans, func(s span) bool { return s.overtaken > 0 })
 }
 
 // Newest returns the last position of the newest span.
@@ -167,15 +168,15 @@ func (h *History) Newest() (p Position) {
 type span struct {
 	from, until pglogrepl.LSN // whole transactions: from ≤ commit LSN < until
 	to          Position
-	tx          TxID // the transaction of to; zero: not known
-	overtaken   bool // a later session has sent an event of before it: see History.Learn
+	tx          TxID   // the transaction of to; zero: not known
+	overtaken   uint32 // the first later session that has sent an event of before it: see History.Learn; 0: none
 }
 
 func (s *span) has(p Position) bool { return s.from <= p.CommitLSN && p.Compare(s.to) <= 0 }
 
 // join merges o into s if the two touch. What was overtaken is merged when all of it was delivered or skipped again.
 func (s *span) join(o span) bool {
-	if s.from > o.until || o.from > s.until || o.overtaken && o.to.Compare(s.to) > 0 {
+	if s.from > o.until || o.from > s.until || o.overtaken > 0 && o.to.Compare(s.to) > 0 {
 		return false
 	}
 	if o.to.Compare(s.to) > 0 {

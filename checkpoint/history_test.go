@@ -297,7 +297,7 @@ func TestHistoryOvertaken(t *testing.T) {
 				got += "e"
 			case !r.Delivered(p):
 				got += "-"
-			case r.Overtaken(p):
+			case r.Overtaken(p) > 0:
 				got += "o"
 			default:
 				got += "d"
@@ -314,6 +314,11 @@ func TestHistoryOvertaken(t *testing.T) {
 	want("an event after what was delivered is sent", "---dd-")
 	session(0x5, first, 0, 1, 4)
 	want("an event of before is sent", "dd-oe-")
+	session(0x5, first, 0, 1)
+	want("another event of before is sent", "dd-oe-")
+	if r, _, _ := h.Resume(l, 1); r.Overtaken(Position{7, 1, 0x20, 0}) != 3 || r.Overtaken(first) != 0 {
+		t.Error("the first session that has sent an older event is the third")
+	}
 	if n := h.Newest(); n != second || !h.Overtaken() {
 		t.Errorf("the newest position is %s", n)
 	}

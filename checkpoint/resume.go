@@ -37,10 +37,19 @@ func (r *Resume) Delivered(p Position) bool {
 	return false
 }
 
-// Overtaken reports whether the event at p, which this process has delivered, may be before an older one in its
-// partition: see [History.Learn].
-func (r *Resume) Overtaken(p Position) bool {
-	return !slices.ContainsFunc(r.spans, func(s span) bool { return !s.overtaken && s.has(p) })
+// Overtaken returns the number of the first session that has sent an older event since this process has delivered the
+// event at p, so that p may be before an older one in its partition: see [History.Learn]. 0: there is none.
+func (r *Resume) Overtaken(p Position) (session uint32) {
+	for i := range r.spans {
+		switch s := &r.spans[i]; {
+		case !s.has(p):
+		case s.overtaken == 0:
+			return 0
+		default:
+			session = max(session, s.overtaken)
+		}
+	}
+	return session
 }
 
 // Recorded reports whether the position record says that the event at p was delivered.
@@ -72,7 +81,7 @@ func (r *Resume) Begin(tx TxID) (known bool, err error) {
 	}
 	r.expected = slices.DeleteFunc(r.expected, func(x TxID) bool { return x.CommitLSN == tx.CommitLSN })
 	last := Position{CommitLSN: tx.CommitLSN, Ordinal: LastOrdinal}
-	return r.Delivered(last) && !r.Overtaken(last) || r.Recorded(last), nil
+	return r.Delivered(last) && r.Overtaken(last) == 0 || r.Recorded(last), nil
 }
 
 // Advance notes that the server has sent everything before lsn. The error is a [HistoryError].

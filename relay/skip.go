@@ -178,8 +178,12 @@ func (s *session) noteOvertaking() {
 func (s *session) wasOvertaken(ctx context.Context, pos checkpoint.Position) (bool, error) {
 	m := &s.r.mem
 	parts := m.overtaking[s.rec.Topic]
-	acked, isSingle := m.Events.Has(pos, s.rec.ID)
-	if parts == nil || !isSingle && !(s.resume.Delivered(pos) && s.resume.Overtaken(pos)) {
+	since, isSingle := m.Events.Has(pos, s.rec.ID)
+	since++ // what the session sent that has the acknowledgement is in order
+	if !isSingle {
+		since = s.resume.Overtaken(pos)
+	}
+	if parts == nil || since == 0 {
 		return false, nil
 	}
 	if err := s.awaitTopic(ctx, s.rec.Topic, s.r.cfg.MissingAfter); err != nil {
@@ -189,7 +193,7 @@ func (s *session) wasOvertaken(ctx context.Context, pos checkpoint.Position) (bo
 		return false, err
 	}
 	return slices.ContainsFunc(parts[s.sink.Partition(&s.rec)], func(o overtaking) bool {
-		return pos.Compare(o.pos) > 0 && (!isSingle || o.session > acked)
+		return pos.Compare(o.pos) > 0 && o.session >= since
 	}), nil
 }
 

@@ -11,7 +11,7 @@ var resumeMutants = []mutant{
 	{
 		name:  "overtaken-includes-what-was-sent-again",
 		rule:  "What was overtaken is sent again by each session, although one has delivered it after the older event.",
-		edits: []edit{{"checkpoint/history.go", "return !s.overtaken && s.has(p) })\n	})", "return s.has(p) })\n	})"}},
+		edits: []edit{{"checkpoint/history.go", "return s.overtaken == 0 && s.has(p) })\n	})", "return s.has(p) })\n	})"}},
 		tests: []suite{{"./checkpoint", "^TestHistoryOvertaken$"}},
 	},
 	{
@@ -23,8 +23,14 @@ var resumeMutants = []mutant{
 	{
 		name:  "overtaken-single-events-stay-so",
 		rule:  "What was acknowledged after a gap is sent again by each session, although one has delivered it after the older event.",
-		edits: []edit{{"relay/skip.go", "o.session > acked)", "acked >= 0)"}},
+		edits: []edit{{"relay/skip.go", "pos.Compare(o.pos) > 0 && o.session >= since", "pos.Compare(o.pos) > 0"}},
 		tests: []suite{{"./relay", "^TestSuffixOfSingleEvents$"}},
+	},
+	{
+		name:  "overtaken-part-counts-from-the-beginning",
+		rule:  "What was delivered is sent again, although the older event was sent before it was delivered.",
+		edits: []edit{{"checkpoint/history.go", "			s.overtaken = session\n", "			s.overtaken = 1 + 0*session\n"}},
+		tests: []suite{{"./checkpoint", "^TestHistoryOvertaken$"}},
 	},
 	{
 		name:  "memory-forgotten",
