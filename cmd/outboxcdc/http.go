@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/pprof"
 	"regexp"
 	"sync"
 	"time"
@@ -123,12 +122,5 @@ func handler(cfg *config.Config, reg *prometheus.Registry, m monitor, history *h
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { answer(w, true, reportOf(cfg.Postgres.Slot, reg, m)) })
 	mux.HandleFunc("GET /history", func(w http.ResponseWriter, _ *http.Request) { answer(w, true, history.report()) })
 	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { answer(w, true, buildInfo()) })
-	if cfg.HTTP.PProf {
-		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
-		mux.HandleFunc("GET /debug/pprof/cmdline", pprof.Cmdline)
-		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
-		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
-		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
-	}
 	return mux
 }

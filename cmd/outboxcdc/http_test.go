@@ -79,12 +79,7 @@ func TestProbes(t *testing.T) {
 			t.Errorf("%s while %s: %d %s, not %d %s", c.path, c.m.status.State, code, body, c.code, c.body)
 		}
 	}
-	cfg := config.Default()
-	cfg.HTTP.PProf = true
-	h := handlerOf(cfg, prometheus.NewRegistry(), streaming)
-	if code, _, _ := ask(t, h, "GET", "/debug/pprof/"); code != 200 {
-		t.Errorf("/debug/pprof/ although switched on: %d", code)
-	}
+	h := handlerOf(config.Default(), prometheus.NewRegistry(), streaming)
 	if code, _, _ := ask(t, h, "POST", "/status"); code != http.StatusMethodNotAllowed {
 		t.Errorf("POST /status: %d", code)
 	}

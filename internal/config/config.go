@@ -269,8 +269,6 @@ type HTTP struct {
 	// exporter-toolkit. A relative name is relative to the working directory, names inside the file to the file. It
 	// is read at each request and connection, so that rotated files are used.
 	WebConfigFile string `yaml:"web_config_file" default:""`
-	// PProf is whether /debug/pprof/ is served. It shows memory contents to every client that can reach the port.
-	PProf bool `yaml:"pprof" default:"false"`
 }
 
 // Log is the log on standard error.

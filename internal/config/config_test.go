@@ -78,7 +78,7 @@ func TestLayersAndMerge(t *testing.T) {
 	base := source{"base.yaml", []byte("kafka:\n  brokers: [a:1, b:2]\n  compression: zstd\ntuning:\n  max_in_flight: {records: 10}\nlog: {level: debug}\n")}
 	over := source{"over.yaml", []byte("kafka:\n  brokers: [c:3]\ntuning:\n  max_in_flight: {bytes: 1MiB}\n")}
 	c, err := load([]source{base, over}, []string{
-		"OUTBOXCDC_LOG_LEVEL=warn", "OUTBOXCDC_TUNING_STATUS_INTERVAL=250ms", "OUTBOXCDC_HTTP_LISTEN=", "OUTBOXCDC_HTTP_PPROF=true",
+		"OUTBOXCDC_LOG_LEVEL=warn", "OUTBOXCDC_TUNING_STATUS_INTERVAL=250ms", "OUTBOXCDC_HTTP_LISTEN=", "OUTBOXCDC_KAFKA_TLS_ENABLED=true",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -87,7 +87,7 @@ func TestLayersAndMerge(t *testing.T) {
 	if !slices.Equal(k.Brokers, []string{"c:3"}) || k.Compression != "zstd" || c.Tuning.MaxInFlight != (MaxInFlight{10, 1 << 20}) {
 		t.Errorf("files: %+v", k)
 	}
-	if c.Log.Level != "warn" || c.Tuning.StatusInterval != 250*time.Millisecond || c.HTTP.Listen != "" || !c.HTTP.PProf {
+	if c.Log.Level != "warn" || c.Tuning.StatusInterval != 250*time.Millisecond || c.HTTP.Listen != "" || !c.Kafka.TLS.Enabled {
 		t.Errorf("environment: %+v %+v %+v", c.Log, c.Postgres, c.HTTP)
 	}
 	for path, want := range map[string]string{
@@ -108,7 +108,7 @@ func TestYAMLForms(t *testing.T) {
 	for _, yaml := range []string{
 		"", "# nothing\n", "---\n", "\ufeffpostgres: {slot: s}\n", "kafka:\nlog:\n  # level: debug\n", "postgres:\r\n  slot: s\r\n",
 		"postgres: {slot: &a s, publication: *a}\n", "postgres:\n  slot: !!str 5\n", "poison: {topic: 4.0}\n",
-		"postgres: &p\n  slot: s\n", "http:\n  listen: |\n    :1\n  pprof: true\n",
+		"postgres: &p\n  slot: s\n", "http:\n  listen: |\n    :1\n  web_config_file: x\n",
 	} {
 		c, err := loadText(yaml)
 		if strings.Contains(yaml, "|") { // the block ends with a newline, which an address may not contain
@@ -150,7 +150,7 @@ func TestLoadErrors(t *testing.T) {
 		{yaml: "tuning: {max_in_flight: {bytes: 16Mi}}\n", want: []string{`"16Mi" is not a size`}},
 		{yaml: "tuning: {max_in_flight: {bytes: 9999999999GiB}}\n", want: []string{"too large"}},
 		{yaml: "shutdown_timeout: 30\n", want: []string{`shutdown_timeout: "30" is not a duration`, "30s"}},
-		{yaml: "http: {pprof: yes}\n", want: []string{`"yes" is neither true nor false`}},
+		{yaml: "kafka: {tls: {enabled: yes}}\n", want: []string{`"yes" is neither true nor false`}},
 		{yaml: "log: &l {level: info}\nhttp:\n  <<: *l\n", want: []string{"t.yaml:3:3", "merge keys"}},
 		{yaml: "log: {level: *nope}\n", want: []string{"t.yaml:1:14", `no anchor "&nope"`}},
 		{yaml: "log: &a *a\n", want: []string{"t.yaml:1"}}, // an error of the parser; resolve has its own limit

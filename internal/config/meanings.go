@@ -9,7 +9,6 @@ var meanings = map[string]string{
 	"delivery.position_topic":                "The topic with one position record for each slot. It is compacted and has one partition. Two database servers whose slots have the same name need two topics. No event and no dead letter may be routed to it.",
 	"http":                                   "The listener for metrics, health and status.",
 	"http.listen":                            "The address to listen at, host:port or :port; \"\" disables the listener.",
-	"http.pprof":                             "Whether /debug/pprof/ is served. It shows memory contents to every client that can reach the port.",
 	"http.web_config_file":                   "A file with TLS and basic authentication for the listener, in the format of Prometheus' exporter-toolkit. A relative name is relative to the working directory, names inside the file to the file. It is read at each request and connection, so that rotated files are used.",
 	"kafka":                                  "The connection to the Kafka cluster.",
 	"kafka.brokers":                          "The brokers to connect to first, as host:port; they name all other brokers of the cluster.",

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// TestReference checks that docs/configuration.md has the generated tables. The text around them is written by hand.
+// TestReference checks that docs/configuration.md has the generated lists. The text around them is written by hand.
 func TestReference(t *testing.T) {
 	const file, begin, end = "../../docs/configuration.md", "<!-- begin: generated -->\n", "<!-- end: generated -->\n"
 	text, err := os.ReadFile(file)
@@ -20,13 +20,13 @@ func TestReference(t *testing.T) {
 	if !ok || !closed {
 		t.Fatalf("%s has no %s … %s", file, begin, end)
 	}
-	holdFile(t, file, head+begin+referenceTables(t)+end+tail)
+	holdFile(t, file, head+begin+referenceLists(t)+end+tail)
 }
 
 // tuning is the section with its own part of the reference.
 const tuning = "tuning"
 
-func referenceTables(t *testing.T) string {
+func referenceLists(t *testing.T) string {
 	t.Helper()
 	var b strings.Builder
 	section := func(path string) string {
@@ -36,9 +36,7 @@ func referenceTables(t *testing.T) string {
 		}
 		return s
 	}
-	cell := strings.NewReplacer("|", `\|`, "\n", " ")
 	def, last := Default(), "-"
-	const header = "| setting | default | value | meaning |\n| --- | --- | --- | --- |\n"
 	row := func(s *setting) {
 		meaning := meanings[s.path]
 		if parent := s.path[:max(0, strings.LastIndexByte(s.path, '.'))]; strings.Contains(parent, ".") && firstOf(parent, s.path) {
@@ -47,8 +45,8 @@ func referenceTables(t *testing.T) string {
 		if s.live {
 			meaning += " *SIGHUP.*"
 		}
-		fmt.Fprintf(&b, "| `%s`<br>`%s` | `%s` | %s | %s |\n", s.path, EnvName(s.path),
-			cell.Replace(formatYAML(s.value(def))), cell.Replace(s.kind()), cell.Replace(meaning))
+		text := fmt.Sprintf("- `%s`: %s, default `%s`. %s", s.path, s.kind(), formatYAML(s.value(def)), meaning)
+		b.WriteString(strings.ReplaceAll(wrapped(text), "\n", "\n  ") + "\n")
 	}
 	main := 0
 	for _, s := range knownSettings() {
@@ -63,26 +61,25 @@ func referenceTables(t *testing.T) string {
 			} else {
 				fmt.Fprintf(&b, "\n### %s\n\n%s\n\n", name, wrapped(meanings[name]))
 			}
-			b.WriteString(header)
 		}
 		row(s)
 	}
 	if main > 61 {
 		t.Errorf("%d settings in the main part, want 61 at most: is the new one tuning?", main)
 	}
-	b.WriteString("\n### tuning\n\n" + wrapped(meanings[tuning]) + "\n\n" + header)
+	b.WriteString("\n### tuning\n\n" + wrapped(meanings[tuning]) + "\n\n")
 	for _, s := range knownSettings() {
 		if section(s.path) == tuning {
 			row(s)
 		}
 	}
-	b.WriteString("\n### Commands that read the table\n\nSettings for `audit`, `recover`, `backfill` and `replay`. The daemon does not use them.\n\n" + header)
+	b.WriteString("\n### Commands that read the table\n\nSettings for `audit`, `recover`, `backfill` and `replay`. The daemon does not use them.\n\n")
 	for _, s := range knownSettings() {
 		if s.part == "table" {
 			row(s)
 		}
 	}
-	b.WriteString("\n### Tables that were made for Debezium\n\nSettings for outbox tables that were created for Debezium's event router.\n\n" + header)
+	b.WriteString("\n### Tables that were made for Debezium\n\nSettings for outbox tables that were created for Debezium's event router.\n\n")
 	for _, s := range knownSettings() {
 		if s.part == "debezium" {
 			row(s)

@@ -56,7 +56,7 @@ func TestSchema(t *testing.T) {
 	}
 	for _, text := range []string{
 		string(surface), uncommented(Sample()), Default().String(),
-		"kafka:\nlog:\n  # level: debug\n", "poison: {topic: 4.0}\nkafka: {brokers: 'a:1,b:2'}\nhttp: {pprof: true, listen: ''}\n",
+		"kafka:\nlog:\n  # level: debug\n", "poison: {topic: 4.0}\nkafka: {brokers: 'a:1,b:2'}\nhttp: {listen: ''}\n",
 		"tuning: {max_in_flight: {records: '10', bytes: 65536}, status_interval: 1h1.5s}\n", "tuning: {max_in_flight: {records: 5}}\nroute: {missing_topic: 9s}\n",
 		"tuning: {max_in_flight: {bytes: 16 MiB}}\nroute: {topics: {a: b, c: 5}, partitions: {t: 3}, position_header: False}\ndelivery: {mode: at_least_once}\n",
 		"outboxes:\n  - {table: public.a, route: {topic: a, headers: [x]}, columns: {id: i}}\n",
@@ -72,7 +72,7 @@ func TestSchema(t *testing.T) {
 		}
 	}
 	for _, text := range []string{
-		"postgres: {slt: x}\n", "slot: x\n", "log: {level: loud}\n", "http: {pprof: 'yes'}\n", "shutdown_timeout: 30\n", "shutdown_timeout: 30 s\n",
+		"postgres: {slt: x}\n", "slot: x\n", "log: {level: loud}\n", "route: {position_header: 'yes'}\n", "shutdown_timeout: 30\n", "shutdown_timeout: 30 s\n",
 		"tuning: {max_in_flight: {records: many}}\n", "tuning: {max_in_flight: {bytes: 16Mi}}\n", "kafka: {brokers: {a: 1}}\n", "route: {partitions: {t: many}}\n",
 		"route: {topics: {a: [b]}}\n", "outboxes: [{columns: {id: i}}]\n", "outboxes: [{table: a.b, slot: c}]\n",
 		"outboxes: [{table: a.b, route: {missing_topic: wait}}]\n", "delivery: {mode: transactional}\n", "postgres: [a]\n",

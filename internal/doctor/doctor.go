@@ -80,8 +80,7 @@ func (t *Table) String() string { return t.Schema + "." + t.Name }
 // examination is one run of the checks.
 type examination struct {
 	Config
-	found   map[string][]Finding // by check
-	because map[string]string    // by group: why checks without a finding were not made
+	*findings
 
 	conn   *pgx.Conn
 	server server
@@ -94,14 +93,23 @@ type examination struct {
 	pub       *replication.Publication // nil: there is none
 	published []replication.PublishedTable
 
-	types  map[string]string // topic → the settings or the table that lead to it
-	topics []string
+	topics map[string]string // topic → the table that leads to it
+}
+
+// findings are what the checks have found.
+type findings struct {
+	found   map[string][]Finding // by check
+	because map[string]string    // by group: why checks without a finding were not made
+}
+
+func newFindings() *findings {
+	return &findings{found: map[string][]Finding{}, because: map[string]string{}}
 }
 
 // Run makes every check. The checks of the server of postgres.url take at most half of the time until the deadline of
 // ctx, so that Kafka is checked in any case.
 func Run(ctx context.Context, c Config) *Report {
-	e := &examination{Config: c, found: map[string][]Finding{}, because: map[string]string{}, types: map[string]string{}}
+	e := &examination{Config: c, findings: newFindings(), topics: map[string]string{}}
 	pg, cancel := ctx, context.CancelFunc(func() {})
 	if end, ok := ctx.Deadline(); ok {
 		pg, cancel = context.WithTimeout(ctx, time.Until(end)/2)
@@ -110,8 +118,13 @@ func Run(ctx context.Context, c Config) *Report {
 	cancel()
 	e.checkStandbys(ctx) // also if the server of postgres.url does not answer
 	e.hangUp()
-	e.cluster(ctx)
+	e.brokers().check(ctx)
 	return e.report(Checks())
+}
+
+// brokers returns the checks of Kafka, which continue the findings.
+func (e *examination) brokers() *brokers {
+	return &brokers{Config: &e.Config, findings: e.findings, named: e.topics, setups: []Remedy{e.setup(), e.setupAll()}}
 }
 
 // hangUp closes the connection to Postgres.
@@ -154,32 +167,32 @@ func (e *examination) withWarning(all []Remedy) []Remedy {
 	return append([]Remedy{advicef("stop the daemon first: a running daemon treats ALTER PUBLICATION as a possible loss of events and exits with 79")}, all...)
 }
 
-func (e *examination) add(f Finding) { e.found[f.Check] = append(e.found[f.Check], f) }
+func (r *findings) add(f Finding) { r.found[f.Check] = append(r.found[f.Check], f) }
 
-func (e *examination) ok(check, format string, args ...any) {
-	e.add(Finding{Check: check, Level: OK, Text: fmt.Sprintf(format, args...)})
+func (r *findings) ok(check, format string, args ...any) {
+	r.add(Finding{Check: check, Level: OK, Text: fmt.Sprintf(format, args...)})
 }
 
-func (e *examination) skip(check, format string, args ...any) {
-	e.add(Finding{Check: check, Level: NotChecked, Text: fmt.Sprintf(format, args...)})
+func (r *findings) skip(check, format string, args ...any) {
+	r.add(Finding{Check: check, Level: NotChecked, Text: fmt.Sprintf(format, args...)})
 }
 
-func (e *examination) warn(check string, remedy []Remedy, format string, args ...any) {
-	e.add(Finding{Check: check, Level: Warn, Text: fmt.Sprintf(format, args...), Remedy: remedy})
+func (r *findings) warn(check string, remedy []Remedy, format string, args ...any) {
+	r.add(Finding{Check: check, Level: Warn, Text: fmt.Sprintf(format, args...), Remedy: remedy})
 }
 
-func (e *examination) fail(check string, exit int, remedy []Remedy, format string, args ...any) {
-	e.add(Finding{Check: check, Level: Fail, Text: fmt.Sprintf(format, args...), Remedy: remedy, Exit: exit})
+func (r *findings) fail(check string, exit int, remedy []Remedy, format string, args ...any) {
+	r.add(Finding{Check: check, Level: Fail, Text: fmt.Sprintf(format, args...), Remedy: remedy, Exit: exit})
 }
 
 // cannot reports a check that could not be made, because of a missing privilege or a timeout.
-func (e *examination) cannot(check string, err error) {
-	e.skip(check, "the query failed: %s", cause(err))
+func (r *findings) cannot(check string, err error) {
+	r.skip(check, "the query failed: %s", cause(err))
 }
 
 // has reports whether a check has a finding of that level.
-func (e *examination) has(check string, l Level) bool {
-	return slices.ContainsFunc(e.found[check], func(f Finding) bool { return f.Level == l })
+func (r *findings) has(check string, l Level) bool {
+	return slices.ContainsFunc(r.found[check], func(f Finding) bool { return f.Level == l })
 }
 
 // setup is the command that creates what is missing, as a privileged role. It does not create the slot if events may

@@ -48,11 +48,25 @@ func catalogue() string {
 	for _, c := range Checks() {
 		if c.Group != group {
 			group = c.Group
-			fmt.Fprintf(&b, "\n### %s\n\n| check | asks | can be |\n| --- | --- | --- |\n", group)
+			fmt.Fprintf(&b, "\n### %s\n\n", group)
 		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s |\n", c.Name, c.Asks, strings.Join(c.Outcomes, ", "))
+		b.WriteString(catalogueItem(c.Name, c.Asks, c.Outcomes))
 	}
 	return b.String()
+}
+
+// catalogueItem is a check as an item of a list, in lines of at most 120 columns.
+func catalogueItem(name, asks string, outcomes []string) string {
+	var b strings.Builder
+	line := "-"
+	for word := range strings.FieldsSeq(fmt.Sprintf("`%s` (%s): %s", name, strings.Join(outcomes, ", "), asks)) {
+		if len([]rune(line+" "+word)) > 120 {
+			b.WriteString(line + "\n")
+			line = " "
+		}
+		line += " " + word
+	}
+	return b.String() + line + "\n"
 }
 
 // TestServerBugs checks the bugs of minor versions.
@@ -148,12 +162,12 @@ func TestReportIsShort(t *testing.T) {
 // finding needs that command, and otherwise Kafka's own tool with the same settings.
 func TestOneCommandCreatesThePositionTopic(t *testing.T) {
 	e := &examination{
-		Config: Config{Positions: "positions", Brokers: []string{"kafka:9092"}, Server: "db:5432", Database: "app", Command: "outboxcdc"},
-		found:  map[string][]Finding{},
+		Config:   Config{Positions: "positions", Brokers: []string{"kafka:9092"}, Server: "db:5432", Database: "app", Command: "outboxcdc"},
+		findings: newFindings(),
 	}
 	cluster := &kafka.Examination{}
 	e.warn(pgKeepSize, []Remedy{sqlf("SELECT 1"), advicef("run setup apply one day")}, "another finding")
-	got := e.createPositions(cluster)
+	got := e.brokers().createPositions(cluster)
 	if got.Kind != Shell || !strings.HasPrefix(got.Text, "kafka-topics.sh --bootstrap-server kafka:9092 --create --topic positions --partitions 1 ") {
 		t.Errorf("by itself: %+v", got)
 	}
@@ -163,7 +177,7 @@ func TestOneCommandCreatesThePositionTopic(t *testing.T) {
 		}
 	}
 	e.fail(slotExists, Lost, []Remedy{advicef("first something else"), e.setup()}, "there is no slot")
-	if got := e.createPositions(cluster); got != e.setup() {
+	if got := e.brokers().createPositions(cluster); got != e.setup() {
 		t.Errorf("beside a slot that is missing: %+v, want %+v", got, e.setup())
 	}
 }

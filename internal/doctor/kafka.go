@@ -12,39 +12,47 @@ import (
 	"github.com/outboxcdc/outboxcdc/kafka"
 )
 
-// cluster makes the checks of the cluster and of the known topics.
-func (e *examination) cluster(ctx context.Context) {
-	for _, name := range e.Topics {
-		if _, ok := e.types[name]; !ok {
-			e.types[name] = "the settings"
+// brokers makes the checks of the Kafka cluster and of the known topics. It asks nothing of Postgres.
+type brokers struct {
+	*Config
+	*findings
+	named  map[string]string // topic → the settings or the table that lead to it
+	topics []string          // the same, sorted
+	setups []Remedy          // commands of findings about Postgres that create the position topic as well
+}
+
+func (k *brokers) check(ctx context.Context) {
+	for _, name := range k.Topics {
+		if _, ok := k.named[name]; !ok {
+			k.named[name] = "the settings"
 		}
 	}
-	e.topics = slices.Sorted(maps.Keys(e.types))
-	asked := e.topics
-	for _, name := range []string{e.Letters, e.Positions} {
+	k.topics = slices.Sorted(maps.Keys(k.named))
+	asked := k.topics
+	for _, name := range []string{k.Letters, k.Positions} {
 		if name != "" && !slices.Contains(asked, name) {
 			asked = append(slices.Clone(asked), name)
 		}
 	}
-	x := e.Kafka.Examine(ctx, asked)
+	x := k.Kafka.Examine(ctx, asked)
 	if x.Secret != nil {
-		e.because[groupKafka], e.because[groupTopics] = "certificates or secrets cannot be read", "certificates or secrets cannot be read"
-		e.fail(kafkaAuth, Wrong, []Remedy{advicef("see docs/security.md: kafka.tls.*_file, kafka.sasl.password_file")}, "%s", cause(x.Secret))
+		k.because[groupKafka], k.because[groupTopics] = "certificates or secrets cannot be read", "certificates or secrets cannot be read"
+		k.fail(kafkaAuth, Wrong, []Remedy{advicef("see docs/security.md: kafka.tls.*_file, kafka.sasl.password_file")}, "%s", cause(x.Secret))
 		return
 	}
-	e.checkReached(x)
+	k.checkReached(x)
 	if x.Metadata != nil {
-		e.because[groupKafka], e.because[groupTopics] = "no broker answered", "no broker answered"
+		k.because[groupKafka], k.because[groupTopics] = "no broker answered", "no broker answered"
 		return
 	}
-	e.checkAdvertised(x)
-	e.checkProducer(x)
-	e.checkCopies(x)
-	e.checkTopics(x)
-	e.checkPositions(ctx, x)
+	k.checkAdvertised(x)
+	k.checkProducer(x)
+	k.checkCopies(x)
+	k.checkTopics(x)
+	k.checkPositions(ctx, x)
 }
 
-func (e *examination) checkReached(x *kafka.Examination) {
+func (k *brokers) checkReached(x *kafka.Examination) {
 	var unreachable, failed []string
 	answered := 0
 	for i := range x.Seeds {
@@ -60,36 +68,36 @@ func (e *examination) checkReached(x *kafka.Examination) {
 	remedy := []Remedy{advicef("check that the broker is running, that kafka.brokers has the address of a listener for this machine, and that no firewall blocks the connection")}
 	switch {
 	case len(unreachable) == 0:
-		e.ok(kafkaReached, "%s", strings.Join(e.Brokers, ", "))
+		k.ok(kafkaReached, "%s", strings.Join(k.Brokers, ", "))
 	case len(unreachable) < len(x.Seeds):
-		e.warn(kafkaReached, remedy, "no connection to %s; the other addresses suffice while they are available", strings.Join(unreachable, "; "))
+		k.warn(kafkaReached, remedy, "no connection to %s; the other addresses suffice while they are available", strings.Join(unreachable, "; "))
 	default:
-		e.fail(kafkaReached, Unavailable, remedy, "no connection to %s", strings.Join(unreachable, "; "))
-		e.skip(kafkaAuth, "no broker accepts a connection")
+		k.fail(kafkaReached, Unavailable, remedy, "no connection to %s", strings.Join(unreachable, "; "))
+		k.skip(kafkaAuth, "no broker accepts a connection")
 		return
 	}
 	if len(failed) == 0 {
-		e.ok(kafkaAuth, "%s", e.authentication())
+		k.ok(kafkaAuth, "%s", k.authentication())
 		return
 	}
-	remedy = e.authRemedy(x)
+	remedy = k.authRemedy(x)
 	if answered > 0 {
-		e.warn(kafkaAuth, remedy, "%s", strings.Join(failed, "; "))
+		k.warn(kafkaAuth, remedy, "%s", strings.Join(failed, "; "))
 		return
 	}
-	e.fail(kafkaAuth, Unavailable, remedy, "%s", strings.Join(failed, "; "))
+	k.fail(kafkaAuth, Unavailable, remedy, "%s", strings.Join(failed, "; "))
 }
 
 // authentication describes the connections that succeeded.
-func (e *examination) authentication() string {
-	if e.Client == "" {
+func (k *brokers) authentication() string {
+	if k.Client == "" {
 		return "plain text, without authentication"
 	}
 	return "accepted"
 }
 
 // authRemedy is the remedy for the first address whose error has one of its own.
-func (e *examination) authRemedy(x *kafka.Examination) []Remedy {
+func (k *brokers) authRemedy(x *kafka.Examination) []Remedy {
 	for i := range x.Seeds {
 		seed := &x.Seeds[i]
 		if seed.TLSMismatch && x.TLS {
@@ -119,7 +127,7 @@ func (e *examination) authRemedy(x *kafka.Examination) []Remedy {
 	return []Remedy{advicef("the broker accepts connections and does not answer: it may require SASL (kafka.sasl.mechanism), or be no Kafka broker; read its log")}
 }
 
-func (e *examination) checkAdvertised(x *kafka.Examination) {
+func (k *brokers) checkAdvertised(x *kafka.Examination) {
 	var unusable, all []string
 	for i := range x.Brokers {
 		r := &x.Brokers[i]
@@ -129,49 +137,49 @@ func (e *examination) checkAdvertised(x *kafka.Examination) {
 		}
 	}
 	if len(unusable) > 0 {
-		e.fail(kafkaAdvertised, Unavailable, []Remedy{
+		k.fail(kafkaAdvertised, Unavailable, []Remedy{
 			advicef("in the broker's server.properties: advertised.listeners=<name that this machine resolves>:<port it reaches>; kafka.brokers is only used for the first connection"),
 		}, "%d of %s cannot be reached at the address that they advertise, so partitions that they lead get no records: %s", len(unusable), human.Count(len(x.Brokers), "broker", "brokers"), strings.Join(unusable, "; "))
 		return
 	}
-	e.ok(kafkaAdvertised, "all answer: %s", listSome(all, "broker"))
+	k.ok(kafkaAdvertised, "all answer: %s", listSome(all, "broker"))
 }
 
-func (e *examination) checkProducer(x *kafka.Examination) {
+func (k *brokers) checkProducer(x *kafka.Examination) {
 	if x.Producer == nil {
-		e.ok(kafkaProducer, "the broker gave the daemon a producer id")
+		k.ok(kafkaProducer, "the broker gave the daemon a producer id")
 		return
 	}
 	var r interface{ PermissionDenied() bool }
 	if errors.As(x.Producer, &r) && r.PermissionDenied() {
-		remedy := []Remedy{e.acls("--operation IdempotentWrite --cluster")}
-		if len(e.topics) > 0 { // permission to write to one topic suffices
-			remedy = []Remedy{e.allowWrite(e.topics[0])}
+		remedy := []Remedy{k.acls("--operation IdempotentWrite --cluster")}
+		if len(k.topics) > 0 { // permission to write to one topic suffices
+			remedy = []Remedy{k.allowWrite(k.topics[0])}
 		}
-		e.fail(kafkaProducer, Denied, remedy, "the user may not produce: %s", cause(x.Producer))
+		k.fail(kafkaProducer, Denied, remedy, "the user may not produce: %s", cause(x.Producer))
 		return
 	}
-	e.fail(kafkaProducer, Unavailable, []Remedy{advicef("see the log of the brokers: nothing can be delivered")}, "the broker gave no producer id: %s", cause(x.Producer))
+	k.fail(kafkaProducer, Unavailable, []Remedy{advicef("see the log of the brokers: nothing can be delivered")}, "the broker gave no producer id: %s", cause(x.Producer))
 }
 
 // acls is a command of Kafka's own tool that gives the daemon's user permissions.
-func (e *examination) acls(options string) Remedy {
-	user := e.User
+func (k *brokers) acls(options string) Remedy {
+	user := k.User
 	if user == "" {
 		user = "<user of the daemon>"
 	}
-	return shellf("kafka-acls.sh --bootstrap-server %s%s --add --allow-principal User:%s %s", strings.Join(e.Brokers, ","), e.Client, user, options)
+	return shellf("kafka-acls.sh --bootstrap-server %s%s --add --allow-principal User:%s %s", strings.Join(k.Brokers, ","), k.Client, user, options)
 }
 
-func (e *examination) allowWrite(topic string) Remedy {
-	return e.acls("--operation Write --operation Describe --operation DescribeConfigs --topic " + topic)
+func (k *brokers) allowWrite(topic string) Remedy {
+	return k.acls("--operation Write --operation Describe --operation DescribeConfigs --topic " + topic)
 }
 
-func (e *examination) checkCopies(x *kafka.Examination) {
+func (k *brokers) checkCopies(x *kafka.Examination) {
 	if n := len(x.Brokers); n < 3 {
-		e.warn(kafkaCopies, []Remedy{advicef("for events that must not be lost: three brokers, topics with 3 replicas and min.insync.replicas=2")},
+		k.warn(kafkaCopies, []Remedy{advicef("for events that must not be lost: three brokers, topics with 3 replicas and min.insync.replicas=2")},
 			"%s: an acknowledged event is lost with %s", human.Count(n, "broker", "brokers"), map[bool]string{true: "its disk", false: "both disks, or delivery pauses while one broker is down"}[n == 1])
 		return
 	}
-	e.ok(kafkaCopies, "%d brokers", len(x.Brokers))
+	k.ok(kafkaCopies, "%d brokers", len(x.Brokers))
 }

@@ -160,7 +160,7 @@ func postgresOutcomes(t *testing.T, w *world) {
 			}
 		}
 		for enc, want := range map[string]string{"SQL_ASCII": "does not check text", "WIN1252": "22P05"} {
-			e := &examination{found: map[string][]Finding{}}
+			e := &examination{findings: newFindings()}
 			e.server.encoding = enc
 			e.checkEncoding()
 			if f := e.found[pgEncoding][0]; f.Level != "WARN" || len(f.Remedy) == 0 || !strings.Contains(f.Text, want) {
@@ -194,7 +194,7 @@ func postgresOutcomes(t *testing.T, w *world) {
 	})
 	t.Run("version", func(t *testing.T) {
 		for number, want := range map[int]string{130020: "FAIL 78", 150012: "WARN", (sql.NewestTested + 1) * 10000: "WARN"} {
-			e := &examination{found: map[string][]Finding{}}
+			e := &examination{findings: newFindings()}
 			e.server.Version, e.server.VersionText = number, "of old"
 			e.checkVersion()
 			f := e.found[pgVersion][0]
@@ -217,7 +217,7 @@ func postgresOutcomes(t *testing.T, w *world) {
 			{190000, "replica", "replica", "WARN"},
 			{200000, "replica", "replica", "WARN"},
 		} {
-			e := &examination{found: map[string][]Finding{}}
+			e := &examination{findings: newFindings()}
 			e.server.Version, e.server.WALLevel, e.server.EffectiveWALLevel = c.version, c.level, c.effective
 			e.checkWALLevel()
 			f := e.found[pgWALLevel][0]

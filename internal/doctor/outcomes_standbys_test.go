@@ -114,7 +114,7 @@ func conninfo(s *pgtest.Server) string {
 
 // Before PostgreSQL 17, other programs copy the slot: the settings of the synchronization are not missed.
 func TestStandbyBefore17(t *testing.T) {
-	e := &examination{found: map[string][]Finding{}, Config: Config{Slot: "orders", Role: "u", Command: "outboxcdc"}}
+	e := &examination{findings: newFindings(), Config: Config{Slot: "orders", Role: "u", Command: "outboxcdc"}}
 	primary := &standby.Server{Version: 160000, System: "1", Slot: &replication.Slot{Kind: "logical"}}
 	host := &standby.Server{Version: 160000, System: "1", InRecovery: true, Feedback: true, PrimarySlot: "p", Slot: &replication.Slot{Kind: "logical", ConfirmedFlush: 1}}
 	check := func(want string, level Level, words string) {
@@ -149,7 +149,7 @@ func TestStandbySkips(t *testing.T) {
 		"": "start the daemon, or on the primary", standby.SkipNotFlushed: "name its slot p in synchronized_standby_slots",
 		standby.SkipSnapshot: "pg_log_standby_snapshot()", standby.SkipRemoved: "hot_standby_feedback",
 	} {
-		e := &examination{found: map[string][]Finding{}, Config: Config{Slot: "orders", Role: "u", Command: "outboxcdc"}}
+		e := &examination{findings: newFindings(), Config: Config{Slot: "orders", Role: "u", Command: "outboxcdc"}}
 		host := &standby.Server{
 			Version: 190000, System: "1", InRecovery: true, PrimarySlot: "p", SyncSkip: skip,
 			Slot: &replication.Slot{Kind: "logical", Failover: true, Synced: true, Temporary: true},

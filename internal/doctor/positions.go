@@ -9,27 +9,27 @@ import (
 )
 
 // checkPositions checks the position topic, which delivery.mode deduplicated needs.
-func (e *examination) checkPositions(ctx context.Context, x *kafka.Examination) {
-	if e.Positions == "" {
-		e.skip(topicPositions, "delivery.mode needs none")
+func (k *brokers) checkPositions(ctx context.Context, x *kafka.Examination) {
+	if k.Positions == "" {
+		k.skip(topicPositions, "delivery.mode needs none")
 		return
 	}
-	err := e.Kafka.CheckPositionTopic(ctx, e.Positions)
+	err := k.Kafka.CheckPositionTopic(ctx, k.Positions)
 	var bad *checkpoint.Unusable
 	switch {
 	case err == nil:
-		e.ok(topicPositions, "%s can be read and written", e.Positions)
+		k.ok(topicPositions, "%s can be read and written", k.Positions)
 	case !errors.As(err, &bad):
-		e.cannot(topicPositions, err)
+		k.cannot(topicPositions, err)
 	default:
 		remedy := []Remedy{advicef("%s", bad.Remedy)}
 		if bad.Missing {
-			remedy = []Remedy{e.createPositions(x)}
+			remedy = []Remedy{k.createPositions(x)}
 		}
 		exit := Wrong
 		if bad.Denied {
 			exit = Denied
 		}
-		e.fail(topicPositions, exit, remedy, "%s", cause(err))
+		k.fail(topicPositions, exit, remedy, "%s", cause(err))
 	}
 }

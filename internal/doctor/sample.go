@@ -61,7 +61,7 @@ func (e *examination) neighbours(ctx context.Context, t *tableFacts) string {
 // topicsOf lists the topics of a table, for people.
 func (e *examination) topicsOf(t *tableFacts) string {
 	var names []string
-	for topic, from := range e.types {
+	for topic, from := range e.topics {
 		if from == t.Table.String() {
 			names = append(names, topic)
 		}
@@ -123,8 +123,8 @@ func (e *examination) sampleTable(ctx context.Context, t *tableFacts) (n int, st
 			}
 			continue
 		}
-		if _, ok := e.types[rec.Topic]; !ok {
-			e.types[rec.Topic] = t.Table.String()
+		if _, ok := e.topics[rec.Topic]; !ok {
+			e.topics[rec.Topic] = t.Table.String()
 		}
 	}
 	return n, stray, rows.Err()

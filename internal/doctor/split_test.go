@@ -24,7 +24,7 @@ func newPartitions(t *testing.T, p *place) {
 		{19, false, "by_schema", false, false},
 		{18, true, "by_schema", false, false},
 	} {
-		e := &examination{Config: p.cfg, found: map[string][]Finding{}, conn: p.conn, pub: &replication.Publication{AllTables: c.all}}
+		e := &examination{Config: p.cfg, findings: newFindings(), conn: p.conn, pub: &replication.Publication{AllTables: c.all}}
 		e.Publication, e.server.Version, e.tables = c.pub, c.major*10000, []tableFacts{{partitioned: c.partitioned}}
 		e.checkSplit(t.Context())
 		f := e.found[pubOthers]
@@ -50,7 +50,7 @@ func repackSlots(t *testing.T, p *place) {
 // A publication FOR ALL TABLES that excludes the outbox: the server refuses ADD TABLE.
 func TestExcludedFromAllTables(t *testing.T) {
 	for _, all := range []bool{true, false} {
-		e := &examination{Config: Config{Publication: "dbz"}, found: map[string][]Finding{}, pub: &replication.Publication{AllTables: all}}
+		e := &examination{Config: Config{Publication: "dbz"}, findings: newFindings(), pub: &replication.Publication{AllTables: all}}
 		e.Tables = []Table{{Schema: "public", Name: "outbox"}}
 		e.checkCarried(&tableFacts{Table: &e.Tables[0]})
 		var remedies []string

@@ -12,20 +12,20 @@ import (
 	"github.com/outboxcdc/outboxcdc/kafka"
 )
 
-func (e *examination) checkTopics(x *kafka.Examination) {
-	if len(e.Tables) == 0 {
-		e.skip(topicsKnown, "topics of logical messages are known only when messages are written (or name topics with --topic)")
-	} else if len(e.found[topicsKnown]) == 0 {
-		e.skip(topicsKnown, "the outbox could not be read: only topics that the settings name are checked")
+func (k *brokers) checkTopics(x *kafka.Examination) {
+	if len(k.Tables) == 0 {
+		k.skip(topicsKnown, "topics of logical messages are known only when messages are written (or name topics with --topic)")
+	} else if len(k.found[topicsKnown]) == 0 {
+		k.skip(topicsKnown, "the outbox could not be read: only topics that the settings name are checked")
 	}
-	e.because[groupTopics] = "no topic is known"
-	if len(e.topics) > 0 {
-		e.because[groupTopics] = "no topic can be used"
+	k.because[groupTopics] = "no topic is known"
+	if len(k.topics) > 0 {
+		k.because[groupTopics] = "no topic can be used"
 	}
-	e.checkLetters(x)
+	k.checkLetters(x)
 	for i := range x.Topics {
-		if t := &x.Topics[i]; slices.Contains(e.topics, t.Name) {
-			e.checkTopic(x, t)
+		if t := &x.Topics[i]; slices.Contains(k.topics, t.Name) {
+			k.checkTopic(x, t)
 		}
 	}
 }
@@ -34,8 +34,8 @@ func (e *examination) checkTopics(x *kafka.Examination) {
 const defaultSize = 1_048_588
 
 // create is a command of Kafka's own tool that creates a topic with suitable settings for this cluster.
-func (e *examination) create(x *kafka.Examination, name string) Remedy {
-	partitions, replicas := e.Partitions[name], 0
+func (k *brokers) create(x *kafka.Examination, name string) Remedy {
+	partitions, replicas := k.Partitions[name], 0
 	for i := range x.Topics {
 		if c := x.Topics[i].Create; c != nil && x.Topics[i].Name == name { // as the daemon would
 			partitions, replicas = c.Partitions, c.Replicas
@@ -44,25 +44,25 @@ func (e *examination) create(x *kafka.Examination, name string) Remedy {
 	if partitions == 0 {
 		partitions = 6
 	}
-	return e.createWith(x, name, partitions, replicas, "")
+	return k.createWith(x, name, partitions, replicas, "")
 }
 
 // createPositions is the command that creates the position topic: `setup apply` if another finding needs that command,
 // which creates the topic as well, so that a second command would fail; otherwise a command of Kafka's own tool, which
 // needs no administrator of Postgres.
-func (e *examination) createPositions(x *kafka.Examination) Remedy {
-	for _, setup := range []Remedy{e.setup(), e.setupAll()} {
-		for _, findings := range e.found {
+func (k *brokers) createPositions(x *kafka.Examination) Remedy {
+	for _, setup := range k.setups {
+		for _, findings := range k.found {
 			if slices.ContainsFunc(findings, func(f Finding) bool { return slices.Contains(f.Remedy, setup) }) {
 				return setup
 			}
 		}
 	}
-	return e.createWith(x, e.Positions, 1, 0, " --config "+strings.Join(kafka.PositionConfig(), " --config "))
+	return k.createWith(x, k.Positions, 1, 0, " --config "+strings.Join(kafka.PositionConfig(), " --config "))
 }
 
 // createWith creates a topic; replicas 0: as many as suit the cluster.
-func (e *examination) createWith(x *kafka.Examination, name string, partitions, replicas int, more string) Remedy {
+func (k *brokers) createWith(x *kafka.Examination, name string, partitions, replicas int, more string) Remedy {
 	if replicas == 0 {
 		replicas = min(3, len(x.Brokers))
 	}
@@ -70,38 +70,38 @@ func (e *examination) createWith(x *kafka.Examination, name string, partitions, 
 		more += " --config min.insync.replicas=2"
 	}
 	return shellf("kafka-topics.sh --bootstrap-server %s%s --create --topic %s --partitions %d --replication-factor %d%s",
-		strings.Join(e.Brokers, ","), e.Client, name, partitions, replicas, more)
+		strings.Join(k.Brokers, ","), k.Client, name, partitions, replicas, more)
 }
 
 // alter is a command that changes settings of a topic.
-func (e *examination) alter(name, settings string) Remedy {
+func (k *brokers) alter(name, settings string) Remedy {
 	return shellf("kafka-configs.sh --bootstrap-server %s%s --alter --entity-type topics --entity-name %s --add-config %s",
-		strings.Join(e.Brokers, ","), e.Client, name, settings)
+		strings.Join(k.Brokers, ","), k.Client, name, settings)
 }
 
 // usableTopic reports whether the daemon can write to the topic, and otherwise adds the finding.
-func (e *examination) usableTopic(check string, x *kafka.Examination, t *kafka.TopicFacts) bool {
+func (k *brokers) usableTopic(check string, x *kafka.Examination, t *kafka.TopicFacts) bool {
 	var denied interface{ PermissionDenied() bool }
 	switch {
 	case t.Missing && t.Create != nil && t.Create.Err == nil:
-		e.ok(check, "%s does not exist: the daemon creates it with %s, replication factor %d (kafka.create_topics)",
+		k.ok(check, "%s does not exist: the daemon creates it with %s, replication factor %d (kafka.create_topics)",
 			t.Name, human.Count(t.Create.Partitions, "partition", "partitions"), t.Create.Replicas)
 	case t.Missing && t.Create != nil:
-		remedy := []Remedy{e.create(x, t.Name), advicef("or grant the daemon's user Create on it, or correct kafka.create_topics or the name of the topic, whichever Kafka refuses")}
-		e.fail(check, Unavailable, remedy, "there is no topic %s, and Kafka refuses to let the daemon create it (kafka.create_topics): %s", t.Name, cause(t.Create.Err))
+		remedy := []Remedy{k.create(x, t.Name), advicef("or grant the daemon's user Create on it, or correct kafka.create_topics or the name of the topic, whichever Kafka refuses")}
+		k.fail(check, Unavailable, remedy, "there is no topic %s, and Kafka refuses to let the daemon create it (kafka.create_topics): %s", t.Name, cause(t.Create.Err))
 	case t.Missing:
-		from := e.types[t.Name]
+		from := k.named[t.Name]
 		if from == "" {
 			from = "poison.topic"
 		}
-		e.fail(check, Unavailable, []Remedy{e.create(x, t.Name)},
+		k.fail(check, Unavailable, []Remedy{k.create(x, t.Name)},
 			"there is no topic %s, named by %s: its first event waits for the topic, and so do all events after it (the daemon does not use auto.create.topics.enable of the brokers)", t.Name, from)
 	case t.Err != nil && errors.As(t.Err, &denied) && denied.PermissionDenied():
-		e.fail(check, Denied, []Remedy{e.allowWrite(t.Name)}, "%s", cause(t.Err))
+		k.fail(check, Denied, []Remedy{k.allowWrite(t.Name)}, "%s", cause(t.Err))
 	case t.Err != nil:
-		e.fail(check, Unavailable, []Remedy{advicef("see the log of the brokers")}, "%s", cause(t.Err))
+		k.fail(check, Unavailable, []Remedy{advicef("see the log of the brokers")}, "%s", cause(t.Err))
 	case len(t.Leaderless) > 0:
-		e.fail(check, Unavailable, []Remedy{advicef("restart the brokers that have a replica: kafka-topics.sh --bootstrap-server %s%s --describe --topic %s", strings.Join(e.Brokers, ","), e.Client, t.Name)},
+		k.fail(check, Unavailable, []Remedy{advicef("restart the brokers that have a replica: kafka-topics.sh --bootstrap-server %s%s --describe --topic %s", strings.Join(k.Brokers, ","), k.Client, t.Name)},
 			"topic %s: %s without a leader: %v", t.Name, human.Count(len(t.Leaderless), "partition", "partitions"), t.Leaderless)
 	default:
 		return true
@@ -109,51 +109,51 @@ func (e *examination) usableTopic(check string, x *kafka.Examination, t *kafka.T
 	return false
 }
 
-func (e *examination) checkTopic(x *kafka.Examination, t *kafka.TopicFacts) {
-	if !e.usableTopic(topicExists, x, t) {
+func (k *brokers) checkTopic(x *kafka.Examination, t *kafka.TopicFacts) {
+	if !k.usableTopic(topicExists, x, t) {
 		return
 	}
-	e.ok(topicExists, "%s: %s, the daemon may write", t.Name, human.Count(t.Partitions, "partition", "partitions"))
-	e.checkReplicas(x, t)
-	e.checkPartitions(t)
+	k.ok(topicExists, "%s: %s, the daemon may write", t.Name, human.Count(t.Partitions, "partition", "partitions"))
+	k.checkReplicas(x, t)
+	k.checkPartitions(t)
 	if t.Settings == nil {
 		for _, check := range []string{topicInSync, topicCleanup, topicSize, topicTimestamp} {
-			e.skip(check, "the daemon may not read the settings of %s (DescribeConfigs)", t.Name)
+			k.skip(check, "the daemon may not read the settings of %s (DescribeConfigs)", t.Name)
 		}
 		return
 	}
-	e.checkInSync(t)
-	e.checkCleanup(t)
-	e.checkSize(t)
-	e.checkTimestamps(t)
+	k.checkInSync(t)
+	k.checkCleanup(t)
+	k.checkSize(t)
+	k.checkTimestamps(t)
 }
 
-func (e *examination) checkReplicas(x *kafka.Examination, t *kafka.TopicFacts) {
+func (k *brokers) checkReplicas(x *kafka.Examination, t *kafka.TopicFacts) {
 	switch {
 	case t.Replicas < 2 && len(x.Brokers) < 2:
-		e.ok(topicReplicas, "%s: 1, the number of brokers", t.Name)
+		k.ok(topicReplicas, "%s: 1, the number of brokers", t.Name)
 	case t.Replicas < 2:
-		e.warn(topicReplicas, []Remedy{advicef("add replicas with kafka-reassign-partitions.sh; or recreate the topic while it is empty: %s", e.create(x, t.Name).Text)},
+		k.warn(topicReplicas, []Remedy{advicef("add replicas with kafka-reassign-partitions.sh; or recreate the topic while it is empty: %s", k.create(x, t.Name).Text)},
 			"%s: 1, so an acknowledged event is lost with the disk of one broker", t.Name)
 	case t.InSync < t.Replicas:
-		e.warn(topicReplicas, []Remedy{advicef("see which broker lags: kafka-topics.sh --bootstrap-server %s%s --describe --under-replicated-partitions", strings.Join(e.Brokers, ","), e.Client)},
+		k.warn(topicReplicas, []Remedy{advicef("see which broker lags: kafka-topics.sh --bootstrap-server %s%s --describe --under-replicated-partitions", strings.Join(k.Brokers, ","), k.Client)},
 			"%s: %d replicas, %d in sync", t.Name, t.Replicas, t.InSync)
 	default:
-		e.ok(topicReplicas, "%s: %d, all in sync", t.Name, t.Replicas)
+		k.ok(topicReplicas, "%s: %d, all in sync", t.Name, t.Replicas)
 	}
 }
 
-func (e *examination) checkPartitions(t *kafka.TopicFacts) {
-	want := e.Partitions[t.Name]
+func (k *brokers) checkPartitions(t *kafka.TopicFacts) {
+	want := k.Partitions[t.Name]
 	switch {
 	case want == 0:
-		e.skip(topicPartitions, "route.partitions does not name %s: while the daemon runs, it uses the number of partitions at its start", t.Name)
+		k.skip(topicPartitions, "route.partitions does not name %s: while the daemon runs, it uses the number of partitions at its start", t.Name)
 	case want > t.Partitions:
-		e.fail(topicPartitions, Unavailable, []Remedy{
-			shellf("kafka-topics.sh --bootstrap-server %s%s --alter --topic %s --partitions %d", strings.Join(e.Brokers, ","), e.Client, t.Name, want),
+		k.fail(topicPartitions, Unavailable, []Remedy{
+			shellf("kafka-topics.sh --bootstrap-server %s%s --alter --topic %s --partitions %d", strings.Join(k.Brokers, ","), k.Client, t.Name, want),
 		}, "%s has %d, but route.partitions says %d: nothing can be delivered to the topic", t.Name, t.Partitions, want)
 	default:
-		e.ok(topicPartitions, "%s has %d, keys are hashed over %d", t.Name, t.Partitions, want)
+		k.ok(topicPartitions, "%s has %d, keys are hashed over %d", t.Name, t.Partitions, want)
 	}
 }
 
@@ -166,44 +166,44 @@ func number(t *kafka.TopicFacts, name string, def int64) int64 {
 	return n
 }
 
-func (e *examination) checkInSync(t *kafka.TopicFacts) {
+func (k *brokers) checkInSync(t *kafka.TopicFacts) {
 	least := int(number(t, "min.insync.replicas", 1))
 	switch {
 	case least > t.Replicas:
-		e.fail(topicInSync, Unavailable, []Remedy{e.alter(t.Name, fmt.Sprintf("min.insync.replicas=%d", max(1, t.Replicas-1)))},
+		k.fail(topicInSync, Unavailable, []Remedy{k.alter(t.Name, fmt.Sprintf("min.insync.replicas=%d", max(1, t.Replicas-1)))},
 			"%s: %d, but there are %d replicas: no broker can ever acknowledge", t.Name, least, t.Replicas)
 	case least > t.InSync:
-		e.fail(topicInSync, Unavailable, []Remedy{advicef("restart the brokers of the other replicas")},
+		k.fail(topicInSync, Unavailable, []Remedy{advicef("restart the brokers of the other replicas")},
 			"%s: %d, but %d replicas are in sync: nothing is acknowledged", t.Name, least, t.InSync)
 	case least == t.Replicas && t.Replicas > 1:
-		e.warn(topicInSync, []Remedy{e.alter(t.Name, fmt.Sprintf("min.insync.replicas=%d", t.Replicas-1))},
+		k.warn(topicInSync, []Remedy{k.alter(t.Name, fmt.Sprintf("min.insync.replicas=%d", t.Replicas-1))},
 			"%s: %d of %d replicas: delivery pauses as soon as one broker is down", t.Name, least, t.Replicas)
 	case least < 2 && t.Replicas > 1:
-		e.warn(topicInSync, []Remedy{e.alter(t.Name, "min.insync.replicas=2")},
+		k.warn(topicInSync, []Remedy{k.alter(t.Name, "min.insync.replicas=2")},
 			"%s: %d, so an acknowledged event may have one copy", t.Name, least)
 	default:
-		e.ok(topicInSync, "%s: %d of %d", t.Name, least, t.Replicas)
+		k.ok(topicInSync, "%s: %d of %d", t.Name, least, t.Replicas)
 	}
 }
 
-func (e *examination) checkCleanup(t *kafka.TopicFacts) {
+func (k *brokers) checkCleanup(t *kafka.TopicFacts) {
 	policy := t.Settings["cleanup.policy"]
 	if strings.Contains(policy, "compact") {
-		e.warn(topicCleanup, []Remedy{e.alter(t.Name, "cleanup.policy=delete")},
+		k.warn(topicCleanup, []Remedy{k.alter(t.Name, "cleanup.policy=delete")},
 			"%s: %s: all events of a key except the last are deleted after some time, and events without key are refused", t.Name, policy)
 		return
 	}
-	e.ok(topicCleanup, "%s: %s", t.Name, policy)
+	k.ok(topicCleanup, "%s: %s", t.Name, policy)
 }
 
-func (e *examination) checkSize(t *kafka.TopicFacts) {
+func (k *brokers) checkSize(t *kafka.TopicFacts) {
 	most := number(t, "max.message.bytes", defaultSize)
 	if most < defaultSize {
-		e.warn(topicSize, []Remedy{e.alter(t.Name, fmt.Sprintf("max.message.bytes=%d", defaultSize))},
+		k.warn(topicSize, []Remedy{k.alter(t.Name, fmt.Sprintf("max.message.bytes=%d", defaultSize))},
 			"%s: %d, less than Kafka's default: a larger event is poison, cause too_large", t.Name, most)
 		return
 	}
-	e.ok(topicSize, "%s: %d", t.Name, most)
+	k.ok(topicSize, "%s: %d", t.Name, most)
 }
 
 // The limits that a topic should accept: the age of events in a backlog, and the difference of clocks.
@@ -212,63 +212,63 @@ const (
 	clockDifference = time.Minute
 )
 
-func (e *examination) checkTimestamps(t *kafka.TopicFacts) {
+func (k *brokers) checkTimestamps(t *kafka.TopicFacts) {
 	const most = int64(1) << 62 / int64(time.Millisecond)
 	duration := func(name string) time.Duration {
 		return time.Duration(min(number(t, name, most), most)) * time.Millisecond
 	}
 	before, after := duration("message.timestamp.before.max.ms"), duration("message.timestamp.after.max.ms")
 	least := clockDifference
-	if e.OwnTime {
+	if k.OwnTime {
 		least = backlogAge
 	}
 	kind := t.Settings["message.timestamp.type"]
 	switch {
-	case kind == "LogAppendTime" && e.OwnTime:
-		e.warn(topicTimestamp, []Remedy{e.alter(t.Name, "message.timestamp.type=CreateTime")},
+	case kind == "LogAppendTime" && k.OwnTime:
+		k.warn(topicTimestamp, []Remedy{k.alter(t.Name, "message.timestamp.type=CreateTime")},
 			"%s: LogAppendTime replaces the time that route.timestamp gives", t.Name)
 	case kind == "LogAppendTime":
-		e.ok(topicTimestamp, "%s: LogAppendTime", t.Name)
+		k.ok(topicTimestamp, "%s: LogAppendTime", t.Name)
 	case before < least:
-		e.warn(topicTimestamp, []Remedy{e.alter(t.Name, "message.timestamp.before.max.ms=9223372036854775807")},
+		k.warn(topicTimestamp, []Remedy{k.alter(t.Name, "message.timestamp.before.max.ms=9223372036854775807")},
 			"%s: before.max.ms is %v: an event that is older when it is sent, as after an outage, is refused and becomes poison (cause rejected)", t.Name, before)
 	case after < clockDifference:
-		e.warn(topicTimestamp, []Remedy{e.alter(t.Name, "message.timestamp.after.max.ms=3600000")},
+		k.warn(topicTimestamp, []Remedy{k.alter(t.Name, "message.timestamp.after.max.ms=3600000")},
 			"%s: after.max.ms is %v: if clocks differ by more, events are refused and become poison (cause rejected)", t.Name, after)
 	default:
-		e.ok(topicTimestamp, "%s: %s, old events are accepted", t.Name, kind)
+		k.ok(topicTimestamp, "%s: %s, old events are accepted", t.Name, kind)
 	}
 }
 
 // checkLetters checks the dead-letter topic, if a policy uses it.
-func (e *examination) checkLetters(x *kafka.Examination) {
-	if e.Letters == "" {
-		e.skip(topicDeadLetters, "no policy sends events to a dead-letter topic (poison.policy, poison.causes, poison.decisions)")
+func (k *brokers) checkLetters(x *kafka.Examination) {
+	if k.Letters == "" {
+		k.skip(topicDeadLetters, "no policy sends events to a dead-letter topic (poison.policy, poison.causes, poison.decisions)")
 		return
 	}
-	at := slices.IndexFunc(x.Topics, func(t kafka.TopicFacts) bool { return t.Name == e.Letters })
+	at := slices.IndexFunc(x.Topics, func(t kafka.TopicFacts) bool { return t.Name == k.Letters })
 	letters := &x.Topics[at]
-	if !e.usableTopic(topicDeadLetters, x, letters) {
+	if !k.usableTopic(topicDeadLetters, x, letters) {
 		return
 	}
 	if letters.Settings == nil {
-		e.ok(topicDeadLetters, "the daemon may write to %s, but not read its settings (DescribeConfigs)", e.Letters)
+		k.ok(topicDeadLetters, "the daemon may write to %s, but not read its settings (DescribeConfigs)", k.Letters)
 		return
 	}
 	most, largest, whose := number(letters, "max.message.bytes", defaultSize), int64(0), ""
 	for i := range x.Topics {
 		t := &x.Topics[i]
-		if n := number(t, "max.message.bytes", 0); t.Name != e.Letters && n > largest {
+		if n := number(t, "max.message.bytes", 0); t.Name != k.Letters && n > largest {
 			largest, whose = n, t.Name
 		}
 	}
 	switch {
 	case strings.Contains(letters.Settings["cleanup.policy"], "compact"):
-		e.warn(topicDeadLetters, []Remedy{e.alter(e.Letters, "cleanup.policy=delete")}, "%s is compacted: dead letters are deleted, and those without key are refused", e.Letters)
-	case most <= largest && !e.Cut:
-		e.warn(topicDeadLetters, []Remedy{e.alter(e.Letters, fmt.Sprintf("max.message.bytes=%d", 2*largest)), settingf("poison: {oversize: cut}")},
-			"%s accepts %d bytes, %s accepts %d: an event that is too large for that topic is also too large for a dead letter, and stops the daemon", e.Letters, most, whose, largest)
+		k.warn(topicDeadLetters, []Remedy{k.alter(k.Letters, "cleanup.policy=delete")}, "%s is compacted: dead letters are deleted, and those without key are refused", k.Letters)
+	case most <= largest && !k.Cut:
+		k.warn(topicDeadLetters, []Remedy{k.alter(k.Letters, fmt.Sprintf("max.message.bytes=%d", 2*largest)), settingf("poison: {oversize: cut}")},
+			"%s accepts %d bytes, %s accepts %d: an event that is too large for that topic is also too large for a dead letter, and stops the daemon", k.Letters, most, whose, largest)
 	default:
-		e.ok(topicDeadLetters, "%s: %s, up to %d bytes", e.Letters, human.Count(letters.Partitions, "partition", "partitions"), most)
+		k.ok(topicDeadLetters, "%s: %s, up to %d bytes", k.Letters, human.Count(letters.Partitions, "partition", "partitions"), most)
 	}
 }

@@ -62,7 +62,7 @@ func UpgradeChecks() []Check {
 // to deliver. While the daemon reads the slot, it waits for transactions to end and for the slot to move, until the
 // end of ctx. It changes nothing.
 func CheckUpgrade(ctx context.Context, c Config) *Report {
-	e := &examination{Config: c, found: map[string][]Finding{}, because: map[string]string{}, types: map[string]string{}}
+	e := &examination{Config: c, findings: newFindings(), topics: map[string]string{}}
 	pg, cancel := ctx, context.CancelFunc(func() {})
 	if end, ok := ctx.Deadline(); ok {
 		pg, cancel = context.WithTimeout(ctx, time.Until(end)*3/4) // the rest is for Kafka
