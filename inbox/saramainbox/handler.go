@@ -47,7 +47,8 @@ type partition struct {
 
 	at        inbox.Place
 	mark      engine.Stored
-	committed int64 // the group's offset in Kafka
+	committed int64         // the group's offset in Kafka
+	found     chan struct{} // closed when the range is known
 }
 
 // Setup replaces the offsets of the group by those of the marks. The range of a partition without a leader is looked
@@ -60,7 +61,7 @@ func (h *handler) Setup(session sarama.ConsumerGroupSession) error {
 	}
 	for topic, ids := range session.Claims() {
 		for _, id := range ids {
-			p := &partition{at: inbox.Place{Topic: topic, Partition: id}}
+			p := &partition{at: inbox.Place{Topic: topic, Partition: id}, found: make(chan struct{})}
 			p.committed = committed[p.at]
 			if p.mark, err = h.engine.ReadMark(session.Context(), p.at); err != nil {
 				return h.refuse(session.Context(), err)
@@ -87,6 +88,9 @@ func (h *handler) Setup(session sarama.ConsumerGroupSession) error {
 		next, _, isKnown := p.mark.Begin(p.committed)
 		if p.Partition != nil {
 			next, isKnown = p.Next(), true
+			close(p.found)
+		} else {
+			go h.awaitRange(session.Context(), p)
 		}
 		if isKnown {
 			session.MarkOffset(at.Topic, at.Partition, next, "") // moves forward only
@@ -110,6 +114,22 @@ func (h *handler) find(ctx context.Context, p *partition) error {
 // findAgain is how often the range of a partition is looked for.
 const findAgain = time.Second
 
+// awaitRange looks for the range of a partition until it is known. That also tells sarama that it has a leader.
+func (h *handler) awaitRange(ctx context.Context, p *partition) {
+	for p.Partition == nil {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(findAgain):
+		}
+		if err := h.find(ctx, p); err != nil && !engine.IsTransient(err) {
+			_ = h.refuse(ctx, err)
+			return
+		}
+	}
+	close(p.found)
+}
+
 // refuse ends the consumer if the error cannot pass. Otherwise the client assigns again.
 func (h *handler) refuse(ctx context.Context, err error) error {
 	if !engine.IsTransient(err) && ctx.Err() == nil {
@@ -125,19 +145,14 @@ func (h *handler) Cleanup(sarama.ConsumerGroupSession) error { return nil }
 func (h *handler) ConsumeClaim(session sarama.ConsumerGroupSession, claim sarama.ConsumerGroupClaim) error {
 	ctx := session.Context()
 	p := h.partitions[inbox.Place{Topic: claim.Topic(), Partition: claim.Partition()}]
-	for p.Partition == nil {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(findAgain):
-		}
-		if err := h.find(ctx, p); err != nil && !engine.IsTransient(err) {
-			return h.refuse(ctx, err)
-		}
-		if p.Partition != nil && claim.InitialOffset() != p.Next() && claim.InitialOffset() != sarama.OffsetOldest {
-			h.endSession() // Setup replaces the offset
-			return nil
-		}
+	select {
+	case <-ctx.Done():
+		return nil
+	case <-p.found:
+	}
+	if at := claim.InitialOffset(); at != p.Next() && at != sarama.OffsetOldest {
+		h.endSession() // Setup replaces the offset
+		return nil
 	}
 	for {
 		batch, isOpen := next(claim.Messages(), p.BatchSize)

@@ -4,6 +4,7 @@ package saramainbox
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -82,7 +83,7 @@ func (c *Consumer) Run(ctx context.Context, handle func(ctx context.Context, tx 
 		return err
 	}
 	defer func() { _ = client.Close() }()
-	group, err := sarama.NewConsumerGroupFromClient(c.Group, client)
+	group, err := sarama.NewConsumerGroupFromClient(c.Group, leaderless{client})
 	if err != nil {
 		return err
 	}
@@ -112,6 +113,24 @@ func (c *Consumer) Run(ctx context.Context, handle func(ctx context.Context, tx 
 		return nil
 	}
 	return context.Cause(ctx)
+}
+
+// leaderless is a client that lets a consumer group begin although a partition has no leader: the group consumes it
+// when it has one.
+type leaderless struct{ sarama.Client }
+
+// RefreshMetadata returns no error if the partitions of all topics are known.
+func (c leaderless) RefreshMetadata(topics ...string) error {
+	err := c.Client.RefreshMetadata(topics...)
+	if !errors.Is(err, sarama.ErrLeaderNotAvailable) {
+		return err
+	}
+	for _, topic := range topics {
+		if ids, e := c.Partitions(topic); e != nil || len(ids) == 0 {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *Consumer) config() *sarama.Config {

@@ -197,14 +197,29 @@ func (b *bench) control(ctx context.Context, s suite) error {
 	return once()
 }
 
+// module returns the folder of the module that has a package.
+func (b *bench) module(pkg string) string {
+	for dir := filepath.Join(b.root, pkg); dir != b.root && len(dir) > len(b.root); dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir
+		}
+	}
+	return b.root
+}
+
 // test runs a suite with go test.
 func (b *bench) test(ctx context.Context, s suite, flags ...string) (outcome, error) {
 	// In case go test itself hangs, or the machine.
 	ctx, cancel := context.WithTimeout(ctx, 3*b.bound+time.Minute)
 	defer cancel()
 	args := append([]string{"test", "-json", "-vet=off", "-count=1", "-failfast", "-timeout", b.bound.String(), "-run", s.run}, flags...)
-	cmd := exec.CommandContext(ctx, "go", append(args, s.pkg)...)
-	cmd.Dir = b.root
+	module := b.module(s.pkg)
+	pkg, err := filepath.Rel(module, filepath.Join(b.root, s.pkg))
+	if err != nil {
+		return outcome{}, err
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, "./"+filepath.ToSlash(pkg))...)
+	cmd.Dir, cmd.Env = module, append(os.Environ(), "GOWORK=off")
 	cmd.WaitDelay = 5 * time.Second
 	var complaints strings.Builder
 	cmd.Stderr = &complaints

@@ -23,17 +23,20 @@ type checker struct {
 	imp  types.Importer
 }
 
-func newChecker(ctx context.Context, root string) (*checker, error) {
-	list := exec.CommandContext(ctx, "go", "list", "-export", "-deps", "-f", "{{.ImportPath}}={{.Export}}", "./...")
-	list.Dir, list.Stderr = root, os.Stderr
-	out, err := list.Output()
-	if err != nil {
-		return nil, fmt.Errorf("list the packages: %w", err)
-	}
+// newChecker reads the packages of the module at root, and of modules below it.
+func newChecker(ctx context.Context, root string, modules ...string) (*checker, error) {
 	files := map[string]string{}
-	for line := range strings.Lines(string(out)) {
-		pkg, file, _ := strings.Cut(strings.TrimSpace(line), "=")
-		files[pkg] = file
+	for _, module := range append([]string{""}, modules...) {
+		list := exec.CommandContext(ctx, "go", "list", "-export", "-deps", "-f", "{{.ImportPath}}={{.Export}}", "./...")
+		list.Dir, list.Stderr, list.Env = filepath.Join(root, module), os.Stderr, append(os.Environ(), "GOWORK=off")
+		out, err := list.Output()
+		if err != nil {
+			return nil, fmt.Errorf("list the packages: %w", err)
+		}
+		for line := range strings.Lines(string(out)) {
+			pkg, file, _ := strings.Cut(strings.TrimSpace(line), "=")
+			files[pkg] = file
+		}
 	}
 	c := &checker{root: root, fset: token.NewFileSet()}
 	c.imp = importer.ForCompiler(c.fset, "gc", func(pkg string) (io.ReadCloser, error) { return os.Open(files[pkg]) })

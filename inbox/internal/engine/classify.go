@@ -13,6 +13,12 @@ import (
 // transientError is an error that may pass: the same batch is tried again.
 type transientError struct{ err error }
 
+// conflictError is an error that is over when the other transaction is.
+type conflictError struct{ err error }
+
+func (e *conflictError) Error() string { return e.err.Error() }
+func (e *conflictError) Unwrap() error { return e.err }
+
 func (e *transientError) Error() string { return e.err.Error() }
 func (e *transientError) Unwrap() error { return e.err }
 

@@ -122,8 +122,13 @@ func (p *Partition[R]) HandleAll(ctx context.Context, topicID string, records []
 			p.Log.Warn("a record cannot be handled: trying again later", "topic", p.Topic, "partition", p.Partition,
 				"offset", p.suspect.offset, "id", p.suspect.id, "tries", p.suspect.tries, "after", wait, "err", retry.err)
 		case errors.As(err, &transient):
-			wait = backoff(failures)
-			failures++
+			var conflict *conflictError
+			if errors.As(err, &conflict) {
+				wait = rand.N(100 * time.Millisecond)
+			} else {
+				wait = backoff(failures)
+				failures++
+			}
 			p.Log.Warn("a transaction failed: trying again", "topic", p.Topic, "partition", p.Partition, "after", wait, "err", err)
 		default:
 			return p.explain(p.Place, err)

@@ -10,12 +10,14 @@ import (
 	"github.com/outboxcdc/outboxcdc/inbox/pgxinbox"
 )
 
-// pruneEvery is how often a process deletes old ids, on average.
-const pruneEvery = time.Minute
+// pruneEvery returns how often a process deletes old ids, on average.
+func (e *Engine[R]) pruneEvery() time.Duration {
+	return max(time.Millisecond, min(time.Minute, e.Keep/10))
+}
 
 // Prune deletes the ids that are older than Keep, until ctx ends. The processes of a consumer do it one at a time.
 func (e *Engine[R]) Prune(ctx context.Context) {
-	for sleep(ctx, pruneEvery/2+rand.N(pruneEvery)) {
+	for sleep(ctx, e.pruneEvery()/2+rand.N(e.pruneEvery())) {
 		if err := e.pruneAll(ctx); err != nil && ctx.Err() == nil {
 			e.Log.Warn("old ids cannot be deleted: trying again later", "err", err)
 		}

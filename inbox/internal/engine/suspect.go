@@ -73,6 +73,7 @@ func (b *batch[R]) notOfRecord(t task[R], err error) error {
 	// A context of the handler that has ended closes the connection, too.
 	case b.tx.Conn().IsClosed() && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled):
 	case isConflict(err) && b.suspect.mayConflict():
+		err = &conflictError{err}
 	default:
 		return nil
 	}

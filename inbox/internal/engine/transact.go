@@ -328,7 +328,7 @@ func (b *batch[R]) commitFailed(err error) error {
 	case b.tx.Conn().IsClosed():
 		return &transientError{err}
 	case isConflict(err) && b.suspect.mayConflict():
-		return &transientError{fmt.Errorf("commit the records until offset %d: %w", b.tasks[b.done-1].at, err)}
+		return &transientError{fmt.Errorf("commit the records until offset %d: %w", b.tasks[b.done-1].at, &conflictError{err})}
 	case b.done > 1:
 		return b.bisect(err)
 	case b.tasks[0].at != b.suspect.offset:

@@ -113,15 +113,7 @@ func TestInboxLogTruncated(t *testing.T) {
 func TestInboxContinuesAGroup(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		records := r.events(10, 1)
-		old, err := kgo.NewClient(kgo.SeedBrokers(r.Brokers...), kgo.ConsumerGroup(r.Group), kgo.ConsumeTopics(r.Topic), kgo.DisableAutoCommit())
-		must(t, err)
-		for read := 0; read < 10; {
-			read += old.PollFetches(t.Context()).NumRecords()
-		}
-		commit := *records[5]
-		commit.Topic, commit.Offset, commit.LeaderEpoch = r.Topic, 5, -1
-		must(t, old.CommitRecords(t.Context(), &commit))
-		old.Close()
+		r.commitOffset(6)
 		r.runUntilError(nil, r.ledger, "offset 6 in Kafka", "ContinueGroup", "--delete-offsets")
 		r.ContinueGroup = true
 		stop := r.start(r.ledger)
