@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"fmt"
+	"sort"
 	"sync"
 	"time"
 
@@ -276,6 +277,23 @@ func (t *Tracker) EachAckedAfterGap(f func(commit pglogrepl.LSN, ordinal uint32,
 			}
 		}
 	}
+}
+
+// Positions returns the positions of events that are in flight.
+func (t *Tracker) Positions(l Lineage, events []uint64) []Position {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	txs := t.txs.items[t.txs.start:]
+	out := make([]Position, 0, len(events))
+	for _, n := range events {
+		i := sort.Search(len(txs), func(i int) bool { return txs[i].first > n }) - 1
+		if i < 0 || n < t.head || n >= t.next {
+			panic(fmt.Sprintf("checkpoint: Positions(%d) is not in flight (%d..%d)", n, t.head, t.next))
+		}
+		commit := txs[i].id.CommitLSN
+		out = append(out, Position{SystemID: l.System(), Timeline: l.TimelineOf(commit), CommitLSN: commit, Ordinal: uint32(n - txs[i].first)})
+	}
+	return out
 }
 
 // AckedAny reports whether Kafka has acknowledged any event of the session.

@@ -64,6 +64,18 @@ func (m *naive) ackedAfterGap() (out []string) {
 	return out
 }
 
+// positions returns the positions of events.
+func (m *naive) positions(events []uint64) (out []Position) {
+	for _, n := range events {
+		for _, it := range m.items {
+			if ordinal := slices.Index(it.events, n); ordinal >= 0 {
+				out = append(out, Position{SystemID: server{}.System(), Timeline: server{}.TimelineOf(it.commit), CommitLSN: it.commit, Ordinal: uint32(ordinal)})
+			}
+		}
+	}
+	return out
+}
+
 // world drives the tracker and the model with the same operations.
 type world struct {
 	t       *testing.T
@@ -80,6 +92,9 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) do(format string, args ...any) {
 	w.log = append(w.log, fmt.Sprintf(format, args...))
+	if got, want := w.tracker.Positions(server{}, w.flying), w.model.positions(w.flying); !slices.Equal(got, want) {
+		w.t.Fatalf("after %v\nin flight: tracker says %v, the model %v", w.log, got, want)
+	}
 	got, want := w.tracker.Acked(), w.model.position()
 	if got != want {
 		w.t.Fatalf("after %v\ntracker says %d, the model %d", w.log, got, want)

@@ -27,6 +27,10 @@ type Relation struct {
 	Namespace string
 	Name      string
 	Columns   []Column
+	// TypeNames and BaseTypes have the types of columns that users have created: the name of each, and the type that a
+	// domain is based on. Only resolve sets them.
+	TypeNames map[uint32]string
+	BaseTypes map[uint32]uint32
 	// Source is the index of the table in the caller's configuration. Only resolve sets it.
 	Source int
 	// Unattached is true of a table that was no partition of an outbox when its rows were written: they have ordinals,
@@ -57,6 +61,25 @@ func (r *Relation) ColumnNames() []string {
 		names[i] = r.Columns[i].Name
 	}
 	return names
+}
+
+// Types returns the types of the columns, in their order.
+func (r *Relation) Types() []uint32 {
+	types := make([]uint32, len(r.Columns))
+	for i := range r.Columns {
+		types[i] = r.Columns[i].TypeOID
+	}
+	return types
+}
+
+// BaseType returns the type of a column, of a domain the type that it is based on if that is known. The text of a
+// value is the same.
+func (r *Relation) BaseType(column int) uint32 {
+	oid := r.Columns[column].TypeOID
+	if base, known := r.BaseTypes[oid]; known {
+		return base
+	}
+	return oid
 }
 
 // String returns the qualified name, without quotes.

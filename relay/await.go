@@ -102,8 +102,9 @@ func (s *session) hasRoom() bool {
 	return n <= s.r.cfg.MaxEvents/4*3 && bytes <= s.r.cfg.MaxBytes/4*3
 }
 
-// sendingSingly is the reason for the wait before and after a record that is sent with nothing else in flight.
-const sendingSingly = "a record that is sent alone"
+// sendingSingly is the reason for the wait before and after a record, or a few, that are sent with nothing else in
+// flight.
+const sendingSingly = "a record that is sent alone, or in a small group"
 
 // readingEnds is the reason for the wait until the ends of partitions have been read.
 const readingEnds = "reading the ends of partitions, to find events already delivered"

@@ -82,16 +82,22 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	return s.send(ctx, alone, nil, pos)
 }
 
-// send hands the record to the sink, with nothing else in flight if alone is set or a record of its transaction may
-// be one that Kafka refused. dead is the counter of a dead letter, nil for other records. Other records wait until no
+// send hands the record to the sink, with nothing else in flight if alone is set. A record that Kafka may have refused
+// is sent in its group. dead is the counter of a dead letter, nil for other records. Other records wait until no
 // dead letter is in flight: if a dead letter is lost, the next process may deliver its event normally, and a later
 // event of its key must not be in Kafka already.
 func (s *session) send(ctx context.Context, alone bool, dead prometheus.Counter, pos checkpoint.Position) error {
 	r := s.r
-	if alone = alone || s.begin.CommitLSN <= r.sendSinglyUntil; alone {
+	group, last := r.suspects.groupOf(pos)
+	if alone = alone || group == 1; alone {
+		group, s.group = 1, 0
+	}
+	if group > 0 && s.group == 0 {
 		if err := s.await(ctx, Streaming, sendingSingly, s.isEmpty); err != nil {
 			return err
 		}
+	}
+	if alone {
 		s.single = &singleRecord{dead: dead != nil, poison: router.Poison{Cause: router.Rejected, ID: string(s.rec.ID), Topic: s.rec.Topic, Position: pos}}
 	}
 	if dead == nil {
@@ -109,7 +115,6 @@ func (s *session) send(ctx context.Context, alone bool, dead prometheus.Counter,
 	if dead == nil {
 		s.noteSent(pos)
 	}
-	s.lastSent = s.begin.CommitLSN
 	if s.waitSince.IsZero() {
 		s.waitSince = r.clock()
 		s.renewLease(s.waitSince)
@@ -117,12 +122,15 @@ func (s *session) send(ctx context.Context, alone bool, dead prometheus.Counter,
 	if err := s.sink.Send(&s.rec, n); err != nil {
 		return fmt.Errorf("send to topic %s: %w", s.rec.Topic, err)
 	}
-	if alone {
-		err := s.await(ctx, Streaming, sendingSingly, s.isEmpty)
-		if err == nil {
-			s.single = nil
-		}
-		return err
+	if group == 0 {
+		return s.awaitRoom(ctx)
 	}
-	return s.awaitRoom(ctx)
+	if s.group++; s.group < group && !last {
+		return s.awaitRoom(ctx)
+	}
+	err := s.await(ctx, Streaming, sendingSingly, s.isEmpty)
+	if err == nil {
+		s.single, s.group = nil, 0
+	}
+	return err
 }

@@ -415,6 +415,38 @@ func TestRefusedTogether(t *testing.T) {
 	})
 }
 
+// TestRefusedInALargeBatch: one row of a large transaction is refused. It is found with a few groups of its batch in a
+// few sessions, not with a round trip for each row. What is sent meanwhile and was not in the batch waits for nothing.
+func TestRefusedInALargeBatch(t *testing.T) {
+	const rows = 5000
+	cfg := dead(nil)
+	cfg.MaxEvents = 2 * rows
+	bubble(t, cfg, func(b *bench) {
+		specs := make([]string, rows)
+		for i := range specs {
+			specs[i] = fmt.Sprintf("r%d", i)
+		}
+		b.kafka.refused["r3333"], b.kafka.lenientTopic = true, "u"
+		b.kafka.edit(func() { b.kafka.auto = 50 * time.Millisecond })
+		b.pg.commit(specs...)
+		start := time.Now()
+		b.start()
+		for b.pg.slotAt() == firstLSN && time.Since(start) < time.Minute {
+			b.sleep(50 * time.Millisecond)
+		}
+		if d := time.Since(start); d > 15*time.Second {
+			b.Errorf("one refused row of %d took %s", rows, d)
+		}
+		if n := b.pg.sessions(); n < 4 || n > 10 {
+			b.Errorf("%d sessions", n)
+		}
+		if n := len(b.kafka.ids()); n != rows {
+			b.Errorf("Kafka has %d records", n)
+		}
+		b.want(Streaming)
+	})
+}
+
 // TestRefusedWithoutNumbers: an error whose method Refused returns false is an ordinary failure.
 func TestOrdinaryFailureIsNoRefusal(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {

@@ -679,6 +679,8 @@ func (st *stream) Check(ctx context.Context) (*replication.Slot, error) {
 	return slot, undecided
 }
 
+func (st *stream) Types(context.Context, []uint32) (t replication.Types, err error) { return }
+
 func (st *stream) Tables() []replication.TableNow { return st.pg.now }
 
 func (st *stream) Found() error      { return st.pg.found }

@@ -229,33 +229,6 @@ func (e *errInFlight) Error() string {
 	return fmt.Sprintf("%d events are not acknowledged: they are not confirmed, and the next start sends them again", e.events)
 }
 
-// findRefused handles an error of the sink that means that Kafka refuses the content of a batch. If the batch had a
-// single record, that record is poison. Otherwise the next session sends these transactions record by record, to find
-// the refused record.
-func (s *session) findRefused(cause error) error {
-	var r interface {
-		Refused() (n []uint64, ok bool)
-	}
-	if !errors.As(cause, &r) {
-		return cause
-	}
-	numbers, ok := r.Refused()
-	switch {
-	case !ok:
-	case s.single != nil && len(numbers) == 1 && numbers[0] == s.single.n:
-		p := s.single.poison
-		p.Message = cause.Error()
-		if s.single.dead {
-			return &finalPoison{&p}
-		}
-		return s.r.noteRefused(&p)
-	default:
-		s.r.sendSinglyUntil = max(s.r.sendSinglyUntil, s.lastSent)
-		s.r.log.Warn("Kafka refuses a batch; sending record by record to find the refused record", "until", s.lastSent.String(), "error", cause)
-	}
-	return cause
-}
-
 // closeSink closes the sink within d. No callback runs afterwards, so the tracker is final.
 func (s *session) closeSink(d time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), d)

@@ -253,6 +253,7 @@ func (s *session) keepFinding(ctx context.Context, cause error) {
 		return
 	}
 	found.Published = s.stream.Published()
+	s.repeatStatus(grace)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	if s.rule.Saving() {

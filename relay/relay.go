@@ -47,6 +47,7 @@ type Stream interface {
 	Status(confirmed pglogrepl.LSN, reply bool, now time.Time) error
 	Check(ctx context.Context) (*replication.Slot, error)
 	Resolve(ctx context.Context, rel *replication.Announced) (table int, err error)
+	Types(ctx context.Context, oids []uint32) (replication.Types, error)
 	Tables() []replication.TableNow
 	Published() string
 	Altered(ctx context.Context, published string) (replication.Alteration, error)
@@ -98,12 +99,12 @@ type Relay struct {
 	met    *Metrics
 
 	// Used by the session, and between sessions by the supervisor.
-	started         time.Time
-	mem             memory
-	refusedEvents   map[checkpoint.Position]*router.Poison // events that Kafka has refused and whose policy is not to stop
-	missingTopics   map[string]absence                     // topics that Kafka does not have
-	gaveUpAt        time.Time                              // when the last wait for a missing topic was over
-	sendSinglyUntil pglogrepl.LSN                          // transactions up to this commit LSN are sent record by record, to find a refused record
+	started       time.Time
+	mem           memory
+	refusedEvents map[checkpoint.Position]*router.Poison // events that Kafka has refused and whose policy is not to stop
+	missingTopics map[string]absence                     // topics that Kafka does not have
+	gaveUpAt      time.Time                              // when the last wait for a missing topic was over
+	suspects      suspects                               // one of them was refused by Kafka
 
 	mu               sync.Mutex // guards view and reportedPhantoms
 	view             view

@@ -45,7 +45,7 @@ type session struct {
 	inTx        bool
 	rec         router.Record
 	single      *singleRecord                // the record that is sent with nothing else in flight; nil: none is
-	lastSent    pglogrepl.LSN                // commit LSN of the newest transaction with a record that was sent
+	group       int                          // number of suspects that were sent since nothing was in flight
 	resent      map[string]map[int32]*resent // by topic and partition: see noteSent
 	awaiting    string                       // what the session's goroutine waits for; "": it reads
 	waitSince   time.Time                    // since when an event waits for Kafka; zero: none does

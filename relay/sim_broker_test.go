@@ -111,9 +111,14 @@ func (w *world) reject(s *simSink) {
 	w.mu.Lock()
 	w.refusals++
 	numbers := s.flying()
-	alone := s.n == 1 && (s.p.singlyUntil >= s.newest || s.alone() != nil)
-	if alone {
+	if s.n == 1 && (s.suspected() == 1 && s.p.group() == 1 || s.alone() != nil) {
 		w.refusedAlone(s)
+	}
+	s.refused = map[*event]bool{}
+	for i, lane := range s.lanes {
+		for _, f := range lane[:s.left[i]] {
+			s.refused[f.e] = true
+		}
 	}
 	w.mu.Unlock()
 	w.failSink(s, &refusal{numbers}, 0)

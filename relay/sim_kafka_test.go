@@ -8,8 +8,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/jackc/pglogrepl"
-
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
@@ -68,7 +66,7 @@ type simSink struct {
 	gathers bool // a record was sent since the last Flush: it may not leave before the next
 	telling int
 	changed chan struct{}
-	newest  pglogrepl.LSN // commit LSN of the newest event sent
+	refused map[*event]bool // the last batch that it has refused
 }
 
 // flight is a record in flight.
@@ -234,7 +232,7 @@ func (s *simSink) Send(rec *router.Record, n uint64) error {
 		w.fail("%s sends event %d, which comes before what this session has sent or was to begin with", p, e.id)
 	case s.n > 0 && (e.alone || s.alone() != nil):
 		w.fail("%s sends event %d, which does not go alone", p, e.id)
-	case s.n > 0 && e.tx.commit <= p.singlyUntil:
+	case p.suspects[e] && (s.suspected() >= p.group() || s.n > 0 && p.group() == 1), s.suspected() > 0 && p.group() == 1:
 		w.fail("%s sends event %d beside others, after a refusal", p, e.id)
 	case s.n >= w.cfg.MaxEvents:
 		w.fail("%s has more than %d events in flight", p, w.cfg.MaxEvents)
@@ -249,8 +247,8 @@ func (s *simSink) Send(rec *router.Record, n uint64) error {
 			break
 		}
 	}
-	w.reached[refusedAlone] = w.reached[refusedAlone] || e.tx.commit <= p.singlyUntil
-	s.cursor, s.last, s.sent, s.newest = e.order+1, n, true, e.tx.commit
+	w.reached[refusedAlone] = w.reached[refusedAlone] || p.suspects[e]
+	s.cursor, s.last, s.sent = e.order+1, n, true
 	f := &flight{n: n, e: e, by: s, dead: rec.Topic == deadTopic, record: w.copied(e, rec), header: w.headerOf(e, rec)}
 	f.again = s.repeats(f, follows)
 	was := &e.digest[0]
@@ -322,6 +320,21 @@ func (s *simSink) alone() *flight {
 	}
 	return nil
 }
+
+// suspected returns how many events in flight were in the last batch that was refused.
+func (s *simSink) suspected() (n int) {
+	for _, lane := range s.lanes {
+		for _, f := range lane {
+			if s.p.suspects[f.e] {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// group returns how many events of a refused batch the process sends together.
+func (p *process) group() int { return max(1, len(p.suspects)/groups) }
 
 // store appends a record to its lane's log: the next event of the lane, or a repeated one (I2).
 func (f *flight) store() {

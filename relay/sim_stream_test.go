@@ -435,6 +435,8 @@ func (pg *simPG) slowness() time.Duration {
 	return max(pg.slow, 2*time.Millisecond)
 }
 
+func (st *simStream) Types(context.Context, []uint32) (t replication.Types, err error) { return }
+
 func (st *simStream) Tables() []replication.TableNow { return nil }
 
 // Published is always the same: an alteration ends a running process, and the operator handles it.

@@ -149,35 +149,35 @@ type process struct {
 	err    error         // the result of Run, once over is closed
 
 	// w.mu guards these
-	dead        chan struct{} // closed when the process is killed: its calls have no effect any more
-	isDead      bool
-	wasFrozen   bool
-	thaw        chan struct{} // non-nil while the process is frozen, closed when it is resumed
-	stopped     int           // goroutines that wait for thaw
-	terminated  bool          // SIGTERM was sent
-	draining    bool          // its state is draining
-	undrained   int           // records in flight at the end of the drain
-	gone        bool          // it has ended, and the script has handled that
-	sink        *simSink
-	stream      *simStream
-	placement   placement
-	known       []bool          // by event: it must not send the event again
-	prefix      map[*event]bool // the known events before the first unknown one
-	overtaken   map[*event]bool // known events after which an older one was sent to their partition
-	refused     map[*event]bool
-	lastSent    pglogrepl.LSN // the highest position in its status updates to the primary
-	sentToAny   pglogrepl.LSN // the same, also to a former primary, whose connection is not broken yet
-	begun       bool          // it has read from a stream
-	done        pglogrepl.LSN // commit LSN of the last transaction that it knows to be completely in Kafka
-	singlyUntil pglogrepl.LSN // up to this commit LSN it sends record by record
-	failed      func(error)   // of its newest sink
-	altered     int           // simPG.altered at its first catalog check
-	acked       bool          // it has had an acknowledgement
-	opened      int           // streams
-	outdated    bool          // it has not streamed since a failover lost transactions
-	counts      [lastPlace]uint64
-	idle        time.Time // when it last had no session
-	history     bool      // it knows transactions, so it must notice another history
+	dead       chan struct{} // closed when the process is killed: its calls have no effect any more
+	isDead     bool
+	wasFrozen  bool
+	thaw       chan struct{} // non-nil while the process is frozen, closed when it is resumed
+	stopped    int           // goroutines that wait for thaw
+	terminated bool          // SIGTERM was sent
+	draining   bool          // its state is draining
+	undrained  int           // records in flight at the end of the drain
+	gone       bool          // it has ended, and the script has handled that
+	sink       *simSink
+	stream     *simStream
+	placement  placement
+	known      []bool          // by event: it must not send the event again
+	prefix     map[*event]bool // the known events before the first unknown one
+	overtaken  map[*event]bool // known events after which an older one was sent to their partition
+	refused    map[*event]bool
+	lastSent   pglogrepl.LSN   // the highest position in its status updates to the primary
+	sentToAny  pglogrepl.LSN   // the same, also to a former primary, whose connection is not broken yet
+	begun      bool            // it has read from a stream
+	done       pglogrepl.LSN   // commit LSN of the last transaction that it knows to be completely in Kafka
+	suspects   map[*event]bool // events of the last batch that was refused, which it sends in groups
+	failed     func(error)     // of its newest sink
+	altered    int             // simPG.altered at its first catalog check
+	acked      bool            // it has had an acknowledgement
+	opened     int             // streams
+	outdated   bool            // it has not streamed since a failover lost transactions
+	counts     [lastPlace]uint64
+	idle       time.Time // when it last had no session
+	history    bool      // it knows transactions, so it must notice another history
 }
 
 // place is a place in the fakes where time passes. Each place has its own random numbers, so that they do not depend

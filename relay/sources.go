@@ -21,7 +21,7 @@ func (r *Relay) checkColumns(tables []replication.TableNow) error {
 		return nil
 	}
 	for i, t := range tables {
-		rel := &decoder.Relation{OID: t.OID, Namespace: t.Schema, Name: t.Name, Source: i}
+		rel := &decoder.Relation{OID: t.OID, Namespace: t.Schema, Name: t.Name, Source: i, TypeNames: t.Types.Names, BaseTypes: t.Types.Bases}
 		for _, c := range t.Columns {
 			rel.Columns = append(rel.Columns, decoder.Column(c))
 		}
@@ -32,9 +32,10 @@ func (r *Relay) checkColumns(tables []replication.TableNow) error {
 	return nil
 }
 
-// Resolver is the part of a [Stream] that identifies the tables of a publication.
+// Resolver is the part of a [Stream] that identifies the tables of a publication, and the types of their columns.
 type Resolver interface {
 	Resolve(ctx context.Context, rel *replication.Announced) (table int, err error)
+	Types(ctx context.Context, oids []uint32) (replication.Types, error)
 }
 
 // NewDecoder returns a decoder of a stream's messages. The stream identifies the table of a relation, and the router
@@ -54,7 +55,11 @@ func NewDecoder(ctx context.Context, st Resolver, r *router.Router, prefix strin
 		if rel.Unattached = table == replication.Unattached; rel.Unattached {
 			return true, nil
 		}
-		rel.Source = table
+		types, err := st.Types(ctx, rel.Types())
+		if err != nil {
+			return false, err
+		}
+		rel.Source, rel.TypeNames, rel.BaseTypes = table, types.Names, types.Bases
 		return true, r.Bind(rel)
 	})
 	if prefix != "" {

@@ -27,6 +27,7 @@ type catalog struct {
 	tables      []table  // each outbox, followed by its partitions
 	roots       []uint32 // OID of each outbox
 	columns     [][]Column
+	types       Types // of the columns
 	partitioned []bool // of each outbox
 	viaRoot     bool
 	missing     []string // configured columns that are not published
@@ -102,7 +103,15 @@ func (c *Config) readTables(ctx context.Context, conn *pgx.Conn, cat *catalog) e
 			return err
 		}
 	}
-	return nil
+	var oids []uint32
+	for _, columns := range cat.columns {
+		for _, c := range columns {
+			oids = append(oids, c.TypeOID)
+		}
+	}
+	var err error
+	cat.types, err = ReadTypes(ctx, conn, oids)
+	return err
 }
 
 func (c *Config) readTable(ctx context.Context, conn *pgx.Conn, cat *catalog, i int) error {

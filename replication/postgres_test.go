@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -456,6 +457,31 @@ func TestGuardWaitsForPendingAlteration(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
+	}
+}
+
+// TestTypes: of the types of columns, those that users have created are looked up, domains over domains as well.
+func TestTypes(t *testing.T) {
+	b := newBench(t, "14")
+	for _, sql := range []string{
+		`CREATE DOMAIN utc AS timestamptz`, `CREATE DOMAIN later AS utc CHECK (VALUE > '2000-01-01')`, `CREATE TYPE "a mood" AS ENUM ('ok')`,
+		`ALTER TABLE outbox ADD COLUMN u utc, ADD COLUMN l later, ADD COLUMN m "a mood"`,
+	} {
+		b.exec(sql)
+	}
+	st := b.open()
+	now := st.Tables()[0]
+	got := map[string]string{}
+	for _, c := range now.Columns {
+		if name, own := now.Types.Names[c.TypeOID]; own {
+			got[c.Name] = fmt.Sprint(name, " ", now.Types.Bases[c.TypeOID] == 1184, now.Types.Bases[c.TypeOID] == c.TypeOID)
+		}
+	}
+	if want := map[string]string{"u": "public.utc true false", "l": "public.later true false", "m": `public."a mood" false true`}; !maps.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+	if types, err := st.Types(t.Context(), []uint32{25, 999_999}); err != nil || len(types.Names) != 0 {
+		t.Errorf("%+v %v", types, err)
 	}
 }
 

@@ -241,6 +241,7 @@ type TableNow struct {
 	OID          uint32
 	Schema, Name string
 	Columns      []Column
+	Types        Types
 }
 
 // Tables returns Config.Tables as defined when the session begins.
@@ -248,7 +249,7 @@ func (st *Stream) Tables() []TableNow {
 	out := make([]TableNow, len(st.cat.roots))
 	for i, oid := range st.cat.roots {
 		t := &st.cfg.Tables[i]
-		out[i] = TableNow{OID: oid, Schema: t.Schema, Name: t.Name, Columns: st.cat.columns[i]}
+		out[i] = TableNow{OID: oid, Schema: t.Schema, Name: t.Name, Columns: st.cat.columns[i], Types: st.cat.types}
 	}
 	return out
 }

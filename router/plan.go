@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -175,7 +176,7 @@ func (b *binding) find(column, setting string) int {
 func (b *binding) fail(e *MissingColumnError) { b.problems = append(b.problems, e) }
 
 // needText refuses columns without a text where one is needed (bytea), and types other than JSON and text for
-// headers. User-defined types are accepted, because the stream does not have their base type.
+// headers. Types that users have created are accepted.
 func (b *binding) needText(p *plan) {
 	const firstOwn = 16384
 	for _, role := range []struct {
@@ -203,12 +204,13 @@ func (b *binding) reject(column int, setting, why string) {
 	b.fail(&MissingColumnError{Relation: b.rel.String(), Column: b.rel.Columns[column].Name, Setting: setting, Problem: why})
 }
 
-// needType refuses a column of another type.
+// needType refuses a column of another type. A domain counts as the type that it is based on.
 func (b *binding) needType(column int, setting, want string, oids ...uint32) {
-	if column < 0 || slices.Contains(oids, b.rel.Columns[column].TypeOID) {
+	if column < 0 || slices.Contains(oids, b.rel.BaseType(column)) {
 		return
 	}
-	b.reject(column, setting, fmt.Sprintf("is %s, but has to be %s", typeName(b.rel.Columns[column].TypeOID), want))
+	oid := b.rel.Columns[column].TypeOID
+	b.reject(column, setting, fmt.Sprintf("is %s, but has to be %s", cmp.Or(b.rel.TypeNames[oid], typeName(oid)), want))
 }
 
 // noBytea refuses bytea columns in templates of several pieces, because bytea has no text.

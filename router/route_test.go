@@ -3,6 +3,7 @@ package router
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -163,10 +164,14 @@ func TestPartitionAndTimestamp(t *testing.T) {
 		{oid: timestampOID, value: "0044-03-15 12:00:00 BC", poison: [2]Cause{"", BadTimestamp}},
 		{oid: timestamptzOID, value: "12026-11-21 11:12:13+00", poison: [2]Cause{"", BadTimestamp}},
 	}
-	for _, test := range tests {
+	for n, test := range slices.Concat(tests, tests) {
 		for i, set := range []func(*Config){func(c *Config) { c.Partition = "x" }, func(c *Config) { c.Timestamp = "x" }} {
 			ev := outbox()
-			ev.Relation.Columns = append(ev.Relation.Columns, decoder.Column{Name: "x", TypeOID: uint32(test.oid)})
+			column := decoder.Column{Name: "x", TypeOID: uint32(test.oid)}
+			if n >= len(tests) { // a domain
+				column.TypeOID, ev.Relation.BaseTypes = 16400, map[uint32]uint32{16400: uint32(test.oid)}
+			}
+			ev.Relation.Columns = append(ev.Relation.Columns, column)
 			v := decoder.Value{Null: true}
 			if s, ok := test.value.(string); ok {
 				v = decoder.Value{Data: []byte(s)}

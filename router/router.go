@@ -362,7 +362,7 @@ func (r *Router) routeTimestamp(p *plan, ev *decoder.Event, rec *Record) *Poison
 	}
 	text := ev.Values[p.timestamp].Data
 	var err error
-	if rec.Timestamp, err = millis(text, p.relation.Columns[p.timestamp].TypeOID); err != nil {
+	if rec.Timestamp, err = millis(text, p.relation.BaseType(p.timestamp)); err != nil {
 		return &Poison{Cause: BadTimestamp, Message: "the column " + quoteColumn(p.relation, p.timestamp) + " holds " + printable(text) + ", which " + err.Error()}
 	}
 	rec.RowTime = true
@@ -379,8 +379,8 @@ func (m *mapping) timestampColumn() string {
 }
 
 // columnBytes returns the value of a column as sent to Kafka: the stored bytes of bytea, and the printed text of
-// other types. For a domain over bytea it returns the text, because the stream does not have the base type of a
-// domain.
+// other types, also of a domain over bytea: the bytes of a record do not depend on a look-up in the catalogs, which may
+// have lost the type of an older row.
 func (r *Router) columnBytes(p *plan, column int, text []byte) ([]byte, error) {
 	if p.relation.Columns[column].TypeOID != byteaOID {
 		return text, nil

@@ -25,6 +25,7 @@ type tableFacts struct {
 	redirects   []redirect
 	oid         uint32
 	columns     []decoder.Column
+	types       replication.Types // of the columns
 	generated   []string
 	identity    string // relreplident: d, n, f or i
 	key         []string
@@ -55,6 +56,9 @@ func (e *examination) readTable(ctx context.Context, t *Table, source int) (f ta
 		return f, "", nil
 	}
 	if err != nil {
+		return f, "", err
+	}
+	if f.types, err = replication.ReadTypes(ctx, e.conn, types); err != nil {
 		return f, "", err
 	}
 	f.exists, f.partitioned = true, kind == "p"
@@ -164,7 +168,7 @@ func (f *tableFacts) names() string {
 
 // relation is the table as the stream would describe it.
 func (f *tableFacts) relation() *decoder.Relation {
-	return &decoder.Relation{OID: f.oid, Namespace: f.Schema, Name: f.Name, Source: f.source, Columns: f.columns}
+	return &decoder.Relation{OID: f.oid, Namespace: f.Schema, Name: f.Name, Source: f.source, Columns: f.columns, TypeNames: f.types.Names, BaseTypes: f.types.Bases}
 }
 
 // checkGenerated checks that the server sends the generated columns among the needed ones. Before PostgreSQL 18 it

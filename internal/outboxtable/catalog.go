@@ -105,8 +105,9 @@ func (s *Snapshot) describe(ctx context.Context, tables []Table, source int) (*t
 	if unordered == nil {
 		t.sequence = t.column(sql.SequenceColumn)
 	}
-	t.relation = &decoder.Relation{OID: t.oid, Namespace: t.Schema, Name: t.Name, Source: source}
+	t.relation = &decoder.Relation{OID: t.oid, Namespace: t.Schema, Name: t.Name, Source: source, BaseTypes: map[uint32]uint32{}}
 	for _, c := range t.columns {
+		t.relation.BaseTypes[c.typeOID] = c.baseOID
 		if !c.generated || slices.Contains(t.Columns, c.name) {
 			t.relation.Columns = append(t.relation.Columns, decoder.Column{Name: c.name, TypeOID: c.typeOID})
 		}

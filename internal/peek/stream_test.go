@@ -191,6 +191,8 @@ func (st *stream) Check(context.Context) (*replication.Slot, error) {
 	return &replication.Slot{}, st.checkErr
 }
 
+func (st *stream) Types(context.Context, []uint32) (t replication.Types, err error) { return }
+
 func (st *stream) Resolve(_ context.Context, rel *replication.Announced) (int, error) {
 	if rel.OID != st.table.OID {
 		return replication.NotOurs, nil

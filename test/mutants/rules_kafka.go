@@ -7,12 +7,31 @@ var (
 	simulated     = suite{"./relay", "^TestSim$"}
 	unread        = suite{"./replication", "^(TestBufferIsSmallWhileRead|TestUnreadSocketStillSends)$"}
 	createdAgain  = suite{"./kafka", "^(TestTopicCreatedAgain|TestNothingIsSentToMissingTopic)$"}
+	refusedOnes   = suite{"./relay", "^TestRefusedInALargeBatch$"}
 	inOrder       = suite{"./kafka", "^TestOrderUnderFaults$"}
 	spans         = suite{"./kafka", "^(TestSpanTransactions|TestSpanGaps|TestAborted)$"}
 )
 
 // kafkaMutants has mutants of requests to Kafka, and of what its answers mean.
 var kafkaMutants = []mutant{
+	{
+		name:  "domain-is-no-number",
+		rule:  "A domain is a type of its own, whatever it is based on.",
+		edits: []edit{{"decoder/event.go", "if base, known := r.BaseTypes[oid]; known {", "if base, known := r.BaseTypes[oid]; known && false {"}},
+		tests: []suite{{"./relay", "^TestDomains$"}},
+	},
+	{
+		name:  "refused-record-is-searched-one-by-one",
+		rule:  "Each record of a refused batch has a round trip of its own.",
+		edits: []edit{{"relay/refused.go", "max(1, len(events)/groups)", "1"}},
+		tests: []suite{refusedOnes},
+	},
+	{
+		name:  "refused-batch-is-sent-again",
+		rule:  "The records of a refused batch may go together again.",
+		edits: []edit{{"relay/event.go", "s.group++; s.group < group && !last {", "s.group++; !last {"}},
+		tests: []suite{refusedOnes},
+	},
 	{
 		name:  "new-partition-is-poison",
 		rule:  "A row that names a partition which the topic did not have at the start of the session is poison.",
