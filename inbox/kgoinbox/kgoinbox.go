@@ -47,7 +47,8 @@ type Consumer struct {
 	DeadLetter func(ctx context.Context, tx pgx.Tx, r *kgo.Record, cause error) error
 
 	// Park stores a record that still fails after Retries, and later records of its key, and tries them again: the key
-	// waits, and the partition goes on. nil: no record is parked. DeadLetter cannot be set as well.
+	// waits, and the partition goes on. nil: no record is parked. DeadLetter cannot be set as well. The tries take one
+	// more connection of the pool.
 	Park *inbox.Park
 
 	// BatchSize is the largest number of records that share a transaction: 500 by default. BatchTime is how long such a

@@ -87,8 +87,8 @@ func (p *Partition[R]) transact(ctx context.Context, topicID string, records []R
 	return done, stop
 }
 
-// limitIdle lets the server end the transaction after IdleLimit, if this process is frozen in it: otherwise the consumer
-// that gets the partition would wait at the lock of the mark without end.
+// limitIdle lets the server end the transaction after IdleLimit, if this process is frozen in it: otherwise the
+// consumer that gets the partition would wait at the lock of the mark without end.
 func (e *Engine[R]) limitIdle(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, `SELECT set_config('idle_in_transaction_session_timeout', $1, true)`, fmt.Sprint(e.IdleLimit.Milliseconds()))
 	return err

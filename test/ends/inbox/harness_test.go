@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -103,6 +104,8 @@ type room struct {
 	consumer
 	system  uint64
 	ordinal int // of the last event
+
+	ended atomic.Pointer[error] // of a consumer that start has started
 }
 
 // roomOn creates a room on servers that other rooms may use as well.
@@ -186,7 +189,13 @@ func (r *room) events(n, partitions int) (records []*kgo.Record) {
 func (r *room) start(h handle) (stop func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	result := make(chan error, 1)
-	go func() { result <- r.run(ctx, h) }()
+	go func() {
+		err := r.run(ctx, h)
+		if err != nil {
+			r.ended.Store(&err)
+		}
+		result <- err
+	}()
 	stop = sync.OnceValue(func() error { cancel(); return <-result })
 	r.t.Cleanup(func() { _ = stop() })
 	return stop

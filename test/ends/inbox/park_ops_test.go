@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -253,5 +254,43 @@ func TestParkIndexes(t *testing.T) {
 	r.exec(`REINDEX TABLE inbox_parked_keys`) // counts them
 	if got := scan[float64](r, `SELECT reltuples FROM pg_class WHERE relname LIKE 'inbox_parked_keys_consumer_next_try%'`); got != 25_000 {
 		t.Errorf("the index of tries has %v entries, want 25,000", got)
+	}
+}
+
+// Many records are parked and handled again. The tables are empty then, and vacuum finds their pages free: later
+// records use them, so that the tables do not grow with what has come and gone.
+func TestParkBloat(t *testing.T) {
+	rounds, perRound := fullOrShort(20, 3), fullOrShort(10_000, 300)
+	useShared(t)
+	t.Parallel()
+	pg, kafka := startShared(t)
+	r := roomOn(t, pg, kafka, "kgo", 1)
+	r.park([]time.Duration{time.Millisecond}, inbox.Hold)
+	stop := r.start(r.parking)
+	size := func() int {
+		return scan[int](r, `SELECT pg_total_relation_size('inbox_parked_keys') + pg_total_relation_size('inbox_parked_records')`)
+	}
+	largest := 0
+	for round := range rounds {
+		var records []*kgo.Record
+		for i := range perRound {
+			records = append(records, r.keyed(0, fmt.Sprint("k", i%(perRound/10))))
+		}
+		r.exec(`INSERT INTO failing SELECT unnest($1::text[])`, idsOf(records[:perRound/10]))
+		r.produce(records...)
+		r.awaitEnd()
+		r.awaitCount(perRound/10, parkedKeys+` WHERE next_try IS NULL`)
+		if round == 0 {
+			largest = size()
+		}
+		r.exec(`TRUNCATE failing; UPDATE inbox_parked_keys SET next_try = now()`)
+		r.awaitCount(0, parkedKeys)
+		r.exec(`VACUUM inbox_parked_keys, inbox_parked_records`) // as autovacuum does
+	}
+	must(t, stop())
+	r.awaitCount(0, parkedRecords)
+	t.Logf("%d records of %d keys have come and gone: %d bytes at the end, %d with the first %d records", rounds*perRound, rounds*perRound/10, size(), largest, perRound)
+	if size() > 2*largest {
+		t.Errorf("the tables have %d bytes, and had %d with as many records", size(), largest)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -50,10 +51,30 @@ func (r *room) keyed(partition int, key any) *kgo.Record {
 	return rec
 }
 
-// awaitCount waits until a query returns n.
+// produceTogether stores records of one partition as one batch, which a consumer gets as a whole.
+func (r *room) produceTogether(records ...*kgo.Record) {
+	r.t.Helper()
+	client, err := kgo.NewClient(kgo.SeedBrokers(r.Brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ManualFlushing())
+	must(r.t, err)
+	defer client.Close()
+	for _, rec := range records {
+		rec.Topic = r.Topic
+		client.Produce(r.t.Context(), rec, func(_ *kgo.Record, err error) {
+			if err != nil {
+				r.t.Error(err)
+			}
+		})
+	}
+	must(r.t, client.Flush(r.t.Context()))
+}
+
+// awaitCount waits until a query returns n, and not longer than the consumer runs.
 func (r *room) awaitCount(n int, sql string, args ...any) {
 	r.t.Helper()
 	r.await(func() error {
+		if err := r.ended.Load(); err != nil {
+			r.t.Fatalf("the consumer has ended: %v", *err)
+		}
 		if got := scan[int](r, sql, args...); got != n {
 			return fmt.Errorf("%d, want %d: %s", got, n, sql)
 		}
@@ -271,6 +292,9 @@ func TestParkSlowHandlers(t *testing.T) {
 		r.exec(`INSERT INTO failing VALUES ($1)`, ids[0])
 		trying, goOn := make(chan bool, 100), make(chan bool)
 		inBatch, endBatch := make(chan bool, 100), make(chan bool)
+		letGo, letEnd := sync.OnceFunc(func() { close(goOn) }), sync.OnceFunc(func() { close(endBatch) })
+		defer letEnd()
+		defer letGo()
 		var holds atomic.Bool
 		stop := r.start(func(ctx context.Context, tx pgx.Tx, rec record) error {
 			switch {
@@ -292,11 +316,22 @@ func TestParkSlowHandlers(t *testing.T) {
 		r.awaitEnd() // although the handler of the try has not returned
 		r.awaitCount(2, parkedRecords)
 		r.exec(`TRUNCATE failing`)
-		r.produce(third, slow)
-		<-inBatch // third is parked behind, or its batch has ended
-		close(goOn)
-		r.awaitCount(1, `SELECT count(*) FROM ledger WHERE id = $1`, ids[1])
-		close(endBatch)
+		r.produceTogether(third, slow)
+		<-inBatch
+		if n := scan[int](r, parkedRecords); n != 2 {
+			t.Fatalf("%d records are parked: the batch that parks the third one is not open", n)
+		}
+		letGo()
+		r.await(func() error {
+			if scan[int](r, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) > 0 {
+				t.Fatal("the try waits for the batch")
+			}
+			if scan[int](r, `SELECT count(*) FROM ledger WHERE id = $1`, ids[1]) == 0 {
+				return errors.New("the second record is not handled")
+			}
+			return nil
+		})
+		letEnd()
 		r.awaitCount(0, parkedKeys)
 		r.awaitEnd()
 		must(t, stop())

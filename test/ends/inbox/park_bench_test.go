@@ -1,0 +1,136 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/outboxcdc/outboxcdc/inbox"
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
+	"github.com/outboxcdc/outboxcdc/test/pgtest"
+)
+
+// BenchmarkPark measures what parking costs the other keys: records per second of a backlog, and how old the records
+// are when they are handled while a producer sends them at a steady rate. It compares a consumer without Park, with
+// Park and nothing parked, and with a hundredth of the keys poisonous.
+func BenchmarkPark(b *testing.B) {
+	pg := pgtest.ForTest(b, pgtest.Options{Major: "17", Settings: map[string]string{"fsync": "on", "synchronous_commit": "on"}})
+	kafka := kafkatest.FakeForTest(b, kafkatest.FakeOptions{})
+	for _, c := range []struct {
+		name     string
+		park     *inbox.Park
+		poisoned bool
+	}{{"without", nil, false}, {"nothing-parked", &inbox.Park{}, false}, {"poisonous", &inbox.Park{}, true}} {
+		handler := func(r *room, ages *ages) handle {
+			return func(ctx context.Context, tx pgx.Tx, rec record) error {
+				if c.poisoned && strings.HasSuffix(string(rec.Key), "07") {
+					return errors.New("poison")
+				}
+				ages.add(time.Since(rec.Time))
+				return r.ledger(ctx, tx, rec)
+			}
+		}
+		b.Run("backlog/"+c.name, func(b *testing.B) {
+			r := parkRoom(b, pg, kafka, c.park)
+			for left := b.N; left > 0; left -= 10_000 {
+				r.produce(keyedEvents(r, min(left, 10_000))...)
+			}
+			b.ResetTimer()
+			stop := r.start(handler(r, &ages{}))
+			r.awaitEnd()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
+			b.StopTimer()
+			must(b, stop())
+		})
+		b.Run("steady/"+c.name, func(b *testing.B) {
+			r := parkRoom(b, pg, kafka, c.park)
+			var warm, measured ages
+			var now atomic.Pointer[ages]
+			now.Store(&warm)
+			stop := r.start(func(ctx context.Context, tx pgx.Tx, rec record) error { return handler(r, now.Load())(ctx, tx, rec) })
+			r.produce(keyedEvents(r, 10_000)...) // each poisonous key is parked now
+			r.awaitEnd()
+			now.Store(&measured)
+			client := r.client()
+			defer client.Close()
+			tick := time.NewTicker(10 * time.Millisecond)
+			defer tick.Stop()
+			b.ResetTimer()
+			var sent sync.WaitGroup
+			for left := b.N; left > 0; left -= steadyRate / 100 {
+				<-tick.C
+				for _, rec := range keyedEvents(r, min(left, steadyRate/100)) {
+					rec.Topic = r.Topic
+					sent.Add(1)
+					client.Produce(b.Context(), rec, func(_ *kgo.Record, err error) {
+						if err != nil {
+							b.Error(err)
+						}
+						sent.Done()
+					})
+				}
+			}
+			sent.Wait()
+			r.awaitEnd()
+			b.StopTimer()
+			must(b, stop())
+			p50, p99 := measured.quantiles()
+			b.ReportMetric(p50, "p50-ms")
+			b.ReportMetric(p99, "p99-ms")
+		})
+	}
+}
+
+// steadyRate is how many records a second the producer sends.
+const steadyRate = 2000
+
+func parkRoom(b *testing.B, pg *pgtest.Server, kafka kafkatest.Cluster, park *inbox.Park) *room {
+	r := roomOn(b, pg, kafka, "kgo", 4)
+	r.log, r.Park = slog.New(slog.DiscardHandler), park
+	var err error
+	r.consumer.pool, err = pgxpool.New(b.Context(), r.Postgres)
+	must(b, err)
+	b.Cleanup(r.consumer.pool.Close)
+	return r
+}
+
+// keyedEvents are events of 10,000 keys.
+func keyedEvents(r *room, n int) (records []*kgo.Record) {
+	for range n {
+		key := (r.ordinal + 1) % 10_000
+		records = append(records, r.keyed(key%4, fmt.Sprintf("k%04d", key)))
+	}
+	return records
+}
+
+// ages collects how old records were.
+type ages struct {
+	sync.Mutex
+	all []time.Duration
+}
+
+func (a *ages) add(age time.Duration) {
+	a.Lock()
+	defer a.Unlock()
+	a.all = append(a.all, age)
+}
+
+// quantiles returns the median and the 99 % quantile in milliseconds.
+func (a *ages) quantiles() (p50, p99 float64) {
+	a.Lock()
+	defer a.Unlock()
+	slices.Sort(a.all)
+	at := func(q float64) float64 { return a.all[int(q*float64(len(a.all)-1))].Seconds() * 1000 }
+	return at(0.5), at(0.99)
+}
