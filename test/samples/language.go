@@ -27,6 +27,10 @@ type language struct {
 	prepare func(ctx context.Context, dir string) (commands, error)
 	// databaseURL converts a URL for the language's driver; nil keeps it.
 	databaseURL func(string) string
+	// play is what happens to the sample, and tables creates those of the consumer; nil: as to every language.
+	play   func(*sample, context.Context) (string, error)
+	tables func(*sample, context.Context) error
+	effect string // the query of the effects; "": the ledger
 }
 
 // commands start the programs: arguments are appended.
@@ -62,6 +66,10 @@ var languages = []language{
 	{
 		name: "java", tools: []string{"java", "javac", "mvn"}, hint: "openjdk-17-jdk-headless maven",
 		prepare: prepareJava, databaseURL: jdbcURL,
+	},
+	{
+		name: "tasks", tools: []string{"go"}, hint: "golang", prepare: prepareTasks, play: (*sample).playTasks, tables: (*sample).migrateTasks,
+		effect: "SELECT order_id, amount FROM reports",
 	},
 	{name: "rust", tools: []string{"cargo", "cc", "make"}, hint: "cargo gcc make", prepare: prepareRust},
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -84,7 +85,7 @@ func (s *sample) check(when string) func(context.Context) error {
 		for _, r := range rows {
 			orders[r.order] = r.amount
 		}
-		ledger, err := queryEntries(ctx, s.postgres.SuperURL(s.books()), "SELECT order_id, amount FROM ledger")
+		ledger, err := queryEntries(ctx, s.postgres.SuperURL(s.books()), cmp.Or(s.effect, "SELECT order_id, amount FROM ledger"))
 		if err != nil {
 			return err
 		}

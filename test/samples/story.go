@@ -24,14 +24,15 @@ const (
 // sample is one sample at work: two databases, a topic, the daemon, and the language's programs.
 type sample struct {
 	*stage
-	name, dir   string
+	language
+	dir         string
 	kills       bool // of producer and consumer
 	topic       string
 	commands    commands
-	databaseURL func(string) string
 	config, url string // of the daemon
 	daemon      *child.Process
 	consumer    *child.Process
+	worker      *child.Process // of the tasks
 }
 
 // shop is the producer's database, books the consumer's.
@@ -41,7 +42,7 @@ func (s *sample) group() string { return "books-" + s.name }
 
 // runSample prepares the language, runs its programs, and returns what was counted.
 func runSample(ctx context.Context, st *stage, l language, kills bool) (text string, err error) {
-	s := &sample{stage: st, name: l.name, kills: kills, databaseURL: l.databaseURL}
+	s := &sample{stage: st, language: l, kills: kills}
 	s.dir, s.topic = filepath.Join(st.dir, s.name), s.name+".order"
 	defer func() { err = errors.Join(err, s.end()) }()
 	source := filepath.Join(s.dir, "sample")
@@ -56,11 +57,14 @@ func runSample(ctx context.Context, st *stage, l language, kills bool) (text str
 	if err := s.setUp(ctx); err != nil {
 		return "", err
 	}
-	return s.play(ctx)
+	if l.play != nil {
+		return l.play(s, ctx)
+	}
+	return s.playLedger(ctx)
 }
 
-// play is what happens to a sample. After each act the ledger is compared with the orders.
-func (s *sample) play(ctx context.Context) (string, error) {
+// playLedger is what happens to a sample. After each act the ledger is compared with the orders.
+func (s *sample) playLedger(ctx context.Context) (string, error) {
 	begin := []func(context.Context) error{s.startDaemon, s.produce, s.startConsumer, s.check("after the first orders")}
 	if s.kills {
 		begin = []func(context.Context) error{s.killProducer, s.startDaemon, s.produce, s.killConsumer, s.check("after producer and consumer were killed")}
@@ -172,7 +176,7 @@ func (s *sample) count(ctx context.Context) (string, error) {
 // end ends the processes.
 func (s *sample) end() error {
 	var errs []error
-	for _, p := range []*child.Process{s.consumer, s.daemon} {
+	for _, p := range []*child.Process{s.consumer, s.worker, s.daemon} {
 		if p != nil {
 			errs = append(errs, p.Kill())
 		}
@@ -223,14 +227,15 @@ func (s *sample) setUp(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, f := range []struct{ database, file string }{{s.shop(), "orders.sql"}, {s.books(), "consumer.sql"}} {
-		text, err := os.ReadFile(filepath.Join(s.samples, f.file))
-		if err != nil {
-			return err
-		}
-		if err := executeSQL(ctx, s.postgres.SuperURL(f.database), string(text)); err != nil {
-			return fmt.Errorf("execute %s: %w", f.file, err)
-		}
+	if err := s.executeFile(ctx, s.shop(), "orders.sql"); err != nil {
+		return err
+	}
+	tables := s.tables
+	if tables == nil {
+		tables = func(s *sample, ctx context.Context) error { return s.executeFile(ctx, s.books(), "consumer.sql") }
+	}
+	if err := tables(s, ctx); err != nil {
+		return err
 	}
 	port, err := child.FreePort()
 	if err != nil {
@@ -255,6 +260,17 @@ func (s *sample) setUp(ctx context.Context) error {
 		return err
 	}
 	return kafkatest.CreateTopic(ctx, s.kafka.Brokers(), s.topic, partitions, nil)
+}
+
+func (s *sample) executeFile(ctx context.Context, database, file string) error {
+	text, err := os.ReadFile(filepath.Join(s.samples, file))
+	if err != nil {
+		return err
+	}
+	if err := executeSQL(ctx, s.postgres.SuperURL(database), string(text)); err != nil {
+		return fmt.Errorf("execute %s: %w", file, err)
+	}
+	return nil
 }
 
 // outboxcdc runs a command as a superuser.

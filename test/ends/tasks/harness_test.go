@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"sync"
 	"testing"
 	"time"
 
@@ -37,8 +36,7 @@ type room struct {
 	t    *testing.T
 	pool *pgxpool.Pool
 	process
-	mu     sync.Mutex
-	events []*kgo.Record
+	events []*kgo.Record // in the order of newEvents
 }
 
 func newRoom(t *testing.T, partitions int) *room {
@@ -53,7 +51,7 @@ func newRoom(t *testing.T, partitions int) *room {
 	name := fmt.Sprintf("tasks_%06x", rand.IntN(1<<24))
 	must(t, pg.Exec(ctx, "postgres", "CREATE DATABASE "+name))
 	r := &room{t: t, process: process{
-		Brokers: kafka.Brokers(), Postgres: pg.SuperURL(name), Group: "reports", Topic: "outbox.event.report", JobTimeout: 2 * time.Second, RescueAfter: 3 * time.Second,
+		Brokers: kafka.Brokers(), Postgres: pg.SuperURL(name) + "&pool_max_conns=20", Group: "reports", Topic: "outbox.event.report", JobTimeout: 2 * time.Second, RescueAfter: 3 * time.Second,
 	}}
 	r.pool, err = pgxpool.New(ctx, r.Postgres)
 	must(t, err)
@@ -63,7 +61,7 @@ func newRoom(t *testing.T, partitions int) *room {
 	_, err = migrator.Migrate(ctx, rivermigrate.DirectionUp, nil)
 	must(t, err)
 	r.exec(new(inbox.Store).Schema())
-	r.exec(`CREATE TABLE handled (consumer text, event text); CREATE TABLE attempts (n bigserial, event text, key text, attempt int);
+	r.exec(`CREATE TABLE handled (consumer text, event text); CREATE TABLE attempts (event text, attempt int);
 		CREATE TABLE effects (event text PRIMARY KEY); CREATE TABLE total AS SELECT 0 AS n; CREATE TABLE endings (event text, err text)`)
 	must(t, kafkatest.CreateTopic(ctx, r.Brokers, r.Topic, partitions, nil))
 	return r
@@ -133,8 +131,6 @@ func (r *room) newEvents(n, partitions int, what report) (records []*kgo.Record)
 	r.t.Helper()
 	value, err := json.Marshal(what)
 	must(r.t, err)
-	r.mu.Lock()
-	defer r.mu.Unlock()
 	for range n {
 		i := len(r.events)
 		record := &kgo.Record{
@@ -145,6 +141,20 @@ func (r *room) newEvents(n, partitions int, what report) (records []*kgo.Record)
 		records = append(records, record)
 	}
 	return records
+}
+
+// hold makes jobs that wait wait, until release is called.
+func (r *room) hold() (release func()) {
+	r.t.Helper()
+	conn, err := r.pool.Acquire(r.t.Context())
+	must(r.t, err)
+	_, err = conn.Exec(r.t.Context(), `SELECT pg_advisory_lock(1)`)
+	must(r.t, err)
+	return func() {
+		_, err := conn.Exec(r.t.Context(), `SELECT pg_advisory_unlock(1)`)
+		must(r.t, err)
+		conn.Release()
+	}
 }
 
 // produce stores records in the topic. A record can be produced again, as after a crash of the daemon.

@@ -114,14 +114,17 @@ func eventID(r *kgo.Record) string {
 
 // report is the job of an event.
 type report struct {
-	Queue string `json:"queue,omitempty"`
-	Key   string `json:"key,omitempty"`
-	Fails int    `json:"fails,omitempty"` // number of attempts that fail; -1: all of them
+	Queue  string `json:"queue,omitempty"`
+	Fails  bool   `json:"fails,omitempty"`  // each attempt
+	Before string `json:"before,omitempty"` // it fails until this event has had its effect
+	Waits  bool   `json:"waits,omitempty"`  // while the test holds a lock
 }
 
 func (report) Kind() string { return "report" }
 
-func (r report) InsertOpts() river.InsertOpts { return river.InsertOpts{Queue: r.Queue, MaxAttempts: 5} }
+func (r report) InsertOpts() river.InsertOpts {
+	return river.InsertOpts{Queue: r.Queue, MaxAttempts: map[bool]int{true: 3}[r.Fails]}
+}
 
 // worker returns a client of River that works on reports.
 func (p process) worker(pool *pgxpool.Pool) (*river.Client[pgx.Tx], error) {
@@ -146,16 +149,22 @@ type reporter struct {
 }
 
 func (w *reporter) Work(ctx context.Context, job *river.Job[riverinbox.Args[report]]) error {
-	if _, err := w.pool.Exec(ctx, `INSERT INTO attempts (event, key, attempt) VALUES ($1, $2, $3)`, job.Args.EventID, job.Args.Job.Key, job.Attempt); err != nil {
+	what := job.Args.Job
+	if _, err := w.pool.Exec(ctx, `INSERT INTO attempts (event, attempt) VALUES ($1, $2)`, job.Args.EventID, job.Attempt); err != nil {
 		return err
 	}
-	if n := job.Args.Job.Fails; n < 0 || job.Attempt <= n {
+	var early bool
+	if err := w.pool.QueryRow(ctx, `SELECT $1 <> '' AND NOT EXISTS (SELECT FROM effects WHERE event = $1)`, what.Before).Scan(&early); err != nil {
+		return err
+	}
+	if what.Fails || early {
 		return fmt.Errorf("attempt %d fails", job.Attempt)
 	}
 	ctx = context.WithoutCancel(ctx) // a worker that does not notice its time-out
-	// The test holds this lock while a worker is to be busy.
-	if _, err := w.pool.Exec(ctx, `SELECT pg_advisory_lock_shared(1), pg_advisory_unlock_shared(1)`); err != nil {
-		return err
+	if what.Waits {
+		if _, err := w.pool.Exec(ctx, `SELECT pg_advisory_lock_shared(1), pg_advisory_unlock_shared(1)`); err != nil {
+			return err
+		}
 	}
 	err := pgx.BeginFunc(ctx, w.pool, func(tx pgx.Tx) error {
 		first, err := tx.Exec(ctx, `INSERT INTO effects VALUES ($1) ON CONFLICT DO NOTHING`, job.Args.EventID)
