@@ -31,7 +31,7 @@ func TestParkKills(t *testing.T) {
 		}
 		ctx, stopProducer := context.WithCancel(t.Context())
 		defer stopProducer()
-		sent := 0
+		sent, stored := 0, 0
 		var producing sync.WaitGroup
 		producing.Go(func() {
 			for round := range rounds {
@@ -47,8 +47,10 @@ func TestParkKills(t *testing.T) {
 					}
 					r.exec(`INSERT INTO failing SELECT unnest($1::text[])`, failing)
 					sent += len(batch)
+					again := slices.Clone(batch[rand.N(len(batch)):]) // the daemon has crashed
+					stored += len(batch) + len(again)
 					r.produce(batch...)
-					r.produce(slices.Clone(batch[rand.N(len(batch)):])...) // the daemon has crashed
+					r.produce(again...)
 				}
 			}
 		})
@@ -76,8 +78,18 @@ func TestParkKills(t *testing.T) {
 		parked := scan[int](r, parkedKeys)
 		r.exec(`DELETE FROM failing`)
 		r.startProcess("more") // kfake keeps a killed member until the next rebalance
-		r.awaitEnd()
-		r.awaitCount(0, parkedKeys)
+		isDone := func() bool {
+			return scan[int](r, `SELECT sum(next_offset) FROM inbox_marks`) == stored && scan[int](r, parkedKeys) == 0
+		}
+		for !isDone() { // as long as something happens
+			before := progress()
+			r.await(func() error {
+				if progress() == before && !isDone() {
+					return errors.New("nothing is handled any more")
+				}
+				return nil
+			})
+		}
 		r.awaitCount(0, parkedRecords)
 		if n := scan[int](r, `SELECT count(DISTINCT id) FROM ledger`); n != sent {
 			t.Errorf("%d of %d events have an effect", n, sent)
