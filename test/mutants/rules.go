@@ -5,6 +5,7 @@ package main
 func all() []mutant {
 	var out []mutant
 	for _, room := range [][]mutant{confirmMutants, guardMutants, resumeMutants, readMutants, endMutants, kafkaMutants, historyMutants, epochMutants, leaseMutants, auditMutants, deletedMutants, orderMutants, tableMutants, pollingMutants, recoveryMutants, progressMutants, inboxMutants, parkMutants, tasksMutants} {
+	for _, room := range [][]mutant{confirmMutants, guardMutants, resumeMutants, readMutants, endMutants, kafkaMutants, historyMutants, epochMutants, leaseMutants, auditMutants, deletedMutants, orderMutants, tableMutants, pollingMutants, recoveryMutants, progressMutants, inboxMutants} {
 		out = append(out, room...)
 	}
 	return out
