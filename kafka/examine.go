@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/IBM/sarama"
@@ -42,6 +43,7 @@ type TopicFacts struct {
 	Name       string
 	Missing    bool
 	Create     *CreateFacts // of a missing topic; nil: the daemon does not create topics
+	Collides   string       // of a missing topic: one that exists, and because of which no broker creates it; "": none is known
 	Err        error        // the topic cannot be used for another reason, for example a missing permission
 	Partitions int
 	Leaderless []int32
@@ -168,6 +170,7 @@ func (c *control) examineTopics(ctx context.Context, names []string, found map[s
 		out = append(out, f)
 	}
 	c.examineCreation(ctx, out, missing)
+	c.findCollisions(ctx, out)
 	if len(there) == 0 {
 		return out
 	}
@@ -197,6 +200,28 @@ func (c *control) examineCreation(ctx context.Context, all []TopicFacts, missing
 			refused = results[all[i].Name]
 		}
 		all[i].Create = &CreateFacts{Partitions: int(d.NumPartitions), Replicas: int(d.ReplicationFactor), Err: refused}
+	}
+}
+
+// findCollisions looks for topics whose names differ from those of missing ones only in . and _, which are the same in
+// the names of Kafka's metrics. It sees the topics that the user may describe.
+func (c *control) findCollisions(ctx context.Context, all []TopicFacts) {
+	inMetrics := func(name string) string { return strings.ReplaceAll(name, ".", "_") }
+	if !slices.ContainsFunc(all, func(f TopicFacts) bool { return f.Missing && strings.ContainsAny(f.Name, "._") }) {
+		return
+	}
+	found, err := c.topics(ctx, nil) // all of them
+	if err != nil {
+		return // the topics are missing, whatever their names
+	}
+	for i := range all {
+		if f := &all[i]; f.Missing {
+			for name := range found {
+				if name != f.Name && inMetrics(name) == inMetrics(f.Name) {
+					f.Collides = name
+				}
+			}
+		}
 	}
 }
 

@@ -27,7 +27,7 @@ type catalog struct {
 	tables      []table  // each outbox, followed by its partitions
 	roots       []uint32 // OID of each outbox
 	columns     [][]Column
-	types       Types // of the columns
+	types       Types  // of the columns
 	partitioned []bool // of each outbox
 	viaRoot     bool
 	missing     []string // configured columns that are not published

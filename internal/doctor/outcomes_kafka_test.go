@@ -204,6 +204,20 @@ func topicOutcomes(t *testing.T, w *world) {
 			p.wants(outcome{topicExists, "FAIL 69", "there is no topic"})
 		}
 	})
+	t.Run("missing, and its name collides", func(t *testing.T) {
+		p := with(t, 0, 0, nil)
+		createTopic(t, w.kafka, p.topic+"_a.b", 1, 1, nil)
+		createTopic(t, w.kafka, p.topic+".a.c", 1, 1, nil)
+		p.topic += ".a_b"
+		p.cfg.Topics = []string{p.topic}
+		for _, create := range []*kafka.Create{nil, {Partitions: 3, ReplicationFactor: 1}} {
+			p.kcfg.Create = create
+			p.wants(outcome{topicExists, "FAIL 69", "there is no topic"})
+			if text := p.examine().String(); !strings.Contains(text, "its name collides with that of topic "+strings.Replace(p.topic, ".a_b", "_a.b", 1)) || strings.Contains(text, "--create --topic") {
+				t.Errorf("the report:\n%s", text)
+			}
+		}
+	})
 	t.Run("missing, and the daemon creates it", func(t *testing.T) {
 		p := with(t, 0, 0, nil)
 		p.kcfg.Create = &kafka.Create{Partitions: 3, ReplicationFactor: 1}
