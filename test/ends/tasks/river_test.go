@@ -109,7 +109,7 @@ func alertsOfPage(t *testing.T) string {
 
 // The query of docs/tasks.md shows a backlog, a rate of errors, slow jobs and stuck jobs, and nothing where all is
 // well.
-func TestAlerts(t *testing.T) {
+func TestTaskAlerts(t *testing.T) {
 	r := newRoom(t, 1)
 	for _, job := range []string{ // kind, state, age of the schedule, of the attempt and of the end in seconds
 		`'backlog', 'available', 600, NULL, NULL`, `'well', 'available', 1, NULL, NULL`,
