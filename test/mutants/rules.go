@@ -4,8 +4,27 @@ package main
 // the usual list has no place here: an old sarama (go.mod names the version).
 func all() []mutant {
 	var out []mutant
-	for _, room := range [][]mutant{confirmMutants, guardMutants, resumeMutants, readMutants, endMutants, kafkaMutants, historyMutants, epochMutants, leaseMutants, auditMutants, deletedMutants, orderMutants, tableMutants, pollingMutants, recoveryMutants, progressMutants, inboxMutants, parkMutants, tasksMutants} {
-	for _, room := range [][]mutant{confirmMutants, guardMutants, resumeMutants, readMutants, endMutants, kafkaMutants, historyMutants, epochMutants, leaseMutants, auditMutants, deletedMutants, orderMutants, tableMutants, pollingMutants, recoveryMutants, progressMutants, inboxMutants} {
+	for _, room := range [][]mutant{
+		confirmMutants,
+		guardMutants,
+		resumeMutants,
+		readMutants,
+		endMutants,
+		kafkaMutants,
+		historyMutants,
+		epochMutants,
+		leaseMutants,
+		auditMutants,
+		deletedMutants,
+		orderMutants,
+		tableMutants,
+		pollingMutants,
+		recoveryMutants,
+		progressMutants,
+		inboxMutants,
+		parkMutants,
+		tasksMutants,
+	} {
 		out = append(out, room...)
 	}
 	return out

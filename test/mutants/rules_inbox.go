@@ -3,7 +3,6 @@ package main
 var (
 	inboxEvents = suite{"./inbox", "^Test"}
 	inboxRules  = suite{"./inbox/internal/engine", "^Test"}
-	inboxRun    = suite{"./test/ends/inbox", "^(TestInboxReused|TestInboxReusedLater|TestInboxSkipReplayed|TestInboxBatchTime|TestInboxHandlerClosesConnection)$"}
 	inboxReused = suite{"./test/ends/inbox", "^TestInboxReused$/^(another_server,_or_an_upgrade|a_sequence_that_has_gone_back)$"}
 	inboxLater  = suite{"./test/ends/inbox", "^(TestInboxReusedLater|TestInboxSkipReplayed)$"}
 	inboxBatch  = suite{"./test/ends/inbox", "^TestInboxBatchTime$"}
@@ -63,42 +62,36 @@ var inboxMutants = []mutant{
 		name:  "inbox-content-does-not-count",
 		rule:  "An id of one database names one event.",
 		edits: []edit{{inboxIDs, "case e.Content == stored.Content && (", "case true && ("}},
-		tests: []suite{inboxRun},
 		tests: []suite{inboxReused},
 	},
 	{
 		name:  "inbox-origin-does-not-count",
 		rule:  "Two events with the same id differ in their content.",
 		edits: []edit{{inboxIDs, ` && (e.Origin == stored.Origin || e.Origin == "" || stored.Origin == ""):`, ":"}},
-		tests: []suite{inboxRun},
 		tests: []suite{inboxReused},
 	},
 	{
 		name:  "inbox-reused-without-the-id-alone",
 		rule:  "After HandleReused was set, what was stored before does not matter.",
 		edits: []edit{{inboxIDs, "isNew[i] != (s.Reused == HandleReused) {", "isNew[i] || s.Reused == HandleReused {"}},
-		tests: []suite{inboxRun},
 		tests: []suite{inboxLater},
 	},
 	{
 		name:  "inbox-cut-keeps-the-ids",
 		rule:  "What a batch leaves to the next one may stay stored.",
 		edits: []edit{{inboxTransact, "				return b.forget(ctx, tasks[i:], isNew[i:])\n", "				return b.forget(ctx, tasks[i+1:], isNew[i+1:])\n"}},
-		tests: []suite{inboxRun},
 		tests: []suite{inboxBatch},
 	},
 	{
 		name:  "inbox-batch-without-time",
 		rule:  "A batch has its size, whatever it takes.",
 		edits: []edit{{inboxTransact, "calls > 0 && took > b.BatchTime {", "calls > 0 && took < 0 {"}},
-		tests: []suite{inboxRun},
 		tests: []suite{inboxBatch},
 	},
 	{
 		name:  "inbox-deadline-is-a-lost-connection",
 		rule:  "A connection that is closed was lost.",
 		edits: []edit{{inboxSuspect, "	case b.tx.Conn().IsClosed() && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled):\n", "	case b.tx.Conn().IsClosed() && !errors.Is(err, context.Canceled):\n"}},
-		tests: []suite{inboxRun}, ends: "timeout",
 		tests: []suite{inboxCloses}, ends: "timeout",
 	},
 	{
@@ -141,7 +134,6 @@ var inboxMutants = []mutant{
 		name:  "inbox-skipped-is-handled",
 		rule:  "A replayed record that is skipped was handled.",
 		edits: []edit{{inboxTransact, "if !b.isSkipped(t) && !b.isHeld(t) {", "if !b.isHeld(t) {"}},
-		tests: []suite{inboxRun},
 		tests: []suite{inboxLater},
 	},
 	{
