@@ -326,7 +326,7 @@ func Merge(records []PositionRecord) *PositionRecord {
 	}
 	newest, adopted := 0, uint64(0)
 	for i, r := range records {
-		if last := &records[newest]; r.Generation > last.Generation || r.Generation == last.Generation && !last.Adopted {
+		if last := &records[newest]; r.Generation > last.Generation || r.Generation == last.Generation && (r.Adopted || !last.Adopted) {
 			newest = i
 		}
 		if r.Adopted {

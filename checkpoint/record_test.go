@@ -354,3 +354,15 @@ func TestMergeProducers(t *testing.T) {
 		}
 	}
 }
+
+// TestMergeFindingAfterAdoption: what the first start after an adoption has found is not forgotten. A session that
+// began before the adoption has no say.
+func TestMergeFindingAfterAdoption(t *testing.T) {
+	adopted := PositionRecord{SystemID: 7, Timeline: 1, Generation: 4, Adopted: true, Clean: true, Published: "look"}
+	found, frozen := adopted, adopted
+	found.Published = "look found"
+	frozen.Adopted, frozen.Published = false, "another"
+	if got := Merge([]PositionRecord{adopted, frozen, found, frozen}); got.Published != found.Published {
+		t.Errorf("published %q", got.Published)
+	}
+}

@@ -248,6 +248,7 @@ func (s *session) keepFinding(ctx context.Context, cause error) {
 	if replication.KindOf(cause) != replication.PublicationChanged || !s.rule.RecordsRequired() || s.failure.Load() != nil {
 		return
 	}
+	s.repeatStatus(grace)
 	found := s.position.record
 	if found.Generation == 0 { // none is given to the sink yet: compare has stored what was found
 		return

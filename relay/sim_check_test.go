@@ -113,6 +113,7 @@ func (w *world) judgeEnd(p *process) {
 		if p.stream != nil {
 			w.fail("%s has ended with its stream open", p)
 		}
+		w.judgeLook(p)
 	}
 }
 

@@ -97,7 +97,7 @@ func TestSimRestored(t *testing.T) {
 		return simOptions{seed: seed, failovers: true, dedup: true, dead: seed%4 < 2, twice: seed%20 == 0, script: (*world).restoreAll}, i < n
 	})
 	if !t.Failed() {
-		res.mustReach(t, markNames[restoredLower:marks], 500)
+		res.mustReach(t, markNames[restoredLower:firstOwner], 500)
 	}
 }
 

@@ -129,6 +129,9 @@ func (w *world) restore(p *process) {
 
 // operator fixes the cause for which a process ended. Some causes end the run.
 func (w *world) operator() {
+	if w.excused[Lost] == ownersAct {
+		w.sleep(simFence) // an adoption forgets whose records may still arrive
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.excused[Lost] == "restored from a backup" {
@@ -137,6 +140,9 @@ func (w *world) operator() {
 	}
 	pg := w.pg
 	w.tell("the operator fixes %v", w.excused)
+	if w.excused[Lost] == ownersAct {
+		w.adopt()
+	}
 	clear(w.excused)
 	pg.openErr, pg.lookErr, pg.filter, pg.id.SystemID = nil, nil, false, 7
 	w.kafka.unusable = false

@@ -157,7 +157,7 @@ func (w *world) rest(d time.Duration) {
 	w.sleep(d)
 	w.look()
 	for !w.halt() && len(w.alive()) == 0 {
-		if len(w.excused) > 0 {
+		if len(w.excused) > 0 && !w.undecided() {
 			w.operator()
 			if w.halt() {
 				return
@@ -165,6 +165,9 @@ func (w *world) rest(d time.Duration) {
 		}
 		if w.IntN(2) == 0 {
 			w.sleep(w.upTo(20 * time.Second))
+		}
+		if w.owner && w.IntN(3) == 0 {
+			w.ownerActs()
 		}
 		w.start()
 		w.look()

@@ -56,6 +56,9 @@ func (w *world) ops() []op {
 		all = append(all, op{"strangers", w.strangers}, op{"a topic grows", w.grow}, op{"routing", w.reroute}, op{"poison is fixed", w.fix},
 			op{"retention", w.retain}, op{"compaction", w.compact})
 	}
+	if w.owner {
+		all = append(all, op{"owner", w.ownerActs}, op{"owner", w.ownerActs})
+	}
 	if w.failovers {
 		all = append(all, op{"failover", w.failover}, op{"failover", w.failover}, op{"copy the slot", w.copySlot}, op{"copy the slot", w.copySlot})
 	}

@@ -56,8 +56,9 @@ type simPG struct {
 	flaky     bool          // Checks fail for now
 	slow      time.Duration // the longest duration of a Check
 	slowUntil time.Time     // when the last slow Check may end
-	breaks    int           // number of messages after which the next stream is cut; 0: it is not
-	still     int           // number of streams that are lost before the first message
+	looks     simLooks
+	breaks    int // number of messages after which the next stream is cut; 0: it is not
+	still     int // number of streams that are lost before the first message
 
 	simTable
 }

@@ -112,6 +112,10 @@ const (
 	newerCopy
 	olderCopy
 	restoredLower // only in runs of restores
+	firstOwner    // from here on only in runs of acts of the owner
+	ownerFound
+	ownerUndecided
+	ownerDropped
 	marks
 )
 
@@ -159,6 +163,8 @@ var markNames = [marks]string{
 	recoverLower: "recover after a restore that has begun a timeline with a lower number",
 	failedOver:   "a standby promoted", deliveredIsLost: "a standby promoted that lacks a delivered transaction",
 	newerCopy: "a standby promoted whose copy of the slot is newer than the slot", olderCopy: "likewise, older",
+	firstOwner: "the owner hides rows while no daemon runs", ownerFound: "a catalog check finds what the owner did",
+	ownerUndecided: "a daemon is started before the operator has decided", ownerDropped: "likewise, and the catalogs show nothing any more",
 	restoredLower: "an event on a timeline with a lower number than the one before it",
 }
 
@@ -183,6 +189,8 @@ func (w *world) spoken(p *process, what string) {
 		w.reached[wasReconnecting] = true
 	case string(Draining):
 		w.reached[wasDraining], p.draining = true, true
+	case "the position record does not have what was found: do not start the daemon before an operator has decided":
+		p.look.mustTell = false // Kafka has failed since
 	case "confirmation paused":
 		w.reached[wasUndecided] = true
 	case "the slot is ahead of the last position that this process confirmed: another instance was active, or the slot was advanced":

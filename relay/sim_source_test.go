@@ -52,12 +52,16 @@ func (s *simSource) Open(ctx context.Context) (Stream, error) {
 	if pg.filter || p.opened > 0 && p.altered != pg.altered {
 		st.found = &replication.Error{Kind: replication.PublicationChanged, Op: "look", Err: errors.New("it was altered")}
 	}
+	if p.opened > 0 && p.lookAgain() != nil {
+		st.found, p.look.found = p.lookAgain(), true
+	}
 	pg.streams++
 	st.n = pg.streams
 	if p.opened == 0 {
-		p.altered = pg.altered
+		p.altered, p.look.acts = pg.altered, pg.looks.acts
 	}
 	p.opened++
+	p.look.mustTell = false
 	p.outdated = false
 	p.stream, pg.holder = st, st
 	if p.sink != nil {

@@ -47,6 +47,7 @@ type simStream struct {
 	freeze     *pglogrepl.LSN // no later status update may be beyond it
 	lastStatus time.Time
 	lost       bool
+	reads      bool // it has read the stream
 	buf        []byte
 	deadline   time.Time
 	drained    func()
@@ -214,6 +215,7 @@ func (st *simStream) read() (m replication.Message, ok bool, left time.Duration,
 	}
 	w := st.pg.w
 	locked := true
+	st.reads = true
 	defer func() {
 		if locked {
 			w.mu.Unlock()
@@ -382,6 +384,9 @@ func (st *simStream) Check(ctx context.Context) (*replication.Slot, error) {
 	case pg.down || pg.flaky:
 		err = unavailable("check publication", errors.New("unexpected EOF"))
 	case err != nil:
+	case p.lookAgain() != nil:
+		err = p.lookAgain()
+		p.look.found, p.look.mustTell = true, st.reads && st.mustTell()
 	case pg.holder != st:
 		err = unavailable("check slot", errors.New("our walsender has lost it"))
 	case pg.filter || p.altered != pg.altered:
@@ -439,12 +444,35 @@ func (st *simStream) Types(context.Context, []uint32) (t replication.Types, err 
 
 func (st *simStream) Tables() []replication.TableNow { return nil }
 
-// Published is always the same: an alteration ends a running process, and the operator handles it.
-func (st *simStream) Published() string { return "" }
+// Published is the last look. Other alterations than those of the owner end a running process, and the operator
+// handles them.
+func (st *simStream) Published() string {
+	st.pg.w.mu.Lock()
+	defer st.pg.w.mu.Unlock()
+	return st.p.look.String()
+}
+
+func (st *simStream) Altered(ctx context.Context, published string) (a replication.Alteration, err error) {
+	if !st.pg.w.owner {
+		return a, nil
+	}
+	st.p.spend(ctx, checkBefore, 2*time.Millisecond)
+	if err := st.p.call("compare the catalogs"); err != nil {
+		return a, err
+	}
+	defer st.pg.w.mu.Unlock()
+	before := parseSimLook(published)
+	if st.pg.changedSince(before) {
+		a.Why = ownersAct
+		if !before.found {
+			before.found, st.p.look.mustTell = true, st.mustTell()
+			a.Published = before.String()
+		}
+	}
+	return a, nil
+}
 
 func (st *simStream) Found() error { return st.found }
-
-func (st *simStream) Altered(context.Context, string) (a replication.Alteration, err error) { return }
 
 func (st *simStream) Resolve(ctx context.Context, rel *replication.Announced) (int, error) {
 	st.p.spend(ctx, resolveRelation, 2*time.Millisecond)

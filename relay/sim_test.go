@@ -20,6 +20,7 @@
 //   - an error that no retry fixes ends the process with its class (I9): judgeEnd
 //   - poison reaches the dead-letter topic, and only poison, where that is the policy (sim_dead_test.go)
 //   - a failover ends no daemon (sim_failover_test.go)
+//   - rows that the owner of the outbox has hidden are never passed without a stop (sim_owner_test.go)
 //   - an audit finds what is missing, and nothing else (sim_audit_test.go); recover sends it, once
 //     (sim_recover_test.go)
 //
@@ -64,6 +65,7 @@ type simOptions struct {
 	dedup     bool // delivery is deduplicated
 	audited   bool // audits run beside the daemon
 	failovers bool // standbys are promoted while the daemons live
+	owner     bool // the owner hides rows
 	script    func(*world)
 }
 

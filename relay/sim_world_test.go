@@ -52,6 +52,7 @@ type world struct {
 	alike     bool // another database may have records that equal those of events
 	stamped   bool // the settings give records a time of their own
 	failovers bool // standbys are promoted
+	owner     bool // the owner hides rows
 	audits    []*SimAudit
 	// of runs of recover
 	recovers   int
@@ -69,7 +70,7 @@ type world struct {
 func newWorld(o simOptions) *world {
 	w := &world{
 		Rand: rand.New(rand.NewPCG(o.seed, simVersion)), seed: o.seed, begun: time.Now(), met: o.met, cfg: DefaultConfig(),
-		dieAt: o.dieAt, cutAfter: o.cutAfter, dead: o.dead, audited: o.audited, failovers: o.failovers, trace: 14695981039346656037, excused: map[Class]string{},
+		dieAt: o.dieAt, cutAfter: o.cutAfter, dead: o.dead, audited: o.audited, failovers: o.failovers, owner: o.owner, trace: 14695981039346656037, excused: map[Class]string{},
 	}
 	if o.story {
 		w.story = &strings.Builder{}
@@ -172,6 +173,7 @@ type process struct {
 	suspects   map[*event]bool // events of the last batch that was refused, which it sends in groups
 	failed     func(error)     // of its newest sink
 	altered    int             // simPG.altered at its first catalog check
+	look       simLook         // its last one
 	acked      bool            // it has had an acknowledgement
 	opened     int             // streams
 	outdated   bool            // it has not streamed since a failover lost transactions

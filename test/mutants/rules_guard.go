@@ -160,6 +160,12 @@ var guardMutants = []mutant{
 		tests: []suite{{"./relay", "^TestFindingIsKept$"}},
 	},
 	{
+		name:  "finding-after-an-adoption-is-forgotten",
+		rule:  "No record of its generation replaces an adoption.",
+		edits: []edit{{"checkpoint/record.go", "(r.Adopted || !last.Adopted)", "!last.Adopted"}},
+		tests: []suite{{"./checkpoint", "^TestMergeFindingAfterAdoption$"}},
+	},
+	{
 		name:  "finding-of-a-start-is-not-recorded",
 		rule:  "A start that ends because of the position record need not record what it found.",
 		edits: []edit{{"relay/position.go", "		s.storeFinding(ctx, &noted)\n", "		_ = noted\n"}},
