@@ -177,12 +177,16 @@ func (c *Config) parse(params map[string]string) (*pgx.ConnConfig, error) {
 		}
 		return nil, fail(Unsuitable, "read postgres.url", "see PostgreSQL, \"Connection Strings\"", "%w", URLError(err))
 	}
-	cfg.ValidateConnect = requirePrimary
-	cfg.AfterConnect = keepStoredEncoding
+	OfPrimary(cfg)
 	if c.Dial != nil {
 		cfg.DialFunc = c.Dial
 	}
 	return cfg, nil
+}
+
+// OfPrimary lets a connection be one to the primary, with text as it is stored.
+func OfPrimary(cfg *pgx.ConnConfig) {
+	cfg.ValidateConnect, cfg.AfterConnect = requirePrimary, keepStoredEncoding
 }
 
 // parseURL parses a connection string, and adds params and the default time limit. The error is pgx's: it may show

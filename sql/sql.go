@@ -52,6 +52,48 @@ type Table struct {
 	Schema, Name string
 	Columns      Columns
 	Partitioned  bool // the table is the root of a partitioned table
+	// Ring is the number of partitions of a table that is to be created with a partition for each day or, with Hourly,
+	// hour. They are used in turn, so that the oldest can be emptied as a whole. 0: the table is not partitioned.
+	Ring   int
+	Hourly bool
+}
+
+// The numbers of partitions that a ring may have.
+const (
+	MinRing = 3
+	MaxRing = 1000
+)
+
+// maxName is how many bytes of a name PostgreSQL keeps.
+const maxName = 63
+
+// LapColumn is the name of the column of a ring with the number of the partition.
+const LapColumn = "lap"
+
+// Sequence is the quoted name of the sequence of a ring's column [SequenceColumn].
+func (t *Table) Sequence() string { return ident(t.Schema) + "." + ident(t.Name+"_"+SequenceColumn) }
+
+// Laps are the partitions of a ring.
+func (t *Table) Laps() (out []Lap) {
+	for n := range t.Ring {
+		out = append(out, Lap{ident(t.Schema) + "." + ident(fmt.Sprintf("%s_%d", t.Name, n)), n})
+	}
+	return out
+}
+
+// Lap is a partition of a ring.
+type Lap struct {
+	Name   string // quoted
+	Number int
+}
+
+// LapDefault is the number of the partition for rows of this moment. A transaction writes all its rows into one.
+func (t *Table) LapDefault() string {
+	seconds := 86_400 // extract counts in UTC
+	if t.Hourly {
+		seconds = 3600
+	}
+	return fmt.Sprintf("(floor(extract(epoch FROM now()) / %d)::bigint %% %d)::smallint", seconds, t.Ring)
 }
 
 // String returns the qualified name, quoted.
@@ -151,6 +193,12 @@ func render(p Params, major int, names []string, prefix string) (Statements, err
 			return nil, fmt.Errorf("render setup SQL: the name %q contains %s, which ends the body of a function", n, bodyDelimiter)
 		}
 	}
+	for i := range p.Tables {
+		t := &p.Tables[i]
+		if longest := len(fmt.Sprintf("%s_%d", t.Name, t.Ring)); t.Ring > 0 && longest > maxName {
+			return nil, fmt.Errorf("render setup SQL: the names of the partitions of table %s have up to %d bytes, and PostgreSQL cuts names after %d; choose a shorter name", t, longest, maxName)
+		}
+	}
 	t, err := template.New("").Funcs(template.FuncMap{
 		"ident": ident, "literal": literal, "comment": comment, "hbaName": hbaName,
 		"table": func(schema, name string) string { return ident(schema) + "." + ident(name) },
@@ -194,6 +242,12 @@ func render(p Params, major int, names []string, prefix string) (Statements, err
 	return out, nil
 }
 
+// Sequence is that of the table.
+func (v view) Sequence() string { return v.Table.Sequence() }
+
+// Laps are those of the table.
+func (v view) Laps() []Lap { return v.Table.Laps() }
+
 // Single reports whether there is exactly one table.
 func (v view) Single() bool { return len(v.Tables) == 1 }
 
@@ -209,7 +263,7 @@ func AddSequence(t *Table) string {
 	alter := "ALTER TABLE " + t.String() + " ALTER COLUMN " + column
 	statements := []string{"BEGIN", "SET LOCAL lock_timeout = '5s'", fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s bigint NOT NULL DEFAULT 0", t, column)}
 	if t.Partitioned {
-		sequence := ident(t.Schema) + "." + ident(t.Name+"_"+SequenceColumn)
+		sequence := t.Sequence()
 		statements = append(statements, "CREATE SEQUENCE "+sequence, "GRANT USAGE ON SEQUENCE "+sequence+" TO PUBLIC",
 			fmt.Sprintf("%s SET DEFAULT nextval(%s)", alter, literal(sequence)))
 	} else {
@@ -284,17 +338,22 @@ func (v view) TableColumns() []column {
 	sizeCheck := func(name string, limit int) string {
 		return fmt.Sprintf(" CHECK (octet_length(%s::text) <= %d)", ident(name), limit)
 	}
+	id, sequence, lap := "uuid PRIMARY KEY DEFAULT gen_random_uuid()", "bigint GENERATED ALWAYS AS IDENTITY", ""
+	if v.Table.Ring > 0 {
+		id, sequence, lap = "uuid NOT NULL DEFAULT gen_random_uuid()", "bigint NOT NULL DEFAULT nextval("+literal(v.Table.Sequence())+")", LapColumn
+	}
 	var out []column
 	seen := map[string]bool{"": true}
 	for _, col := range []column{
-		{Name: c.ID, Type: "uuid PRIMARY KEY DEFAULT gen_random_uuid()"},
+		{Name: c.ID, Type: id},
 		{Name: c.AggregateType, Type: text(c.AggregateType)},
 		{Name: c.AggregateID, Type: text(c.AggregateID)},
 		{Name: c.EventType, Type: text(c.EventType)},
 		{Name: c.Payload, Type: "jsonb" + sizeCheck(c.Payload, maxPayload)},
 		{Name: c.Headers, Type: "jsonb NOT NULL DEFAULT '{}'" + sizeCheck(c.Headers, maxHeaders)},
 		{Name: "created_at", Type: "timestamptz NOT NULL DEFAULT now()"},
-		{Name: SequenceColumn, Type: "bigint GENERATED ALWAYS AS IDENTITY"},
+		{Name: SequenceColumn, Type: sequence},
+		{Name: lap, Type: "smallint NOT NULL DEFAULT " + v.Table.LapDefault()},
 	} {
 		if !seen[col.Name] {
 			seen[col.Name] = true

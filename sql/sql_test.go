@@ -54,9 +54,17 @@ func oddNames() Params {
 	}
 }
 
+// ringParams has two rings.
+func ringParams() Params {
+	p := defaults()
+	p.Tables[0].Ring, p.Tables[0].Partitioned = 8, true
+	p.Tables = append(p.Tables, Table{Schema: "My Schema", Name: `Out"box'`, Columns: bundled, Ring: 3, Hourly: true, Partitioned: true})
+	return p
+}
+
 // TestGolden compares the rendered SQL with testdata.
 func TestGolden(t *testing.T) {
-	for name, p := range map[string]Params{"default": defaults(), "odd": oddNames(), "several": severalTables(), "messages": messageParams(), "polling": pollingParams()} {
+	for name, p := range map[string]Params{"default": defaults(), "odd": oddNames(), "several": severalTables(), "messages": messageParams(), "polling": pollingParams(), "ring": ringParams()} {
 		for _, major := range []int{14, 17} {
 			st, err := Setup(p, major)
 			if err != nil {

@@ -6,9 +6,28 @@
 -- The checks reject values that the server cannot send, or that need much memory in the daemon. Change the limits if necessary.
 -- seq orders the rows for the commands recover, backfill and replay, which read the table: created_at is the same for all rows of a
 -- transaction. If the transactions that write events of one key exclude each other, seq has the order of their commits.
+{{- if .Table.Ring }}
+-- The table is a ring: each {{ if .Table.Hourly }}hour{{ else }}day{{ end }} (UTC) has one of {{ .Table.Ring }} partitions, in turn, and the command retain empties a partition whose rows are all
+-- old enough. The partitions never change, and an insert cannot lack one. Write nothing into lap: its default chooses.
+-- The primary key has to contain lap, so the server compares an id only with those of one partition: two rows of two {{ if .Table.Hourly }}hours{{ else }}days{{ end }}
+-- can have the same id, and ON CONFLICT ({{ comment (ident .Table.Columns.ID) }}) is not possible. Generate ids that are unique by themselves, as the default does.
+CREATE SEQUENCE IF NOT EXISTS {{ .Sequence }};
+GRANT USAGE ON SEQUENCE {{ .Sequence }} TO PUBLIC;
+{{- end }}
 CREATE TABLE IF NOT EXISTS {{ table .Table.Schema .Table.Name }} (
 {{- range $i, $c := .TableColumns }}
     {{ ident $c.Name }} {{ $c.Type }}{{ if not $c.Last }},{{ end }}
 {{- end }}
+{{- if .Table.Ring }},
+    PRIMARY KEY ({{ ident .Table.Columns.ID }}, "lap")
+) PARTITION BY LIST ("lap");
+ALTER SEQUENCE {{ .Sequence }} OWNED BY {{ table .Table.Schema .Table.Name }}."seq";
+{{- range .Laps }}
+CREATE TABLE IF NOT EXISTS {{ .Name }} PARTITION OF {{ table $.Table.Schema $.Table.Name }} FOR VALUES IN ({{ .Number }});
+{{- end }}
+-- With this index retain need not read a partition to know that it has no young row. It is small, and inserts rarely touch it.
+CREATE INDEX IF NOT EXISTS {{ ident (printf "%s_created" .Table.Name) }} ON {{ table .Table.Schema .Table.Name }} USING brin ("created_at") WITH (autosummarize = on);
+{{- else }}
 );
+{{- end }}
 -- The application's role only needs: GRANT INSERT ON {{ comment (table .Table.Schema .Table.Name) }} TO …;

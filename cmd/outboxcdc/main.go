@@ -96,7 +96,7 @@ func newRootCommand() *cobra.Command {
 		"setting=value, e.g. log.level=debug; may be repeated, wins over files and environment; no secrets")
 	root.SetFlagErrorFunc(flagError)
 	root.AddCommand(newRunCommand(s.load), newSetupCommand(s.load), newPeekCommand(s.load), newDLQCommand(s.load), newParkedCommand(), newSlotCommand(s.load), newStandbyCommand(s.load), newUpgradeCommand(s.load, &s.files),
-		newAuditCommand(s.load), newRecoverCommand(s.load), newBackfillCommand(s.load), newReplayCommand(s.load),
+		newAuditCommand(s.load), newRetainCommand(s.load), newRecoverCommand(s.load), newBackfillCommand(s.load), newReplayCommand(s.load),
 		newDoctorCommand(s.load, &s.files), newStatusCommand(s.load), newConfigCommand(&s), newVersionCommand())
 	addHelp(root)
 	return root

@@ -18,7 +18,7 @@ import (
 )
 
 // TestMetricsAreDocumented checks that docs/metrics.md lists exactly the metrics, with their types and labels: those of
-// `audit --metrics` in a section of their own, and those of the daemon in the sections before and after.
+// `audit --metrics` and of `retain` in sections of their own, and those of the daemon before and after.
 func TestMetricsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
@@ -26,12 +26,14 @@ func TestMetricsAreDocumented(t *testing.T) {
 	}
 	daemon, _ := cutConsumers(t, string(text))
 	before, rest, found := strings.Cut(daemon, "\n## The audit\n")
-	section, after, ends := strings.Cut(rest, "\n## ")
-	if !found || !ends {
-		t.Fatal("docs/metrics.md has no section about the audit")
+	section, rest, ends := strings.Cut(rest, "\n## Retention\n")
+	retains, after, more := strings.Cut(rest, "\n## ")
+	if !found || !ends || !more {
+		t.Fatal("docs/metrics.md has no section about the audit, and after it one about retention")
 	}
 	compareDocumented(t, before+"\n## "+after, registeredMetrics(t))
 	compareDocumented(t, section, registeredAuditMetrics(t))
+	compareDocumented(t, retains, registeredRetainMetrics(t))
 }
 
 // cutConsumers cuts the section about the metrics of consumers out of docs/metrics.md. A test of the module inbox
@@ -108,6 +110,16 @@ func registeredAuditMetrics(t *testing.T) map[string]string {
 	t.Helper()
 	var reg recorder
 	setAuditMetrics(&reg, "s", &audit.Result{}, 0, time.Time{}, time.Time{})
+	return reg.described(t)
+}
+
+// registeredRetainMetrics returns the types and labels of the metrics of `retain`.
+func registeredRetainMetrics(t *testing.T) map[string]string {
+	t.Helper()
+	var reg recorder
+	if _, err := registerRetainMetrics(&reg, ""); err != nil {
+		t.Fatal(err)
+	}
 	return reg.described(t)
 }
 

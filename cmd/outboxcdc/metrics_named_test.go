@@ -80,6 +80,7 @@ func knownMetrics(t *testing.T) *metricNames {
 	k := &metricNames{labels: map[string][]string{}, values: map[string]map[string][]string{}}
 	registered := registeredMetrics(t)
 	maps.Copy(registered, registeredAuditMetrics(t))
+	maps.Copy(registered, registeredRetainMetrics(t))
 	page, err := os.ReadFile("../../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)

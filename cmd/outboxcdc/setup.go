@@ -35,6 +35,7 @@ func newSetupCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
 func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
 	var server, output, platform string
 	var partitioned, rds, noSlot bool
+	var ring ringFlags
 	cmd := &cobra.Command{
 		Use:   "sql",
 		Short: "Print the SQL without executing it",
@@ -50,6 +51,9 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 			for i := range p.Tables {
 				p.Tables[i].Partitioned = partitioned
 			}
+			if err := ring.apply(&p); err != nil {
+				return err
+			}
 			name, _, _ := strings.Cut(server, ".")
 			major, err := strconv.Atoi(name)
 			if err != nil {
@@ -59,8 +63,8 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 				fmt.Fprintln(cmd.ErrOrStderr(), "note: "+warning)
 			}
 			if platform != "" {
-				if rds || partitioned || noSlot {
-					return usageError(errors.New("--for prints settings and no SQL: remove --rds, --partitioned and --no-slot"))
+				if rds || partitioned || noSlot || ring.partitions > 0 {
+					return usageError(errors.New("--for prints settings and no SQL: remove --rds, --partitioned, --ring and --no-slot"))
 				}
 				text, err := sql.Failover(p, platform, major)
 				if err != nil {
@@ -81,9 +85,40 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 	cmd.Flags().StringVar(&platform, "for", "", "print the settings for repeated failovers: `platform` is "+strings.Join(sql.FailoverPlatforms(), ", "))
 	cmd.Flags().BoolVar(&rds, "rds", false, "the server is Amazon RDS or Aurora, which grant REPLICATION through the role rds_replication")
 	cmd.Flags().BoolVar(&partitioned, "partitioned", false, "the table is partitioned (or all of several tables)")
+	ring.add(cmd)
 	addNoSlotFlag(cmd, &noSlot)
 	addOutputFlag(cmd, &output)
 	return cmd
+}
+
+// ringFlags are the flags that setup sql and setup apply share for a table that is a ring.
+type ringFlags struct {
+	partitions int
+	lap        string
+}
+
+func (r *ringFlags) add(cmd *cobra.Command) {
+	cmd.Flags().IntVar(&r.partitions, "ring", 0, "create the table with this many partitions, used in turn, for retain (or all of several tables)")
+	cmd.Flags().StringVar(&r.lap, "lap", "day", "with --ring: how long a partition is used before the next: day or hour")
+}
+
+// apply adds the ring to the tables.
+func (r *ringFlags) apply(p *sql.Params) error {
+	switch {
+	case r.lap != "day" && r.lap != "hour":
+		return usageError(fmt.Errorf("--lap %s: write day or hour", r.lap))
+	case r.partitions == 0:
+		return nil
+	case r.partitions < sql.MinRing || r.partitions > sql.MaxRing:
+		return usageError(fmt.Errorf("--ring %d: write %d to %d, at least two more than retention.keep has laps", r.partitions, sql.MinRing, sql.MaxRing))
+	case len(p.Tables) == 0:
+		return usageError(errors.New("--ring: there is no outbox.table"))
+	}
+	for i := range p.Tables {
+		t := &p.Tables[i]
+		t.Ring, t.Hourly, t.Partitioned = r.partitions, r.lap == "hour", true
+	}
+	return nil
 }
 
 // addNoSlotFlag adds the flag that setup sql and setup apply share.
@@ -166,6 +201,7 @@ func setupTarget(loadConfig func() (*config.Config, error), url string) (*config
 func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
 	var url string
 	var noTopic, noSlot bool
+	var ring ringFlags
 	a := &setup.Apply{}
 	cmd := &cobra.Command{
 		Use:   "apply",
@@ -186,6 +222,9 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 				return usageError(errors.New("--function: the function needs logical messages, or a single table with a column for each argument"))
 			}
 			params.NoSlot = noSlot
+			if err := ring.apply(&params); err != nil {
+				return err
+			}
 			a.Params = params
 			a.Out = cmd.OutOrStdout()
 			if err := a.Run(cmd.Context(), dsn); err != nil {
@@ -210,6 +249,7 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 	f.StringArrayVar(&a.Owners, "owner", nil, "a `role` that may own an existing table or function, in a schema where every role may create objects (as in public before PostgreSQL 15)")
 	f.BoolVar(&a.Create, "create-table", false, "create a missing table even if a table with a similar name exists")
 	f.BoolVar(&a.NoRole, "no-role", false, "do not create the role or grant privileges")
+	ring.add(cmd)
 	addNoSlotFlag(cmd, &noSlot)
 	f.BoolVar(&noTopic, "no-topic", false, "do not create the position topic, and do not connect to Kafka")
 	return cmd

@@ -20,14 +20,15 @@ type Config struct {
 	Outbox   Outbox   `yaml:"outbox"`
 	// Outboxes are several tables instead of outbox.table: a list of entries with table, columns and route. Settings
 	// that are missing in an entry come from outbox.columns and route.
-	Outboxes []Source `yaml:"outboxes" default:""`
-	Messages Messages `yaml:"messages"`
-	Route    Route    `yaml:"route"`
-	Poison   Poison   `yaml:"poison"`
-	Delivery Delivery `yaml:"delivery"`
-	Kafka    Kafka    `yaml:"kafka"`
-	HTTP     HTTP     `yaml:"http"`
-	Log      Log      `yaml:"log"`
+	Outboxes  []Source  `yaml:"outboxes" default:""`
+	Messages  Messages  `yaml:"messages"`
+	Route     Route     `yaml:"route"`
+	Poison    Poison    `yaml:"poison"`
+	Delivery  Delivery  `yaml:"delivery"`
+	Retention Retention `yaml:"retention"`
+	Kafka     Kafka     `yaml:"kafka"`
+	HTTP      HTTP      `yaml:"http"`
+	Log       Log       `yaml:"log"`
 
 	// ShutdownTimeout is how long SIGTERM waits for acknowledgements. After that time the daemon exits with 1, and
 	// the next start repeats events in flight. The supervisor's grace period must be longer.
@@ -259,6 +260,27 @@ type Delivery struct {
 	// database servers whose slots have the same name need two topics. No event and no dead letter may be routed to
 	// it.
 	PositionTopic string `yaml:"position_topic" default:"outboxcdc.positions"`
+}
+
+// Retention is what the command retain removes from the outbox tables. The daemon does not read it.
+type Retention struct {
+	// Mode is how old rows are removed. off: retain refuses to start. truncate: a partition whose rows are all old
+	// enough is emptied. delete: old rows are deleted in chunks, for tables that are not partitioned.
+	Mode string `yaml:"mode" default:"off" oneof:"off truncate delete"`
+	// Keep is how long rows are kept, by outbox.columns.created_at. audit, recover, backfill and replay need the rows.
+	// At least 1h, unless retain is started with --yes.
+	Keep time.Duration `yaml:"keep" default:"72h"`
+	// Slots are further slots that must have confirmed rows before they are removed, beside postgres.slot.
+	Slots []string `yaml:"slots" default:""`
+	// Archive is the command that gets rows before they are removed, as COPY … (FORMAT text) on its standard input. Only
+	// exit status 0 lets the rows go. It is not run by a shell: write [sh, -c, "…"] for one. [] means no archive.
+	Archive []string `yaml:"archive" default:""`
+	// Chunk is how many rows one statement of mode delete deletes, 1 to 100000.
+	Chunk int `yaml:"chunk" default:"2000"`
+	// DropEmpty is whether mode truncate drops empty partitions for a range of times that ended before the time to keep.
+	DropEmpty bool `yaml:"drop_empty" default:"false"`
+	// URLFile is a file with the connection string of a role that owns the tables; "" means postgres.url.
+	URLFile string `yaml:"url_file" default:""` // read it with [Config.RetentionURL]
 }
 
 // HTTP is the listener for metrics, health and status.

@@ -18,18 +18,31 @@ func (c *Config) PostgresURL() (string, error) {
 	if c.Postgres.URLFile == "" {
 		return c.Postgres.URL, nil
 	}
-	fail := func(problem string) (string, error) {
-		return "", &Error{Where: c.origins["postgres.url_file"], Path: "postgres.url_file", Problem: problem}
+	return c.readURL("postgres.url_file", c.Postgres.URLFile)
+}
+
+// RetentionURL is the content of retention.url_file, otherwise postgres.url.
+func (c *Config) RetentionURL() (string, error) {
+	if c.Retention.URLFile == "" {
+		return c.PostgresURL()
 	}
-	dsn, err := ReadSecret(c.Postgres.URLFile)
+	return c.readURL("retention.url_file", c.Retention.URLFile)
+}
+
+// readURL reads the connection string in the file that a setting names.
+func (c *Config) readURL(setting, file string) (string, error) {
+	fail := func(problem string) (string, error) {
+		return "", &Error{Where: c.origins[setting], Path: setting, Problem: problem}
+	}
+	dsn, err := ReadSecret(file)
 	if err != nil {
 		return fail("read the secret: " + err.Error())
 	}
 	if dsn == "" { // an empty string would mean the PG* environment variables
-		return fail(quote(c.Postgres.URLFile) + " is empty; put the connection string into it")
+		return fail(quote(file) + " is empty; put the connection string into it")
 	}
 	if problem := checkPostgresURL(dsn); problem != "" {
-		return fail(quote(c.Postgres.URLFile) + ": " + problem)
+		return fail(quote(file) + ": " + problem)
 	}
 	return dsn, nil
 }

@@ -40,6 +40,7 @@ func (c *Config) Validate() error {
 	v.messages(&c.Messages)
 	v.poison(&c.Poison)
 	v.delivery(&c.Delivery)
+	v.retention(&c.Retention)
 	v.kafka(&c.Kafka)
 	v.report("http.listen", checkListen(c.HTTP.Listen))
 	if c.HTTP.WebConfigFile != "" && c.HTTP.Listen == "" {
@@ -85,6 +86,35 @@ func (v *validation) postgres(p *Postgres) {
 	v.report("postgres.standbys", checkStandbys(p.Standbys))
 	v.report("postgres.slot", checkSlot(p.Slot))
 	v.report("postgres.publication", checkIdentifier("a publication", p.Publication))
+}
+
+// maxChunk bounds the locks and the memory of one statement.
+const maxChunk = 100_000
+
+func (v *validation) retention(p *Retention) {
+	v.atLeast("retention.keep", p.Keep, time.Second)
+	for i, slot := range p.Slots {
+		switch problem := checkSlot(slot); {
+		case problem != "":
+			v.report("retention.slots", fmt.Sprintf("entry %d: %s", i+1, problem))
+		case slot == v.c.Postgres.Slot:
+			v.report("retention.slots", fmt.Sprintf("entry %d: %s is postgres.slot, which counts anyway; remove it here", i+1, slot))
+		}
+	}
+	if p.Chunk < 1 || p.Chunk > maxChunk {
+		v.report("retention.chunk", fmt.Sprintf("%d is out of range; write 1 to %d", p.Chunk, maxChunk))
+	}
+	if len(p.Archive) > 0 && p.Archive[0] == "" {
+		v.report("retention.archive", "the first entry is empty; write the name of a program")
+	}
+	if p.Mode == "off" {
+		return
+	}
+	for i, s := range v.c.Sources() {
+		if s.Columns.CreatedAt == "" {
+			v.errs = append(v.errs, v.c.SourceProblem(i, "columns.created_at", "is empty, so the age of rows is not known; name a column, or set retention.mode: off"))
+		}
+	}
 }
 
 func (v *validation) tuning(p *Tuning) {

@@ -84,7 +84,7 @@ func (k *brokers) usableTopic(check string, x *kafka.Examination, t *kafka.Topic
 	var denied interface{ PermissionDenied() bool }
 	switch {
 	case t.Missing && t.Collides != "":
-		e.fail(check, Unavailable, []Remedy{advicef("let another name lead to the topic, for example with route.topics; or recreate %s under the name %s", t.Collides, t.Name)},
+		k.fail(check, Unavailable, []Remedy{advicef("let another name lead to the topic, for example with route.topics; or recreate %s under the name %s", t.Collides, t.Name)},
 			"there is no topic %s, and no broker creates it: its name collides with that of topic %s, because Kafka takes . and _ for the same in the names of its metrics", t.Name, t.Collides)
 	case t.Missing && t.Create != nil && t.Create.Err == nil:
 		k.ok(check, "%s does not exist: the daemon creates it with %s, replication factor %d (kafka.create_topics)",

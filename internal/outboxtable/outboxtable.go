@@ -94,15 +94,8 @@ func (s *Snapshot) begin(ctx context.Context, exported string, tables []Table) e
 			return err
 		}
 	}
-	var next string
-	var page, segment int64
-	err := s.queryRow(ctx, `SELECT pg_current_wal_insert_lsn()::text, clock_timestamp(), current_setting('wal_block_size')::bigint,
-		pg_size_bytes(current_setting('wal_segment_size'))`).Scan(&next, &s.taken, &page, &segment)
-	if err == nil {
-		s.walEnd, err = pglogrepl.ParseLSN(next)
-		s.walEnd = endOfRecords(s.walEnd, pglogrepl.LSN(page), pglogrepl.LSN(segment))
-	}
-	if err != nil {
+	var err error
+	if s.walEnd, s.taken, err = readWALEnd(s.queryRow(ctx, walEndSQL)); err != nil {
 		return s.fail(ctx, op, err)
 	}
 	for i := range tables {
@@ -113,6 +106,26 @@ func (s *Snapshot) begin(ctx context.Context, exported string, tables []Table) e
 		s.tables = append(s.tables, t)
 	}
 	return nil
+}
+
+// walEndSQL reads the end of the WAL, and the time.
+const walEndSQL = `SELECT pg_current_wal_insert_lsn()::text, clock_timestamp(), current_setting('wal_block_size')::bigint,
+		pg_size_bytes(current_setting('wal_segment_size'))`
+
+// WALEnd returns a position after the commit of everything that was visible before the call. A slot confirms it.
+func WALEnd(ctx context.Context, conn *pgx.Conn) (pglogrepl.LSN, error) {
+	end, _, err := readWALEnd(conn.QueryRow(ctx, walEndSQL, pgx.QueryExecModeExec))
+	return end, err
+}
+
+func readWALEnd(row pgx.Row) (end pglogrepl.LSN, now time.Time, err error) {
+	var next string
+	var page, segment int64
+	if err = row.Scan(&next, &now, &page, &segment); err != nil {
+		return 0, now, err
+	}
+	end, err = pglogrepl.ParseLSN(next)
+	return endOfRecords(end, pglogrepl.LSN(page), pglogrepl.LSN(segment)), now, err
 }
 
 // endOfRecords returns where the last record before next ends. next is where the next record begins. If the last

@@ -151,6 +151,8 @@ func (c *catalog) checkTable(ctx context.Context, t *sql.Table, outboxes []repli
 	switch {
 	case kind != "r" && kind != "p":
 		c.problem("%s is not a table; name the table in outbox.table", name)
+	case t.Ring > 0 && kind == "r":
+		c.problem("%s exists and is not partitioned: --ring can only create a table. docs/retention.md says how a table becomes a ring", name)
 	case partition:
 		c.problem("%s is a partition; name the root of the partitioned table in outbox.table", name)
 	case persistence != "p" && kind == "p": // before PostgreSQL 18, SET LOGGED does nothing to a partitioned table

@@ -50,6 +50,7 @@ type options struct {
 	missing    []string          // those of types whose topic is not created yet (see makeTopic)
 	partitions int               // of each topic; default 3
 	configs    map[string]string // of each topic
+	ring       bool              // the table has four partitions that are used in turn
 	payload    string            // type of the column payload; default: jsonb, as `setup apply` creates it
 }
 
@@ -74,7 +75,7 @@ func newOutbox(t *testing.T, opt options) *outbox {
 	must(t, opt.pg.Exec(testContext(t), "postgres", "CREATE DATABASE "+name))
 	o.admin.url = opt.pg.SuperURL(name)
 	t.Cleanup(o.tearDown)
-	o.setUp(opt.payload)
+	o.setUp(opt)
 	for _, typ := range opt.types {
 		if !contains(opt.missing, typ) {
 			o.makeTopic(typ, opt.partitions, opt.configs)
@@ -103,13 +104,17 @@ func plain(s string) string {
 	}, s)
 }
 
-func (o *outbox) setUp(payload string) {
+func (o *outbox) setUp(opt options) {
 	o.t.Helper()
-	if payload != "" {
+	apply := []string{"setup", "apply"}
+	if opt.ring {
+		apply = append(apply, "--ring", "4")
+	}
+	if payload := opt.payload; payload != "" {
 		o.exec(`CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL,
 			aggregate_id text NOT NULL, event_type text NOT NULL, payload ` + payload + `, headers jsonb NOT NULL DEFAULT '{}')`)
 	}
-	if out, err := o.command(nil, "setup", "apply"); err != nil {
+	if out, err := o.command(nil, apply...); err != nil {
 		o.t.Fatalf("setup apply: %v\n%s", err, out)
 	}
 	// n orders the rows of a key. The daemon does not know it: extra columns are allowed.

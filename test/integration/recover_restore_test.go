@@ -182,7 +182,7 @@ func TestRecoverDump(t *testing.T) {
 	must(t, o.pg.Exec(testContext(t), "postgres", "CREATE DATABASE "+o.name))
 	o.admin.close()
 	o.admin.url = o.pg.SuperURL(o.name)
-	o.setUp("")
+	o.setUp(options{})
 	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name) // a slot that is older than the rows would have all of them
 	o.exec(`INSERT INTO outbox OVERRIDING SYSTEM VALUE SELECT * FROM json_populate_recordset(NULL::outbox, $1::json)`, dump)
 	o.exec(`SELECT setval(pg_get_serial_sequence('outbox', 'seq'), (SELECT max(seq) FROM outbox))`)

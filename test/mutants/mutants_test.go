@@ -154,7 +154,7 @@ func TestRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := &bench{root: root}
-	c, err := newChecker(t.Context(), root, "inbox")
+	c, err := newChecker(t.Context(), root, "inbox", "inbox/riverinbox", "outbox")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,6 +24,7 @@ func all() []mutant {
 		inboxMutants,
 		parkMutants,
 		tasksMutants,
+		retentionMutants,
 	} {
 		out = append(out, room...)
 	}

@@ -57,7 +57,7 @@ var confirmMutants = []mutant{
 	{
 		name:  "batch-is-a-range",
 		rule:  "A batch has all events from its first to its last.",
-		edits: []edit{{"checkpoint/tracker.go", "	for _, n := range events {\n", "	for n := events[0]; n <= events[len(events)-1]; n++ {\n"}},
+		edits: []edit{{"checkpoint/tracker.go", "	for _, n := range events {\n		if n >= t.next || n < t.head || t.at(n)", "	for n := events[0]; n <= events[len(events)-1]; n++ {\n		if n >= t.next || n < t.head || t.at(n)"}},
 		tests: []suite{model},
 	},
 	{

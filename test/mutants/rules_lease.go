@@ -25,7 +25,7 @@ var leaseMutants = []mutant{
 	{
 		name:  "lease-only-when-decided",
 		rule:  "A catalog check that is undecided about the publication proves nothing about the slot either.",
-		edits: []edit{{"relay/confirm.go", "slot != nil {\n", "slot != nil && !errors.Is(err, replication.ErrUndecided) {\n"}},
+		edits: []edit{{"relay/confirm.go", "g.renew != nil && slot != nil {\n", "g.renew != nil && slot != nil && !errors.Is(err, replication.ErrUndecided) {\n"}},
 		tests: []suite{leases},
 	},
 	{

@@ -312,7 +312,7 @@ var endMutants = []mutant{
 	{
 		name:  "dead-letter-of-a-dead-letter",
 		rule:  "A dead letter that is refused is poison like any other.",
-		edits: []edit{{"relay/leave.go", "		if s.single.dead {\n", "		if false {\n"}},
+		edits: []edit{{"relay/refused.go", "		if s.single.dead {\n", "		if false {\n"}},
 		tests: []suite{poisons},
 	},
 	{

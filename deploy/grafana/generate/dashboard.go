@@ -48,6 +48,7 @@ func dashboard() object {
 			{title: "Postgres", panels: postgres()},
 			{title: "Poison", panels: poison()},
 			{title: "Audit", panels: audits()},
+			{title: "Retention", panels: retention()},
 			{title: "Consumers", panels: consumers()},
 			{title: "Process", panels: process(), folded: true},
 		}),
@@ -222,6 +223,22 @@ func audits() []panel {
 			q(`outboxcdc_audit_unjudged{$A}`, "unjudged rows {{slot}}"),
 			q(`outboxcdc_audit_records{$A}`, "records {{slot}}"),
 			q(`outboxcdc_audit_duration_seconds{$A}`, "seconds {{slot}}")).withAlerts("OutboxCDCAuditUnjudged"),
+	}
+}
+
+// retention has the metrics of retain, which come from node_exporter, or from retain itself.
+func retention() []panel {
+	return []panel{
+		stat("Last run of retain", "s", "Time since the last run of retain. No data: retain does not write metrics.", thresholds("green", 26*3600, "orange"),
+			q(`time() - outboxcdc_retention_timestamp_seconds`, "{{instance}}")).withAlerts("OutboxCDCRetentionOld"),
+		graph("Size of the outbox tables", "bytes", "Tables with their indexes, before the last run of retain.",
+			q(`outboxcdc_retention_table_bytes`, "{{table}}")),
+		graph("Age of the oldest row", "s", "Of the rows that the last run of retain has left. No data: no index has the times of the rows.",
+			q(`time() - (outboxcdc_retention_oldest_row_timestamp_seconds > 0)`, "{{table}}"),
+			q(`time() - (outboxcdc_retention_last_removed_timestamp_seconds > 0)`, "last removal {{table}}")),
+		graph("Rows that had to stay", "short", "Partitions whose rows are old enough and had to stay, by reason, and the slots that have not confirmed.",
+			q(`outboxcdc_retention_overdue_partitions > 0`, "{{table}} {{reason}}"),
+			q(`outboxcdc_retention_slot_blocks > 0`, "slot {{slot}}")).withAlerts("OutboxCDCRetentionBlocked"),
 	}
 }
 

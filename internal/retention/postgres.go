@@ -1,0 +1,291 @@
+package retention
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
+	"github.com/outboxcdc/outboxcdc/replication"
+)
+
+// lockWait is how long a lock is waited for. Sessions that want a lock after us wait for as long.
+const lockWait = 50 * time.Millisecond
+
+// Postgres is a [Server].
+type Postgres struct {
+	config  *pgx.ConnConfig
+	control *pgx.Conn // short questions, and the lock against other processes
+	work    *pgx.Conn // transactions that lock, and COPY: an interrupted COPY closes it
+	root    uint32    // the table that was opened
+	created string    // column with the time of a row, quoted
+	always  bool      // each row has a time
+	utc     string    // after a parameter: turns a timestamptz into the column's type
+}
+
+// Now implements [Server].
+func (p *Postgres) Now(ctx context.Context) (now time.Time, err error) {
+	return now, p.control.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&now)
+}
+
+// Read implements [Server].
+func (p *Postgres) Read(ctx context.Context, leaf *Leaf, keepSince time.Time) (Age, error) {
+	return p.read(ctx, p.control, leaf, keepSince, leaf.Indexed)
+}
+
+// read asks questions that an index on the column answers at once. Without one, the first question ends at the first
+// young row, begins with the end of the table, and reads the whole only of a leaf that is old enough. ends is whether
+// to look for the oldest and the newest row. Otherwise the time of the first row stands for the oldest.
+func (p *Postgres) read(ctx context.Context, conn *pgx.Conn, leaf *Leaf, keepSince time.Time, ends bool) (age Age, err error) {
+	from := " FROM ONLY " + quote(leaf)
+	young := "SELECT" + from + " WHERE " + p.created + " >= $1" + p.utc
+	err = conn.QueryRow(ctx, "SELECT EXISTS ("+young+" AND ctid >= (SELECT format('(%s,0)', greatest(0, pg_relation_size($2::oid::regclass) / current_setting('block_size')::bigint - 16))::tid)) "+
+		"OR EXISTS ("+young+") OR NOT $3 AND EXISTS (SELECT"+from+" WHERE "+p.created+" IS NULL), NOT EXISTS (SELECT"+from+")", keepSince, leaf.OID, p.always).Scan(&age.Young, &age.Empty)
+	if err != nil || age.Empty {
+		return age, inUse(err)
+	}
+	var oldest, newest pgtype.Timestamptz // also infinity, as the zero time
+	if ends {
+		err = conn.QueryRow(ctx, "SELECT min("+p.created+")"+p.utc+", max("+p.created+")"+p.utc+from).Scan(&oldest, &newest)
+	} else {
+		err = conn.QueryRow(ctx, "SELECT (SELECT "+p.created+p.utc+from+" LIMIT 1)").Scan(&oldest)
+	}
+	age.Oldest, age.Newest = oldest.Time, newest.Time
+	return age, inUse(err)
+}
+
+func quote(l *Leaf) string { return pgx.Identifier{l.Schema, l.Name}.Sanitize() }
+
+// WALEnd implements [Server].
+func (p *Postgres) WALEnd(ctx context.Context) (pglogrepl.LSN, error) {
+	return p.walEnd(ctx, p.control)
+}
+
+// walEnd reads the end of the WAL on a connection, and lets the server write it out. The walsender sends only what is
+// written out, and on an idle server the last records of open transactions can wait 15 s for that.
+func (p *Postgres) walEnd(ctx context.Context, conn *pgx.Conn) (pglogrepl.LSN, error) {
+	end, err := outboxtable.WALEnd(ctx, conn)
+	if err != nil {
+		return 0, err
+	}
+	_, err = p.control.Exec(ctx, "SELECT pg_current_xact_id()") // its commit record makes the WAL writer work
+	return end, err
+}
+
+// Slots implements [Server].
+func (p *Postgres) Slots(ctx context.Context, names []string) (map[string]*replication.Slot, string, error) {
+	out := map[string]*replication.Slot{}
+	unfinished := ""
+	for i, name := range names {
+		slot, recovery, err := replication.ReadSlots(ctx, p.control, name)
+		if err != nil {
+			return nil, "", err
+		}
+		if slot != nil {
+			out[name] = slot
+		}
+		if i == 0 && recovery != nil {
+			unfinished = recovery.Name
+		}
+	}
+	return out, unfinished, nil
+}
+
+// inUse makes an [*InUseError] of an error about a lock.
+func inUse(err error) error {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && (pg.Code == "55P03" || pg.Code == "40P01") { // lock_not_available, deadlock_detected
+		return &InUseError{err}
+	}
+	return err
+}
+
+// Begin implements [Server].
+func (p *Postgres) Begin(ctx context.Context, leaf *Leaf) (Transaction, error) {
+	return p.lock(ctx, leaf, "SHARE")
+}
+
+// lock begins a transaction with a lock on the leaf.
+func (p *Postgres) lock(ctx context.Context, leaf *Leaf, mode string) (_ *transaction, err error) {
+	if err := p.reopen(ctx); err != nil {
+		return nil, err
+	}
+	tx, err := p.work.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadWrite})
+	if err != nil {
+		return nil, err
+	}
+	t := &transaction{p, tx, leaf}
+	defer func() {
+		if err != nil {
+			t.Rollback()
+		}
+	}()
+	if _, err = tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", lockWait.Milliseconds())); err != nil {
+		return nil, err
+	}
+	if _, err = tx.Exec(ctx, "LOCK TABLE ONLY "+quote(leaf)+" IN "+mode+" MODE"); err != nil {
+		return nil, inUse(err)
+	}
+	// The name may be that of another table by now, and an operator may have detached the partition.
+	var same, member bool
+	if err = tx.QueryRow(ctx, "SELECT $1::text::regclass::oid = $2, $2 = $3 OR EXISTS (SELECT FROM pg_partition_tree($3) WHERE relid = $2)",
+		quote(leaf), leaf.OID, p.root).Scan(&same, &member); err != nil {
+		return nil, err
+	}
+	switch {
+	case !same:
+		err = &InUseError{errors.New("it was replaced by another table of its name")}
+	case !member:
+		err = &InUseError{errors.New("it is no longer a partition of the outbox")}
+	}
+	return t, err
+}
+
+// Drop implements [Server].
+func (p *Postgres) Drop(ctx context.Context, leaf *Leaf) error {
+	t, err := p.lock(ctx, leaf, "ACCESS EXCLUSIVE")
+	if err != nil {
+		return err
+	}
+	defer t.Rollback()
+	var empty bool
+	if err := t.tx.QueryRow(ctx, "SELECT NOT EXISTS (SELECT FROM ONLY "+quote(leaf)+")").Scan(&empty); err != nil {
+		return err
+	}
+	if !empty {
+		return &InUseError{errors.New("it has rows again")}
+	}
+	if _, err := t.tx.Exec(ctx, "DROP TABLE "+quote(leaf)); err != nil {
+		return inUse(err)
+	}
+	return t.tx.Commit(ctx)
+}
+
+// reopen opens the connection for work, if it is closed.
+func (p *Postgres) reopen(ctx context.Context) (err error) {
+	if p.work == nil || p.work.IsClosed() {
+		p.work, err = pgx.ConnectConfig(ctx, p.config)
+	}
+	return err
+}
+
+type transaction struct {
+	*Postgres
+	tx   pgx.Tx
+	leaf *Leaf
+}
+
+// Read implements [Transaction].
+func (t *transaction) Read(ctx context.Context, keepSince time.Time, ends bool) (Age, error) {
+	return t.read(ctx, t.work, t.leaf, keepSince, ends || t.leaf.Indexed)
+}
+
+// WALEnd implements [Transaction].
+func (t *transaction) WALEnd(ctx context.Context) (pglogrepl.LSN, error) {
+	return t.walEnd(ctx, t.work)
+}
+
+// InDemand implements [Transaction].
+func (t *transaction) InDemand(ctx context.Context) (wanted bool, err error) {
+	err = t.control.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'relation' AND relation = $1 AND NOT granted "+
+		"AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))", t.leaf.OID).Scan(&wanted)
+	return wanted, err
+}
+
+// Copy implements [Transaction].
+func (t *transaction) Copy(ctx context.Context, w io.Writer) error {
+	_, err := t.work.PgConn().CopyTo(ctx, w, "COPY (SELECT * FROM ONLY "+quote(t.leaf)+") TO STDOUT (FORMAT text)")
+	return err
+}
+
+// Truncate implements [Transaction].
+func (t *transaction) Truncate(ctx context.Context) error {
+	_, err := t.tx.Exec(ctx, "TRUNCATE ONLY "+quote(t.leaf))
+	return inUse(err)
+}
+
+// Commit implements [Transaction].
+func (t *transaction) Commit(ctx context.Context) error { return t.tx.Commit(ctx) }
+
+// Rollback implements [Transaction].
+func (t *transaction) Rollback() {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	_ = t.tx.Rollback(ctx)
+}
+
+// OldRows implements [Server].
+func (p *Postgres) OldRows(ctx context.Context, leaf *Leaf, from, keepSince time.Time, limit int) (*Rows, error) {
+	query := "SELECT ctid::text, xmin::text, " + p.created + p.utc + " FROM ONLY " + quote(leaf) + " WHERE " + p.created + " < $1" + p.utc +
+		" AND " + p.created + " >= $2" + p.utc + " ORDER BY " + p.created + " LIMIT $3"
+	if from.IsZero() {
+		query = strings.Replace(query, ">= $2"+p.utc, ">= coalesce($2::timestamptz"+p.utc+", '-infinity')", 1)
+	}
+	rows, err := p.control.Query(ctx, query, keepSince, nullable(from), limit)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	out := &Rows{}
+	writers := map[string]bool{}
+	for rows.Next() {
+		var place, writer string
+		var created pgtype.Timestamptz
+		if err := rows.Scan(&place, &writer, &created); err != nil {
+			return nil, err
+		}
+		if len(out.Places) == 0 {
+			out.Age.Oldest = created.Time
+		}
+		out.Age.Newest = created.Time
+		out.Places = append(out.Places, place)
+		if !writers[writer] {
+			writers[writer] = true
+			out.Writers = append(out.Writers, writer)
+		}
+	}
+	return out, rows.Err()
+}
+
+func nullable(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
+
+// Delete implements [Server].
+func (p *Postgres) Delete(ctx context.Context, leaf *Leaf, rows *Rows) (int64, error) {
+	tag, err := p.control.Exec(ctx, "DELETE FROM ONLY "+quote(leaf)+" WHERE ctid = ANY (ARRAY(SELECT ctid FROM ONLY "+quote(leaf)+
+		" WHERE ctid = ANY ($1::text[]::tid[]) AND xmin = ANY ($2::text[]::xid[]) FOR UPDATE SKIP LOCKED))", rows.Places, rows.Writers)
+	return tag.RowsAffected(), inUse(err)
+}
+
+// Copy implements [Server].
+func (p *Postgres) Copy(ctx context.Context, leaf *Leaf, rows *Rows, w io.Writer) error {
+	// COPY has no parameters. Both lists consist of digits, commas and parentheses of the server's own.
+	if err := p.reopen(ctx); err != nil {
+		return err
+	}
+	_, err := p.work.PgConn().CopyTo(ctx, w, fmt.Sprintf("COPY (SELECT * FROM ONLY %s WHERE ctid = ANY ('{\"%s\"}'::tid[]) AND xmin = ANY ('{%s}'::xid[])) TO STDOUT (FORMAT text)",
+		quote(leaf), strings.Join(rows.Places, `","`), strings.Join(rows.Writers, ",")))
+	return err
+}
+
+// Close closes the connections.
+func (p *Postgres) Close() {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	for _, conn := range []*pgx.Conn{p.work, p.control} {
+		if conn != nil {
+			_ = conn.Close(ctx)
+		}
+	}
+}

@@ -1,0 +1,378 @@
+package retention
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxcdc/outboxcdc/internal/exit"
+	"github.com/outboxcdc/outboxcdc/test/pgtest"
+)
+
+// bench is a database with a ring of four days and a slot.
+type bench struct {
+	*testing.T
+	server *pgtest.Server
+	name   string
+	sql    *pgx.Conn
+	p      *Postgres
+	r      Retention
+	table  Table
+	texts  []string // of the leaves
+}
+
+const ring = `CREATE TABLE outbox (id bigint GENERATED ALWAYS AS IDENTITY, payload text, created_at timestamptz NOT NULL DEFAULT now(), lap smallint NOT NULL) PARTITION BY LIST (lap);
+CREATE TABLE outbox_0 PARTITION OF outbox FOR VALUES IN (0); CREATE TABLE outbox_1 PARTITION OF outbox FOR VALUES IN (1);
+CREATE TABLE outbox_2 PARTITION OF outbox FOR VALUES IN (2); CREATE TABLE outbox_3 PARTITION OF outbox FOR VALUES IN (3)`
+
+func newBench(t *testing.T, server *pgtest.Server, name, table string) *bench {
+	t.Helper()
+	if err := server.Exec(t.Context(), "postgres", "CREATE DATABASE "+name, "CREATE ROLE "+name+" LOGIN PASSWORD 'secret'", "ALTER DATABASE "+name+" OWNER TO "+name); err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{T: t, server: server, name: name, sql: pgtest.Connect(t, server.SuperURL(name))}
+	b.exec("SET ROLE " + name + "; CREATE SCHEMA shop; SET search_path = shop; " + table + "; RESET ROLE")
+	b.exec("SELECT pg_create_logical_replication_slot('" + name + "', 'pgoutput')")
+	var err error
+	if b.p, err = Connect(t.Context(), server.URL(name, name, "secret")); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.p.Close)
+	b.table = Table{Schema: "shop", Name: "outbox", CreatedAt: "created_at"}
+	b.r = Retention{Keep: time.Hour, Slots: []string{name}, Chunk: 20, SlotWait: 100 * time.Millisecond, Beside: Beside, Pause: func(ctx context.Context, d time.Duration) bool {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(min(d, 20*time.Millisecond)):
+			return true
+		}
+	}}
+	return b
+}
+
+func (b *bench) exec(sql string) {
+	b.Helper()
+	if _, err := b.sql.PgConn().Exec(b.Context(), sql).ReadAll(); err != nil {
+		b.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// follow confirms again and again while a pass runs, as a daemon does.
+func (b *bench) follow() (got string) {
+	b.Helper()
+	b.r.SlotWait = time.Minute
+	ctx, stop := context.WithCancel(b.Context())
+	ended := make(chan struct{})
+	conn := pgtest.Connect(b, b.server.SuperURL(b.name))
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			_, _ = conn.Exec(b.Context(), "SELECT pg_replication_slot_advance('"+b.name+"', pg_current_wal_flush_lsn())")
+		}
+	}()
+	got = b.pass()
+	stop()
+	<-ended
+	b.r.SlotWait = 100 * time.Millisecond
+	return got
+}
+
+// pass runs a pass, and returns the outcomes as text: "outbox_0 emptied; outbox_1 kept".
+func (b *bench) pass() string {
+	b.Helper()
+	res, err := Pass(b.Context(), b.p, &b.table, nil, b.r, false, func() {})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var out []string
+	for _, l := range res.Leaves {
+		if l.Outcome == Empty {
+			continue
+		}
+		s := strings.TrimPrefix(l.Leaf, "shop.") + " " + string(l.Outcome)
+		if l.Reason != "" {
+			s += " " + string(l.Reason)
+		}
+		if l.Rows > 0 {
+			s += fmt.Sprintf(" %d", l.Rows)
+		}
+		out = append(out, s)
+		if l.Text != "" {
+			b.texts = append(b.texts, l.Text)
+		}
+	}
+	return strings.Join(out, "; ")
+}
+
+func (b *bench) want(what, got, want string) {
+	b.Helper()
+	if got != want {
+		b.Errorf("%s: %q; want %q", what, got, want)
+	}
+}
+
+func (b *bench) count(sql string) (n int) {
+	b.Helper()
+	if err := b.sql.QueryRow(b.Context(), sql).Scan(&n); err != nil {
+		b.Fatal(err)
+	}
+	return n
+}
+
+// old inserts rows that are two hours old into a leaf.
+func old(lap, n int) string {
+	return fmt.Sprintf("INSERT INTO shop.outbox (payload, created_at, lap) SELECT repeat('x', 100), now() - interval '2 hours', %d FROM generate_series(1, %d)", lap, n)
+}
+
+func TestPostgres(t *testing.T) {
+	majors := pgtest.Majors()
+	for _, major := range []string{majors[0], majors[len(majors)-1]} {
+		t.Run(major, func(t *testing.T) {
+			t.Parallel()
+			server := pgtest.ForTest(t, pgtest.Options{Major: major, Settings: map[string]string{"wal_level": "logical", "fsync": "off", "max_replication_slots": "20"}})
+			for name, test := range map[string]func(*testing.T, *pgtest.Server){
+				"empty": testEmpty, "archive": testArchive, "delete": testDelete, "refused": testRefused, "range": testRange, "tree": testTree,
+			} {
+				t.Run(name, func(t *testing.T) { test(t, server) })
+			}
+		})
+	}
+}
+
+func testEmpty(t *testing.T, server *pgtest.Server) {
+	b := newBench(t, server, "empty", ring)
+	b.exec(old(0, 100) + ";" + old(1, 100) + "; INSERT INTO shop.outbox (lap) VALUES (1), (2)")
+	b.want("the slot has not confirmed", b.pass(), "outbox_0 postponed slot; outbox_1 kept; outbox_2 kept")
+	writer := pgtest.Connect(t, server.SuperURL(b.name))
+	tx, err := writer.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), old(0, 1)); err != nil {
+		t.Fatal(err)
+	}
+	b.want("a writer is at work", b.follow(), "outbox_0 postponed lock; outbox_1 kept; outbox_2 kept")
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.want("its commit is not confirmed", b.pass(), "outbox_0 postponed slot; outbox_1 kept; outbox_2 kept")
+	reader, err := writer.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := reader.Exec(t.Context(), "SELECT count(*) FROM shop.outbox"); err != nil {
+		t.Fatal(err)
+	}
+	b.want("a reader is at work", b.follow(), "outbox_0 postponed lock; outbox_1 kept; outbox_2 kept")
+	if err := reader.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	b.want("everything holds", b.follow(), "outbox_0 emptied; outbox_1 kept; outbox_2 kept")
+	if n := b.count("SELECT pg_relation_size('shop.outbox_0')"); n != 0 {
+		t.Errorf("the emptied leaf has %d bytes", n)
+	}
+	if n := b.count("SELECT count(*) FROM shop.outbox"); n != 102 {
+		t.Errorf("%d rows are left, want 102", n)
+	}
+	if n := b.count("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' OR mode = 'ShareLock' AND locktype = 'relation'"); n != 0 {
+		t.Errorf("%d locks are left", n)
+	}
+
+	// While the slot is waited for, a writer gets its lock at once: the leaf is left for another run.
+	b.exec(old(3, 1))
+	b.r.SlotWait = time.Hour
+	inserted := make(chan error, 1)
+	looks := 0
+	b.r.Pause = func(ctx context.Context, _ time.Duration) bool {
+		if inserted != nil {
+			done := inserted
+			inserted = nil
+			go func() {
+				_, err := writer.Exec(context.WithoutCancel(ctx), old(3, 1))
+				done <- err
+			}()
+			t.Cleanup(func() {
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		looks++
+		return looks < 300
+	}
+	b.want("a writer comes while the slot is waited for", b.pass(), "outbox_1 kept; outbox_2 kept; outbox_3 postponed lock")
+}
+
+func testArchive(t *testing.T, server *pgtest.Server) {
+	b := newBench(t, server, "archive", ring)
+	b.exec(old(0, 2000))
+	file := filepath.Join(t.TempDir(), "rows")
+	for script, want := range map[string]string{
+		"cat > /dev/null; exit 3":   "exit status 3",
+		"head -c 10 > /dev/null":    "ended before it had read all rows",
+		"true":                      "ended before it had read all rows",
+		"kill -9 $$":                "signal: killed",
+		"cat > /dev/null; sleep 60": "has not read anything",
+		"sleep 60":                  "has not read anything",
+		"cat > /no/such/folder/x":   "no/such/folder",
+	} {
+		b.r.Archive = &Command{Args: []string{"sh", "-c", script}, Output: io.Discard, Idle: 2 * time.Second}
+		b.texts = nil
+		b.want(script, b.follow(), "outbox_0 postponed archive")
+		if got := strings.Join(b.texts, "; "); !strings.Contains(got, want) {
+			t.Errorf("%s: %q; want %q", script, got, want)
+		}
+	}
+	if n := b.count("SELECT count(*) FROM shop.outbox_0"); n != 2000 {
+		t.Fatalf("%d rows are left", n)
+	}
+	b.r.Archive = &Command{Args: []string{"sh", "-c", "cat > " + file + `; echo "$OUTBOXCDC_SCHEMA.$OUTBOXCDC_TABLE $OUTBOXCDC_OLDEST" > ` + file + ".name"}, Output: io.Discard, Idle: time.Minute}
+	b.want("the archive takes the rows", b.follow(), "outbox_0 emptied")
+	text, err := os.ReadFile(file)
+	if n := strings.Count(string(text), "\n"); err != nil || n != 2000 {
+		t.Errorf("the archive has %d rows, %v", n, err)
+	}
+	if name, err := os.ReadFile(file + ".name"); err != nil || !strings.HasPrefix(string(name), "shop.outbox_0 20") {
+		t.Errorf("the archive has the name %q, %v", name, err)
+	}
+}
+
+func testDelete(t *testing.T, server *pgtest.Server) {
+	b := newBench(t, server, "chunks", "CREATE TABLE outbox (id bigint GENERATED ALWAYS AS IDENTITY, payload text, created_at timestamp DEFAULT (now() AT TIME ZONE 'UTC'), lap int)")
+	b.table.Delete = true
+	b.exec(old(0, 1203) + "; INSERT INTO shop.outbox (payload) VALUES ('young')")
+	b.want("the slot has not confirmed", b.pass(), "outbox postponed slot")
+	locker := pgtest.Connect(t, server.SuperURL(b.name))
+	tx, err := locker.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "SELECT FROM shop.outbox WHERE id = 3 FOR UPDATE"); err != nil {
+		t.Fatal(err)
+	}
+	b.want("one row is locked", b.follow(), "outbox emptied 1202")
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	// What was read is a version: a row that was updated, or another one at its place, is another version.
+	b.exec(old(0, 2) + "; DELETE FROM shop.outbox WHERE id = 3")
+	ctx, leaf := t.Context(), Leaf{Schema: "shop", Name: "outbox"}
+	rows, err := b.p.OldRows(ctx, &leaf, time.Time{}, time.Now().Add(-time.Hour), 10)
+	if err != nil || len(rows.Places) != 2 {
+		t.Fatalf("%+v, %v", rows, err)
+	}
+	b.exec("DELETE FROM shop.outbox WHERE ctid = '" + rows.Places[0] + "'")
+	b.exec("VACUUM shop.outbox")
+	b.exec("UPDATE shop.outbox SET payload = 'sent' WHERE ctid = '" + rows.Places[1] + "'; " + old(0, 3000))
+	n, err := b.p.Delete(ctx, &leaf, rows)
+	if err != nil || n != 0 {
+		t.Errorf("%d other versions were deleted, %v", n, err)
+	}
+	b.want("the next run", b.follow(), "outbox emptied 3001")
+	if n := b.count("SELECT count(*) FROM shop.outbox WHERE payload = 'young'"); n != 1 {
+		t.Errorf("%d young rows", n)
+	}
+}
+
+func testRefused(t *testing.T, server *pgtest.Server) {
+	b := newBench(t, server, "refused", ring)
+	for _, c := range []struct {
+		before, after string
+		code          int
+		want          string
+	}{
+		{"ALTER TABLE shop.outbox OWNER TO postgres", "ALTER TABLE shop.outbox OWNER TO refused", exit.NoPermission, "does not own it"},
+		{"CREATE FUNCTION shop.f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; CREATE TRIGGER g BEFORE TRUNCATE ON shop.outbox_1 EXECUTE FUNCTION shop.f()", "DROP TRIGGER g ON shop.outbox_1", exit.Config, "trigger g of table shop.outbox_1"},
+		{"ALTER TABLE shop.outbox_2 ADD UNIQUE (id); CREATE TABLE shop.child (id bigint CONSTRAINT fk REFERENCES shop.outbox_2 (id))", "DROP TABLE shop.child", exit.Config, "foreign key fk of table shop.child"},
+		{"ALTER TABLE shop.outbox_3 OWNER TO postgres", "ALTER TABLE shop.outbox_3 OWNER TO refused", exit.NoPermission, "table shop.outbox_3: role"},
+		{"ALTER TABLE shop.outbox_2 ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY", "ALTER TABLE shop.outbox_2 DISABLE ROW LEVEL SECURITY", exit.Config, "row-level security hides rows of table shop.outbox_2"},
+		{"ALTER TABLE shop.outbox ALTER created_at DROP NOT NULL; INSERT INTO shop.outbox (created_at, lap) VALUES (NULL, 1)", "", exit.Config, "rows have no time"},
+		{`ALTER TABLE shop.outbox RENAME created_at TO "when"`, "", exit.Config, "has no column"},
+	} {
+		b.exec(c.before)
+		_, err := Pass(t.Context(), b.p, &b.table, nil, b.r, false, func() {})
+		if err == nil || exit.Code(err) != c.code || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v (%d); want %q (%d)", c.before, err, exit.Code(err), c.want, c.code)
+		}
+		if i := strings.Index(fmt.Sprint(err), "remedy: "); i < 0 {
+			t.Errorf("%v: no remedy", err)
+		} else if c.code == exit.Config && strings.Contains(c.want, "no time") {
+			b.exec(err.Error()[i+len("remedy: "):])
+			b.want("after the remedy", b.pass(), "outbox_1 kept")
+		}
+		b.exec(c.after)
+	}
+	var coded *exit.Error
+	b.table.Name = "nothing"
+	if _, err := Pass(t.Context(), b.p, &b.table, nil, b.r, false, func() {}); !errors.As(err, &coded) || coded.ExitCode() != exit.Config {
+		t.Errorf("a table that does not exist: %v", err)
+	}
+}
+
+func testRange(t *testing.T, server *pgtest.Server) {
+	b := newBench(t, server, "ranges", `CREATE TABLE outbox (id bigint, payload text, created_at timestamptz NOT NULL, lap int) PARTITION BY RANGE (created_at);
+CREATE TABLE old PARTITION OF outbox FOR VALUES FROM (MINVALUE) TO ('2020-01-01'); CREATE TABLE past PARTITION OF outbox FOR VALUES FROM ('2020-01-01') TO ('2021-01-01');
+CREATE TABLE now PARTITION OF outbox FOR VALUES FROM ('2021-01-01') TO (MAXVALUE); CREATE TABLE other PARTITION OF outbox DEFAULT`)
+	b.exec("INSERT INTO shop.outbox SELECT n, 'x', timestamptz '2020-02-02', 0 FROM generate_series(1, 10) n")
+	b.want("without drop_empty", b.follow(), "past emptied")
+	b.r.DropEmpty = true
+	b.want("with drop_empty", b.pass(), "old dropped; past dropped")
+	if n := b.count("SELECT count(*) FROM pg_inherits WHERE inhparent = 'shop.outbox'::regclass"); n != 2 {
+		t.Errorf("%d partitions are left, want 2", n)
+	}
+}
+
+// testTree has what operators do to tables, and what they have done.
+func testTree(t *testing.T, server *pgtest.Server) {
+	b := newBench(t, server, "tree", ring+`;
+CREATE TABLE parent (payload text, created_at timestamptz NOT NULL); CREATE TABLE child () INHERITS (parent);
+CREATE TABLE short (id bigint, created_at timestamptz NOT NULL) PARTITION BY RANGE (id); CREATE TABLE short_1 PARTITION OF short DEFAULT;
+CREATE TABLE endless (payload text, created_at timestamptz NOT NULL) PARTITION BY RANGE (created_at);
+CREATE TABLE "odd ""na'me" PARTITION OF endless FOR VALUES FROM ('-infinity') TO ('infinity'); CREATE INDEX ON endless (created_at)`)
+	b.exec(old(0, 10) + ";" + old(1, 10) + "; INSERT INTO shop.short VALUES (1, '2020-01-01'); INSERT INTO shop.endless VALUES ('x', '-infinity'), ('x', '2020-01-01')")
+	b.r.Slots = nil
+	pass := func(table string, del bool) string {
+		b.table.Name, b.table.Delete = table, del
+		_, err := Pass(t.Context(), b.p, &b.table, nil, b.r, false, func() {})
+		if code := exit.Code(err); err != nil && code != exit.Config {
+			t.Errorf("table %s: exit code %d", table, code)
+		}
+		return fmt.Sprint(err)
+	}
+	if got := pass("parent", true); !strings.Contains(got, "shop.child inherits from") {
+		t.Errorf("a table with a child: %s", got)
+	}
+	if got := pass("short", false); !strings.Contains(got, "shop.short_1 has no TOAST table") {
+		t.Errorf("a partition without a TOAST table: %s", got)
+	}
+	b.table.Name, b.table.Delete = "endless", false
+	b.r.DropEmpty = true
+	b.want("times without an end", b.pass(), "odd \"na'me emptied")
+	b.want("a range without an end", b.pass(), "")
+
+	// A leaf that an operator has taken away is no longer the outbox's.
+	b.table.Name, b.r.Server, b.r.Database = "outbox", b.p, b.name
+	leaves, err := b.p.Open(t.Context(), &b.table, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.exec("ALTER TABLE shop.outbox DETACH PARTITION shop.outbox_0; DROP TABLE shop.outbox_1; SET ROLE tree; CREATE TABLE shop.outbox_1 PARTITION OF shop.outbox FOR VALUES IN (1); RESET ROLE; " + old(1, 5))
+	for i, want := range []string{"is no longer a partition", "was replaced", "", ""} {
+		got := b.r.Empty(t.Context(), &leaves[i])
+		if !strings.Contains(got.Text, want) || want != "" && got.Reason != ByLock {
+			t.Errorf("leaf %s: %+v; want %q", leaves[i].Name, got, want)
+		}
+	}
+	if n := b.count("SELECT count(*) FROM shop.outbox_0") + b.count("SELECT count(*) FROM shop.outbox_1"); n != 15 {
+		t.Errorf("%d rows are left, want 15", n)
+	}
+}

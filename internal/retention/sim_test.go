@@ -1,0 +1,384 @@
+package retention
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pglogrepl"
+
+	"github.com/outboxcdc/outboxcdc/replication"
+)
+
+// world is a server with one leaf, its writers, two slots and an archive. Before each call of the steps, other sessions
+// act at random. When rows are removed, it checks that they could be.
+type world struct {
+	t     *testing.T
+	rnd   *rand.Rand
+	now   time.Time
+	end   pglogrepl.LSN
+	xid   int
+	rows  []*row
+	slots map[string]*replication.Slot
+	leaf  Leaf
+
+	locked   bool // by the steps
+	waiting  bool // a writer waits for the lock
+	told     bool // the steps know
+	archived map[string]bool
+	removed  int
+	broken   bool // the archive fails
+	recovery string
+	log      []string
+}
+
+// row is a version of a row.
+type row struct {
+	place, writer string
+	created       time.Time
+	noTime        bool
+	commit        pglogrepl.LSN // 0: its transaction is open
+	locked        bool          // by another session
+}
+
+const keep = time.Hour
+
+var errServer = errors.New("the server has gone")
+
+func (w *world) note(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
+
+// others lets other sessions act, and may fail the call.
+func (w *world) others(call string) error {
+	w.note("%s", call)
+	for w.rnd.IntN(3) > 0 {
+		w.end += pglogrepl.LSN(8 + w.rnd.IntN(100))
+		switch w.rnd.IntN(11) {
+		case 0, 1: // a transaction writes into the leaf
+			if w.locked {
+				w.waiting = true
+				continue
+			}
+			w.write(time.Duration(w.rnd.IntN(180)) * time.Minute)
+		case 2, 3, 4: // transactions end
+			for _, r := range w.rows {
+				if r.commit == 0 && w.rnd.IntN(2) == 0 {
+					r.commit = w.end
+					w.note("commit %s at %d", r.place, w.end)
+				}
+			}
+		case 5: // one is rolled back
+			w.rows = slices.DeleteFunc(w.rows, func(r *row) bool { return r.commit == 0 && w.rnd.IntN(3) == 0 })
+		case 6, 7, 8: // a slot confirms
+			name := []string{"daemon", "other"}[w.rnd.IntN(2)]
+			if s := w.slots[name]; s != nil && s.WALStatus != "lost" {
+				s.ConfirmedFlush = w.end
+				w.note("%s confirms %d", name, w.end)
+			}
+		case 9: // a poller marks a row, or a person locks it
+			if len(w.rows) > 0 && !w.locked {
+				r := w.rows[w.rnd.IntN(len(w.rows))]
+				switch {
+				case r.commit == 0:
+				case w.rnd.IntN(2) == 0:
+					r.locked = !r.locked
+				default:
+					w.write(w.now.Sub(r.created))
+					w.rows = slices.DeleteFunc(w.rows, func(x *row) bool { return x == r })
+				}
+			}
+		case 10:
+			w.now = w.now.Add(time.Minute)
+		}
+	}
+	if w.rnd.IntN(60) == 0 {
+		w.note("%s fails", call)
+		return errServer
+	}
+	return nil
+}
+
+// write writes a row of some age, in a transaction that is open.
+func (w *world) write(age time.Duration) {
+	w.xid++
+	w.rows = append(w.rows, &row{
+		place: w.freePlace(), writer: strconv.Itoa(w.xid), created: w.now.Add(-age), noTime: w.rnd.IntN(200) == 0,
+	})
+	w.note("write %s by %d, %s old", w.rows[len(w.rows)-1].place, w.xid, age)
+}
+
+// freePlace is a place that no row has: often that of a row that has gone.
+func (w *world) freePlace() string {
+	for n := 1; ; n++ {
+		place := fmt.Sprintf("(0,%d)", n)
+		if !slices.ContainsFunc(w.rows, func(r *row) bool { return r.place == place }) {
+			return place
+		}
+	}
+}
+
+func (w *world) age(since time.Time) (a Age) {
+	a.Empty = true
+	for _, r := range w.rows {
+		if r.commit == 0 {
+			continue
+		}
+		a.Empty = false
+		a.Young = a.Young || r.noTime || !r.created.Before(since)
+	}
+	return a
+}
+
+func (w *world) Now(context.Context) (time.Time, error) { return w.now, w.others("now") }
+
+func (w *world) Read(_ context.Context, _ *Leaf, since time.Time) (Age, error) {
+	err := w.others("read")
+	return w.age(since), err
+}
+
+func (w *world) Begin(context.Context, *Leaf) (Transaction, error) {
+	if err := w.others("begin"); err != nil {
+		return nil, err
+	}
+	if slices.ContainsFunc(w.rows, func(r *row) bool { return r.commit == 0 || r.locked }) {
+		return nil, &InUseError{errors.New("a writer")}
+	}
+	w.locked = true
+	return &worldTx{w}, nil
+}
+
+func (w *world) WALEnd(context.Context) (pglogrepl.LSN, error) {
+	end := w.end
+	err := w.others("end of WAL")
+	return end, err
+}
+
+func (w *world) Slots(_ context.Context, names []string) (map[string]*replication.Slot, string, error) {
+	err := w.others("slots")
+	out := map[string]*replication.Slot{}
+	for _, name := range names {
+		if s := w.slots[name]; s != nil {
+			now := *s
+			out[name] = &now
+		}
+	}
+	return out, w.recovery, err
+}
+
+func (w *world) Drop(context.Context, *Leaf) error { return errors.New("not here") }
+
+// check checks that a row may be removed.
+func (w *world) check(r *row) {
+	w.removed++
+	switch {
+	case r.commit == 0:
+		w.t.Errorf("the row at %s was removed, and its transaction is open", r.place)
+	case r.noTime, !r.created.Before(w.now.Add(-keep)):
+		w.t.Errorf("the row at %s was removed, and is %s old", r.place, w.now.Sub(r.created))
+	case !w.archived[r.place+r.writer]:
+		w.t.Errorf("the row at %s was removed, and the archive does not have it", r.place)
+	case w.recovery != "":
+		w.t.Errorf("the row at %s was removed during a recovery", r.place)
+	}
+	for name, s := range w.slots {
+		if s.ConfirmedFlush < r.commit {
+			w.t.Errorf("the row at %s was removed, was committed at %d, and slot %s has confirmed %d", r.place, r.commit, name, s.ConfirmedFlush)
+		}
+		if s.WALStatus == "lost" || s.Kind != "logical" || s.Database != "shop" {
+			w.t.Errorf("the row at %s was removed, and slot %s is %+v", r.place, name, *s)
+		}
+	}
+	if len(w.slots) < 2 {
+		w.t.Errorf("the row at %s was removed without a slot", r.place)
+	}
+}
+
+func (w *world) OldRows(_ context.Context, _ *Leaf, from, since time.Time, limit int) (*Rows, error) {
+	var old []*row
+	for _, r := range w.rows {
+		if r.commit != 0 && !r.noTime && r.created.Before(since) && !r.created.Before(from) {
+			old = append(old, r)
+		}
+	}
+	slices.SortStableFunc(old, func(a, b *row) int { return a.created.Compare(b.created) })
+	out := &Rows{}
+	for _, r := range old[:min(limit, len(old))] {
+		out.Places, out.Writers = append(out.Places, r.place), append(out.Writers, r.writer)
+		out.Age.Newest = r.created
+	}
+	return out, w.others("old rows")
+}
+
+// versions are the rows that are still what was read.
+func (w *world) versions(rows *Rows) (out []*row) {
+	for _, r := range w.rows {
+		if r.commit != 0 && slices.Contains(rows.Places, r.place) && slices.Contains(rows.Writers, r.writer) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func (w *world) Delete(_ context.Context, _ *Leaf, rows *Rows) (n int64, err error) {
+	if err := w.others("delete"); err != nil {
+		return 0, err
+	}
+	for _, r := range w.versions(rows) {
+		if !r.locked {
+			w.check(r)
+			n++
+			w.rows = slices.DeleteFunc(w.rows, func(x *row) bool { return x == r })
+		}
+	}
+	return n, nil
+}
+
+func (w *world) Copy(_ context.Context, _ *Leaf, rows *Rows, out io.Writer) error {
+	return write(out, w.versions(rows))
+}
+
+func write(out io.Writer, rows []*row) error {
+	for _, r := range rows {
+		if _, err := fmt.Fprintf(out, "%s%s\n", r.place, r.writer); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Store is the archive. It sometimes fails after it has read everything, or reads a part.
+func (w *world) Store(_ context.Context, _ *Leaf, _ Age, write func(io.Writer) error) error {
+	if err := w.others("archive"); err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	if err := write(&b); err != nil {
+		return err
+	}
+	if w.broken && w.rnd.IntN(2) == 0 {
+		return errors.New("exit status 1")
+	}
+	for line := range strings.Lines(b.String()) {
+		w.archived[strings.TrimSpace(line)] = true
+	}
+	return nil
+}
+
+type worldTx struct{ *world }
+
+func (tx *worldTx) Read(_ context.Context, since time.Time, _ bool) (Age, error) {
+	err := tx.others("read in the transaction")
+	return tx.age(since), err
+}
+
+func (tx *worldTx) InDemand(context.Context) (bool, error) {
+	tx.told = tx.waiting
+	return tx.waiting, nil
+}
+
+func (tx *worldTx) Copy(_ context.Context, out io.Writer) error {
+	if err := tx.others("copy"); err != nil {
+		return err
+	}
+	var committed []*row
+	for _, r := range tx.rows {
+		if r.commit != 0 {
+			committed = append(committed, r)
+		}
+	}
+	return write(out, committed)
+}
+
+func (tx *worldTx) Truncate(context.Context) error {
+	if tx.rnd.IntN(20) == 0 {
+		return &InUseError{errors.New("a reader")}
+	}
+	if tx.told {
+		tx.t.Error("the leaf was emptied although a session waits for it")
+	}
+	for _, r := range tx.rows {
+		tx.check(r)
+	}
+	tx.rows = nil
+	return nil
+}
+
+func (tx *worldTx) Commit(context.Context) error { tx.Rollback(); return nil }
+
+func (tx *worldTx) Rollback() { tx.locked, tx.waiting, tx.told = false, false, false }
+
+func newWorld(t *testing.T, seed uint64) *world {
+	w := &world{
+		t: t, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC), end: 1000, archived: map[string]bool{}, slots: map[string]*replication.Slot{},
+	}
+	for _, name := range []string{"daemon", "other"} {
+		w.slots[name] = &replication.Slot{Name: name, Kind: "logical", Database: "shop", WALStatus: "reserved"}
+	}
+	switch w.rnd.IntN(20) {
+	case 0:
+		w.slots["daemon"].WALStatus, w.slots["daemon"].ConfirmedFlush = "lost", 1<<40
+	case 1:
+		w.slots["other"].Database = "another"
+	case 2:
+		w.slots["other"].Kind = "physical"
+	case 3:
+		delete(w.slots, "other")
+	case 4:
+		w.recovery = "daemon_recovery"
+	}
+	w.broken = w.rnd.IntN(3) == 0
+	for range w.rnd.IntN(6) {
+		w.write(time.Duration(30+w.rnd.IntN(180)) * time.Minute)
+		if w.rnd.IntN(4) > 0 {
+			w.rows[len(w.rows)-1].commit = w.end
+		}
+	}
+	return w
+}
+
+// TestSimRetention removes rows in random histories: writers, pollers, slots that stand still or are lost, an archive
+// that fails, a server that goes away.
+func TestSimRetention(t *testing.T) {
+	first, n := uint64(rand.Uint32()), uint64(5_000)
+	if text := os.Getenv("OUTBOXCDC_TEST_SEED"); text != "" {
+		seed, err := strconv.ParseUint(text, 0, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, n = seed, 1
+	}
+	removed := map[bool]int{}
+	for seed := first; seed < first+n; seed++ {
+		w := newWorld(t, seed)
+		chunks := w.rnd.IntN(2) == 0
+		r := Retention{
+			Server: w, Archive: w, Keep: keep, Slots: []string{"daemon", "other"}, Database: "shop", Chunk: 1 + w.rnd.IntN(3), SlotWait: 300 * time.Millisecond,
+			Beside: func(ctx context.Context, _, do func(context.Context) error) error { return do(ctx) },
+			Pause:  func(context.Context, time.Duration) bool { _ = w.others("pause"); return true },
+		}
+		for range 4 {
+			if chunks {
+				r.Delete(t.Context(), &w.leaf)
+			} else {
+				r.Empty(t.Context(), &w.leaf)
+			}
+		}
+		removed[chunks] += w.removed
+		if t.Failed() {
+			t.Fatalf("OUTBOXCDC_TEST_SEED=%d\n%s", seed, strings.Join(w.log, "\n"))
+		}
+	}
+	if removed[true] < int(n)/10 || removed[false] < int(n)/20 {
+		if n > 1 {
+			t.Errorf("removed: %v of %d histories: the histories test nothing", removed, n)
+		}
+	}
+}

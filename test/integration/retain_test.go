@@ -1,0 +1,103 @@
+package integration
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/outboxcdc/outboxcdc/internal/retention"
+)
+
+// While a daemon delivers under load, retain empties the partitions of a ring whose laps take five seconds. The daemon
+// runs on in one session, nothing is missing or repeated, audit finds nothing, and each row is in the table or in the
+// archive.
+func TestRetainBesideDaemon(t *testing.T) {
+	t.Parallel()
+	for mode, settings := range map[string]string{"deduplicated": "OUTBOXCDC_DELIVERY_MODE=deduplicated", "at_least_once": atLeastOnce} {
+		t.Run(mode, func(t *testing.T) { t.Parallel(); retainBesideDaemon(t, settings) })
+	}
+}
+
+func retainBesideDaemon(t *testing.T, settings string) {
+	o := newOutbox(t, options{ring: true})
+	o.exec(`ALTER TABLE outbox ALTER lap SET DEFAULT (extract(epoch FROM now())::bigint / 5 % 4)::smallint`)
+	o.exec(`CREATE TABLE written (LIKE outbox)`)
+	o.exec(`CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO written SELECT NEW.*; RETURN NULL; END'`)
+	o.exec(`CREATE TRIGGER note AFTER INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION note()`)
+	env := append(o.deduplicating(steadyFence), settings)
+	r := o.startStreaming(env...)
+	w := o.write(load{rand: newRand(t)})
+
+	dir := t.TempDir()
+	url, archive, output := filepath.Join(dir, "url"), filepath.Join(dir, "rows"), filepath.Join(dir, "output")
+	must(t, os.WriteFile(url, []byte(o.admin.url), 0o600))
+	out, err := os.Create(output)
+	must(t, err)
+	defer out.Close() //nolint:errcheck // only the child writes to it
+	retain := exec.Command(testSuite.binary, "retain", "--every", "1s", "--yes", "-o", "json", "--listen", "127.0.0.1:0")
+	retain.Env = append(append(o.env(), env...), "OUTBOXCDC_RETENTION_MODE=truncate", "OUTBOXCDC_RETENTION_KEEP=10s", "OUTBOXCDC_RETENTION_URL_FILE="+url,
+		"OUTBOXCDC_RETENTION_ARCHIVE=sh,-c,cat >> "+archive)
+	retain.Stdout, retain.Stderr = out, os.Stderr
+	must(t, retain.Start())
+	t.Cleanup(func() { _ = retain.Process.Kill() })
+
+	emptied, audits := 0, 0
+	await(t, 2*patience, "five emptied partitions", func() error {
+		if strings.HasPrefix(settings, "OUTBOXCDC_DELIVERY_MODE=dedup") {
+			// Without --since, records of emptied rows would be phantoms.
+			if findings, sum := o.audit(env, 0, "--since", "2s"); !sum.Summary.Clean {
+				t.Fatalf("audit beside retain: %+v %+v", findings, sum.Summary)
+			}
+			audits++
+		}
+		text, err := os.ReadFile(output)
+		must(t, err)
+		emptied = 0
+		for line := range strings.Lines(string(text)) {
+			var res retention.TableResult
+			if json.Unmarshal([]byte(line), &res) == nil { // the last line may be a part of one
+				emptied += res.Removed()
+			}
+		}
+		if emptied < 5 {
+			return errors.Join(fmt.Errorf("%d emptied: %s", emptied, text[max(0, len(text)-1000):]), o.checkRelays())
+		}
+		return nil
+	})
+	must(t, retain.Process.Signal(unix.SIGTERM))
+	must(t, retain.Wait())
+	w.stop()
+	noReconnects(t, r)
+	rows, err := os.ReadFile(archive)
+	must(t, err)
+	// The archive may have rows more than once, and rows that are still in the table: an audit's lock comes after it.
+	archived := map[string]bool{}
+	for line := range strings.Lines(string(rows)) {
+		id, _, _ := strings.Cut(line, "\t")
+		archived[id] = true
+	}
+	var removed []string
+	var left int
+	must(t, o.admin.scan("SELECT ARRAY(SELECT id::text FROM written EXCEPT SELECT id::text FROM outbox), (SELECT count(*) FROM outbox)", &removed, &left))
+	if len(removed) == 0 {
+		t.Error("no row was removed")
+	}
+	for _, id := range removed {
+		if !archived[id] {
+			t.Fatalf("row %s was removed, and is not in the archive", id)
+		}
+	}
+	o.awaitArrived(patience)
+	r.term()
+	t.Logf("%d partitions were emptied, %d audits, %d rows were removed, %d are left", emptied, audits, len(removed), left)
+	o.exec(`ALTER TABLE outbox RENAME TO emptied`)
+	o.exec(`ALTER TABLE written RENAME TO outbox`)
+	o.repeatsAtMost(o.verify(patience), 0, "no fault")
+}
