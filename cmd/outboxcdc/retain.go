@@ -31,7 +31,7 @@ func newRetainCommand(load func() (*config.Config, error)) *cobra.Command {
 	r := &retainer{}
 	cmd := &cobra.Command{
 		Use:   "retain",
-		Short: "Remove old rows of the outbox tables that nobody needs any more",
+		Short: "Remove old rows of the outbox tables that are no longer needed",
 		Long: "Remove rows that are older than retention.keep, that the slot has confirmed, and that the archive has: empty whole\n" +
 			"partitions (retention.mode: truncate), or delete rows in chunks (delete). Delivery does not need the rows; audit,\n" +
 			"recover, backfill and replay do. It connects as the owner of the tables (retention.url_file), and neither to Kafka nor\n" +
@@ -151,7 +151,7 @@ func (r *retainer) pass(ctx context.Context, cfg *config.Config, slots []string,
 		outboxes = append(outboxes, replication.Table{Schema: schema, Name: name})
 	}
 	var results []retention.TableResult
-	var failed error // the first table that could not be worked on; the others do not wait for it
+	var failed error // the first table that could not be worked on; the next ones do not wait for it
 	for _, s := range cfg.Sources() {
 		t := retention.Table{CreatedAt: s.Columns.CreatedAt, Delete: cfg.Retention.Mode == "delete"}
 		t.Schema, t.Name = s.Name()

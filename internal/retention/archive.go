@@ -60,7 +60,7 @@ func (c *Command) store(ctx context.Context, leaf *Leaf, age Age, write func(io.
 	ended := make(chan error, 1)
 	go func() {
 		ended <- cmd.Wait()
-		_ = input.SetWriteDeadline(time.Unix(1, 0)) // nobody reads any more
+		_ = input.SetWriteDeadline(time.Unix(1, 0)) // no process reads any more
 	}()
 	idle := time.AfterFunc(c.Idle, func() { stop(errIdle) })
 	defer idle.Stop()

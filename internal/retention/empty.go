@@ -17,7 +17,7 @@ import (
 //  5. The archive has all rows.
 //  6. The leaf is truncated.
 //
-// A leaf that is not old enough is not locked: its writers do not wait. Whoever waits for a lock on the leaf gets it:
+// A leaf that is not old enough is not locked: its writers do not wait. A session that waits for a lock on it gets it:
 // the transaction ends, and the leaf is left for another run.
 func (r *Retention) Empty(ctx context.Context, leaf *Leaf) Result {
 	now, err := r.Server.Now(ctx)

@@ -39,7 +39,7 @@ func (t *TableResult) Removed() (n int) {
 	return n
 }
 
-// Pass removes the old rows of a table, leaf by leaf. A leaf that has to wait does not keep the others from being
+// Pass removes the old rows of a table, leaf by leaf. A leaf that has to wait does not keep other leaves from being
 // emptied. outboxes are all outboxes. With dry it changes nothing and locks nothing.
 func Pass(ctx context.Context, p *Postgres, t *Table, outboxes []replication.Table, r Retention, dry bool, waiting func()) (out TableResult, err error) {
 	out.Table = t.String()

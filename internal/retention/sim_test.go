@@ -344,7 +344,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	return w
 }
 
-// TestSimRetention removes rows in random histories: writers, pollers, slots that stand still or are lost, an archive
+// TestSimRetention removes rows in random histories: writers, pollers, slots that do not move or are lost, an archive
 // that fails, a server that goes away.
 func TestSimRetention(t *testing.T) {
 	first, n := uint64(rand.Uint32()), uint64(5_000)

@@ -22,7 +22,6 @@ var (
 	onServers   = suite{"./replication", "^TestGuardChecksEachTable$"}
 	looked      = suite{"./replication", "^(TestWhatHasHappened|TestLookText|TestTextOfAnEarlierVersion)$"}
 	openings    = suite{"./relay", "^TestFinding(OfAnOpening|WhileTheRecordIsRead)$"}
-	moments     = suite{"./replication", "^TestHiddenForAMoment$"}
 	unlogged    = suite{"./replication", "^TestUnloggedPartition$"}
 	comeAndGo   = suite{"./replication", "^TestPartitionsComeAndGo$"}
 	detaches    = suite{"./replication", "^TestDetachedConcurrently$/^18"}

@@ -122,7 +122,7 @@ type retrier[R any] struct {
 const (
 	// lookEvery is how often a process looks for keys that others have parked.
 	lookEvery = time.Second
-	// maxLost is how often in a row a connection that is lost at a handler is nobody's fault.
+	// maxLost is how often in a row a connection that is lost at a handler is not blamed on the record.
 	maxLost = 3
 )
 

@@ -89,7 +89,7 @@ func TestSuspectForgotten(t *testing.T) {
 	}
 }
 
-// Conflicts with other transactions are nobody's fault, but not for ever.
+// Conflicts with other transactions are not blamed on the record, up to a limit.
 func TestMayConflict(t *testing.T) {
 	var s suspect
 	n := 0

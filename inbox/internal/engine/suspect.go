@@ -21,7 +21,7 @@ type suspect struct {
 // errAgain asks for another try of the batch, cut by the suspect.
 var errAgain = errors.New("handle the records again")
 
-// maxConflicts is how often in a row a deadlock or a serialization failure is nobody's fault.
+// maxConflicts is how often in a row a deadlock or a serialization failure is not blamed on the record.
 const maxConflicts = 10
 
 func (s *suspect) mayConflict() bool {

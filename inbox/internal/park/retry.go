@@ -22,7 +22,7 @@ type Queue interface {
 	Oldest(ctx context.Context, k *Key) (r *Record, number int64, err error)
 	// Remove deletes a record, and reports whether the key has others.
 	Remove(ctx context.Context, k *Key, number int64) (more bool, err error)
-	// Close deletes a key that has no records and to which no batch adds any. It waits for nobody.
+	// Close deletes a key that has no records and to which no batch adds any. It never waits.
 	Close(ctx context.Context, k *Key) (isClosed bool, err error)
 	// Postpone stores the number of failures and the time of the next try. An empty failure leaves the errors as they are.
 	Postpone(ctx context.Context, k *Key, failures int, next Next, failure string) error
@@ -43,7 +43,7 @@ type Outcome struct {
 const busy = 200 * time.Millisecond
 
 // Retry tries the oldest record of a key that is due, in one transaction. handle undoes what it has done if it returns
-// a failure; with err, the transaction is rolled back, and nobody has failed.
+// a failure; with err, the transaction is rolled back, and no try has failed.
 func (r Rule) Retry(ctx context.Context, q Queue, handle func(*Key, *Record) (failure, err error)) (out Outcome, err error) {
 	k, err := q.Claim(ctx)
 	if k == nil || err != nil {

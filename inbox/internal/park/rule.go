@@ -4,9 +4,9 @@
 // A parked key is a row, and its records are rows that refer to it. Three locks of that row keep batches and retries
 // apart:
 //
-//   - A batch takes KEY SHARE before it handles or adds records of the key. It waits for nobody who calls a handler.
+//   - A batch takes KEY SHARE before it handles or adds records of the key. It never waits for a handler.
 //   - A retry takes NO KEY UPDATE before it reads the oldest record. It excludes other retries, and not batches.
-//   - Whoever deletes the row takes UPDATE, and then sees that no records are left. It excludes batches that add some.
+//   - The deletion of the row takes UPDATE, and then sees that no records are left. It excludes batches that add some.
 package park
 
 import (
@@ -73,7 +73,7 @@ func NewBatch(held [][]byte) *Batch {
 // IsHeld reports whether a record has to be parked behind others, without a call of the handler.
 func (b *Batch) IsHeld(key []byte) bool { return key != nil && b.held[string(key)] }
 
-// Behind parks a record behind the others of its key.
+// Behind parks a record behind earlier ones of its key.
 func (b *Batch) Behind(index int, r Record) { b.entries[index] = Entry{Record: r} }
 
 // Fail parks a record that has failed.

@@ -23,7 +23,7 @@ func TestAfterFailure(t *testing.T) {
 		{4, 0.5, false, false, Next{IsDead: true}}, // the schedule was longer before
 		{2, 0.5, true, false, Next{Wait: 30 * time.Minute}},
 		{3, 0.5, true, false, Next{IsDead: true, IsAside: true}},
-		{3, 0.5, true, true, Next{IsDead: true}}, // it holds up nobody
+		{3, 0.5, true, true, Next{IsDead: true}}, // no other key waits
 	} {
 		rule.Release, rule.Random = c.release, func() float64 { return c.random }
 		if got := rule.AfterFailure(c.failures, c.alone); got != c.want {

@@ -21,7 +21,7 @@ import (
 )
 
 // TestInboxFailureClasses: whatever the SQLSTATE of a handler's error is, it is the record's. The record becomes a dead
-// letter, and the others have their effect.
+// letter, and all other records have their effect.
 func TestInboxFailureClasses(t *testing.T) {
 	for _, code := range []string{"53400", "53200", "55P03", "25006", "57014", "40001", "40P01"} {
 		t.Run(code, func(t *testing.T) {
@@ -106,7 +106,7 @@ func TestInboxBatchSize(t *testing.T) {
 	})
 }
 
-// TestInboxFewCalls: a record that fails costs the others of its batch at most one more call.
+// TestInboxFewCalls: a record that fails costs other records of its batch at most one more call.
 func TestInboxFewCalls(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		r.BatchTime = time.Hour

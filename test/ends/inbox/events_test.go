@@ -105,7 +105,7 @@ func TestInboxNewAfterRestore(t *testing.T) {
 }
 
 // TestInboxReused: an id that may be used again, and is. The consumer stops, with the records before it handled, and
-// goes on as it is told.
+// goes on as Store.Reused says.
 func TestInboxReused(t *testing.T) {
 	first := of("5", "a", at(7, 5, "s:1:3:0000000000000100:0")...)
 	for name, c := range map[string]struct {

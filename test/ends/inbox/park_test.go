@@ -340,9 +340,9 @@ func TestParkSlowHandlers(t *testing.T) {
 	})
 }
 
-// A process that is frozen or killed in a try holds up nobody: batches of another process park behind its key, and
-// when the server has ended its transaction, the other process tries the record. When the frozen process continues, its
-// transaction has no effect.
+// A process that is frozen or killed in a try delays no other process: batches of another process park behind its key,
+// and when the server has ended its transaction, the other process tries the record. When the frozen process continues,
+// its transaction has no effect.
 func TestParkFrozenTry(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		r.park(soon, inbox.Hold)
