@@ -42,6 +42,7 @@ type simPG struct {
 	heldUntil time.Time                  // by a dead connection that the server has not noticed yet
 	held      bool                       // by another client
 	recovery  pglogrepl.LSN              // the position of the recovery slot; 0: there is none
+	recovered bool                       // a run of recover has dropped it
 	idle      time.Duration
 
 	async     bool // commits are flushed later

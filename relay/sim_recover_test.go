@@ -42,7 +42,6 @@ type SimRecover struct {
 	Doubtful bool // there are rows that cannot be judged
 
 	snapshot *SimSnapshot // the last one
-	dropped  bool         // it has dropped the recovery slot: the script lets a daemon start when it has ended
 
 	cancel context.CancelFunc
 	over   chan struct{}
@@ -167,7 +166,7 @@ func (r *SimRecover) DropRecoverySlot(ctx context.Context) error {
 		if pg.recovery == 0 {
 			return errors.New("there is no recovery slot")
 		}
-		pg.recovery, pg.w.recovering, r.dropped = 0, false, true
+		pg.recovery, pg.w.recovering, pg.recovered = 0, false, true
 		for _, p := range pg.w.alive() { // a daemon that was kept away until now starts when the run has ended
 			p.die()
 		}

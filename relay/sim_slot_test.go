@@ -95,7 +95,7 @@ func (w *world) recoverOnce(mayKill bool, unjudged string) *SimRecover {
 		if w.IntN(4) == 0 {
 			w.work()
 		}
-		if mayKill && !r.beside && w.IntN(6) == 0 && w.isKeptAway(r) { // a supervisor starts the daemon
+		if mayKill && !r.beside && w.IntN(6) == 0 && w.isKeptAway() { // a supervisor starts the daemon
 			r.beside = true
 			w.edit(func() { w.excused[Lost] = "a recovery has not finished" })
 			w.start()
@@ -147,11 +147,14 @@ func (w *world) recoverOnce(mayKill bool, unjudged string) *SimRecover {
 // isKeptAway reports whether a daemon that starts now delivers nothing before a recovery has finished, or nothing is
 // missing before the slot. With at_least_once, or without a position record, nothing tells a daemon that its slot was
 // moved.
-func (w *world) isKeptAway(r *SimRecover) bool {
+func (w *world) isKeptAway() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	pg := w.pg
-	return !r.dropped && (pg.recovery != 0 || !pg.hasSlot() || w.deduplicates() && len(w.kafka.saved) > 0 || !pg.placed)
+	if pg.recovery == 0 && pg.recovered { // by a run that was killed just after that: the slot is in order
+		return false
+	}
+	return pg.recovery != 0 || !pg.hasSlot() || w.deduplicates() && len(w.kafka.saved) > 0 || !pg.placed
 }
 
 // harmSlot kills all processes and takes the slot away, or moves it. w.mu is held.

@@ -152,6 +152,7 @@ func (c *Config) controlParams() map[string]string {
 		"statement_timeout":             ms,
 		"lock_timeout":                  ms,
 		"search_path":                   "pg_catalog",
+		"quote_all_identifiers":         "off", // names of types are read by people
 	}
 	maps.Copy(p, transactionDefaults())
 	return p

@@ -105,13 +105,19 @@ func (s *Snapshot) describe(ctx context.Context, tables []Table, source int) (*t
 	if unordered == nil {
 		t.sequence = t.column(sql.SequenceColumn)
 	}
-	t.relation = &decoder.Relation{OID: t.oid, Namespace: t.Schema, Name: t.Name, Source: source, BaseTypes: map[uint32]uint32{}}
+	t.relation = &decoder.Relation{OID: t.oid, Namespace: t.Schema, Name: t.Name, Source: source}
+	var types []uint32
 	for _, c := range t.columns {
-		t.relation.BaseTypes[c.typeOID] = c.baseOID
 		if !c.generated || slices.Contains(t.Columns, c.name) {
 			t.relation.Columns = append(t.relation.Columns, decoder.Column{Name: c.name, TypeOID: c.typeOID})
+			types = append(types, c.typeOID)
 		}
 	}
+	created, err := replication.ReadTypes(ctx, s.conn, types)
+	if err != nil {
+		return nil, s.fail(ctx, "read the types of table "+t.String(), err)
+	}
+	t.relation.TypeNames, t.relation.BaseTypes = created.Names, created.Bases
 	if t.partitioned {
 		if err := s.readPartitions(ctx, t); err != nil {
 			return nil, s.fail(ctx, "read the partitions of table "+t.String(), err)

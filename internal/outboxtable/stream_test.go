@@ -35,7 +35,7 @@ func TestSameAsStream(t *testing.T) {
 			}
 			for i := range read {
 				if !reflect.DeepEqual(read[i].Event.Relation, streamed[i].Relation) {
-					t.Fatalf("row %d: relation\n%+v by table,\n%+v by stream", i, read[i].Event.Relation, streamed[i].Relation)
+					t.Fatalf("row %d: relation\n%#v by table,\n%#v by stream", i, *read[i].Event.Relation, *streamed[i].Relation)
 				}
 			}
 			for i, name := range columns {

@@ -247,10 +247,15 @@ func scan[T any](r *room, sql string, args ...any) (v T) {
 // awaitEnd waits until the marks of all partitions are at the end of the log.
 func (r *room) awaitEnd() {
 	r.t.Helper()
+	r.await(r.isAtEnd())
+}
+
+// isAtEnd returns what reports whether all records were handled.
+func (r *room) isAtEnd() func() error {
 	ends, err := kafkatest.OpenLogEnds(r.Brokers)
 	must(r.t, err)
-	defer ends.Close()
-	r.await(func() error {
+	r.t.Cleanup(func() { ends.Close() })
+	return func() error {
 		all, err := ends.Read(r.t.Context(), r.Topic)
 		if err != nil {
 			return err
@@ -263,7 +268,7 @@ func (r *room) awaitEnd() {
 			return fmt.Errorf("the consumer has handled %d of %d records", at, end)
 		}
 		return nil
-	})
+	}
 }
 
 // checkLedger compares the ledger with the ids that have to be there, each once.

@@ -142,9 +142,9 @@ func TestInboxRetrySucceeds(t *testing.T) {
 			}
 			return nil
 		})
-		more := r.events(2000, 2)
+		more := r.events(600, 2)
 		r.await(func() error {
-			if n := scan[int](r, `SELECT count(*) FROM ledger WHERE part = 1`); n != 1010 {
+			if n := scan[int](r, `SELECT count(*) FROM ledger WHERE part = 1`); n != 310 {
 				return fmt.Errorf("%d effects of partition 1 while partition 0 waits", n)
 			}
 			return nil
