@@ -107,7 +107,9 @@ func (w *world) run() {
 
 func (w *world) do(o op) {
 	w.lastOp = o.name
+	w.mu.Lock() // an operation that does nothing takes no lock
 	w.tell("%s", o.name)
+	w.mu.Unlock()
 	o.do()
 	synctest.Wait()
 }

@@ -22,6 +22,9 @@ type handler struct {
 	fail   context.CancelCauseFunc // ends Run
 	log    *slog.Logger
 
+	askedMu     sync.Mutex
+	askedBroker *sarama.Broker // see asked
+
 	// Of the session.
 	endSession context.CancelFunc
 	partitions map[inbox.Place]*partition // read only after Setup
@@ -228,16 +231,48 @@ func (h *handler) logRange(topic string, id int32) (r engine.Range, err error) {
 	return r, nil
 }
 
+// asked returns a broker on a connection of its own: on that of the consumer, an answer waits behind a fetch that waits
+// for records.
+func (h *handler) asked() (*sarama.Broker, error) {
+	h.askedMu.Lock()
+	defer h.askedMu.Unlock()
+	if h.askedBroker != nil {
+		return h.askedBroker, nil
+	}
+	known := h.client.LeastLoadedBroker()
+	if known == nil {
+		return nil, errors.New("no broker is known")
+	}
+	broker := sarama.NewBroker(known.Addr())
+	if err := broker.Open(h.client.Config()); err != nil {
+		return nil, err
+	}
+	h.askedBroker = broker
+	return broker, nil
+}
+
+// forget closes the connection of asked, after an error or at the end.
+func (h *handler) forget(broker *sarama.Broker) {
+	h.askedMu.Lock()
+	defer h.askedMu.Unlock()
+	if h.askedBroker == broker {
+		h.askedBroker = nil
+	}
+	if broker != nil {
+		_ = broker.Close()
+	}
+}
+
 // describe is engine.Describe. It asks after the records have arrived, so they cannot be from a topic that was
 // created later.
 func (h *handler) describe(_ context.Context, topic string) (string, error) {
-	broker := h.client.LeastLoadedBroker()
-	if broker == nil {
-		return "", fmt.Errorf("look up topic %q: no broker is known", topic)
+	broker, err := h.asked()
+	if err != nil {
+		return "", fmt.Errorf("look up topic %q: %w", topic, err)
 	}
-	_ = broker.Open(h.client.Config()) // it may be open already
 	res, err := broker.GetMetadata(sarama.NewMetadataRequest(h.client.Config().Version, []string{topic}))
 	if err != nil {
+		h.forget(broker)
 		return "", fmt.Errorf("look up topic %q: %w", topic, err)
 	}
 	for _, md := range res.Topics {

@@ -110,6 +110,7 @@ func (c *Consumer) Run(ctx context.Context, handle func(ctx context.Context, tx 
 	}
 	_ = group.Close()
 	running.Wait()
+	h.forget(h.askedBroker)
 	if outer.Err() != nil {
 		return nil
 	}

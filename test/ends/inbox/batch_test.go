@@ -74,7 +74,7 @@ func TestInboxHandlerClosesConnection(t *testing.T) {
 // perTransaction returns the largest number of effects that a transaction has.
 func (r *room) perTransaction() int {
 	r.t.Helper()
-	return scan[int](r, `SELECT max(n) FROM (SELECT count(*) AS n FROM ledger GROUP BY xmin::text) AS t`)
+	return scan[int](r, `SELECT coalesce(max(n), 0) FROM (SELECT count(*) AS n FROM ledger GROUP BY xmin::text) AS t`)
 }
 
 // TestInboxBatchTime: a transaction calls no further handler after BatchTime, from the first batch on, and no event is

@@ -79,7 +79,7 @@ func TestParkKills(t *testing.T) {
 		r.exec(`DELETE FROM failing`)
 		r.startProcess("more") // kfake keeps a killed member until the next rebalance
 		isDone := func() bool {
-			return scan[int](r, `SELECT sum(next_offset) FROM inbox_marks`) == stored && scan[int](r, parkedKeys) == 0
+			return scan[int](r, `SELECT coalesce(sum(next_offset), 0) FROM inbox_marks`) == stored && scan[int](r, parkedKeys) == 0
 		}
 		for !isDone() { // as long as something happens
 			before := progress()

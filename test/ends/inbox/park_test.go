@@ -379,9 +379,9 @@ func TestParkFrozenTry(t *testing.T) {
 			r.produce(slices.Clone(sent[len(sent)-3:])...)
 			r.awaitEnd()
 			r.awaitCount(len(sent), parkedRecords)
-			before := scan[int](r, `SELECT max(failures) FROM inbox_parked_keys`)
+			before := scan[int](r, `SELECT coalesce(max(failures), 0) FROM inbox_parked_keys`)
 			r.await(func() error {
-				if n := scan[int](r, `SELECT max(failures) FROM inbox_parked_keys`); n <= before {
+				if n := scan[int](r, `SELECT coalesce(max(failures), 0) FROM inbox_parked_keys`); n <= before {
 					return errors.New("the other process has not tried the record")
 				}
 				return nil

@@ -89,7 +89,7 @@ func TestTasksKilled(t *testing.T) {
 }
 
 // A worker is frozen for so long that its job is rescued, and another one completes it. When the first one continues,
-// River lets it complete the job, too: only the event's id in the table of effects keeps it from a second effect.
+// River may let it complete the job, too: only the event's id in the table of effects keeps it from a second effect.
 func TestTaskFrozen(t *testing.T) {
 	r := newRoom(t, 1)
 	r.start("consumer")
@@ -102,7 +102,7 @@ func TestTaskFrozen(t *testing.T) {
 	r.start("worker")
 	r.await(1, `SELECT count(*) FROM effects`)
 	must(t, first.Thaw())
-	r.await(2, `SELECT count(*) FROM endings WHERE err = '<nil>'`) // JobCompleteTx does not notice that another worker has completed the job
+	r.await(2, `SELECT count(*) FROM endings`)
 	r.await(1, `SELECT count(*) FROM river_job WHERE state = 'completed' AND attempt = 2`)
 	if n := scan[int](r, `SELECT n FROM total`); n != 1 {
 		t.Errorf("%d effects, want 1", n)

@@ -176,7 +176,7 @@ func (w *reporter) Work(ctx context.Context, job *river.Job[riverinbox.Args[repo
 		}
 		return err
 	})
-	if _, ended := w.pool.Exec(ctx, `INSERT INTO endings VALUES ($1, $2)`, job.Args.EventID, fmt.Sprint(err)); ended != nil {
+	if _, ended := w.pool.Exec(context.WithoutCancel(ctx), `INSERT INTO endings VALUES ($1, $2)`, job.Args.EventID, fmt.Sprint(err)); ended != nil {
 		return ended
 	}
 	return err
