@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -96,8 +97,14 @@ func (r *retainer) run(ctx context.Context, cfg *config.Config) error {
 		mux := http.NewServeMux()
 		mux.Handle("GET /metrics", metrics(m.reg))
 		srv := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: writeWithin, MaxHeaderBytes: 16 << 10}
+		var serving sync.WaitGroup
+		serving.Go(func() {
+			if err := srv.Serve(conns.Limit(ln, maxConnections)); !errors.Is(err, http.ErrServerClosed) {
+				fmt.Fprintf(r.errOut, "outboxcdc: serve /metrics: %v\n", err)
+			}
+		})
+		defer serving.Wait()
 		defer srv.Close() //nolint:errcheck // the process ends
-		go func() { _ = srv.Serve(conns.Limit(ln, maxConnections)) }()
 	}
 	for {
 		err := r.pass(ctx, cfg, slots, m)

@@ -33,8 +33,14 @@ func (r *Retention) Delete(ctx context.Context, leaf *Leaf) Result {
 	}
 	since := now.Add(-r.Keep)
 	var from time.Time
-	var total int64
+	var total, read int64
 	var first Age
+	ended := func(err error) Result {
+		if err == nil && read > total { // they are still there
+			err = &InUseError{errors.New("some rows are locked by other sessions, or were changed meanwhile")}
+		}
+		return r.deleted(leaf, first, total, err)
+	}
 	for {
 		began := time.Now()
 		rows, err := r.Server.OldRows(ctx, leaf, from, since, haulChunks*r.Chunk)
@@ -42,7 +48,7 @@ func (r *Retention) Delete(ctx context.Context, leaf *Leaf) Result {
 			return r.deleted(leaf, first, total, fmt.Errorf("read old rows: %w", err))
 		}
 		if len(rows.Places) == 0 {
-			return r.deleted(leaf, first, total, nil)
+			return ended(nil)
 		}
 		if !r.Pause(ctx, (share-1)*time.Since(began)) {
 			return r.deleted(leaf, first, total, context.Cause(ctx))
@@ -51,12 +57,12 @@ func (r *Retention) Delete(ctx context.Context, leaf *Leaf) Result {
 			first = rows.Age
 		}
 		n, err := r.deleteHaul(ctx, leaf, rows)
-		total += n
+		total, read = total+n, read+int64(len(rows.Places))
 		if err != nil {
 			return r.deleted(leaf, first, total, err)
 		}
 		if len(rows.Places) < haulChunks*r.Chunk {
-			return r.deleted(leaf, first, total, nil)
+			return ended(nil)
 		}
 		from = rows.Age.Newest
 		if n == 0 { // all are locked by others

@@ -258,7 +258,7 @@ func testDelete(t *testing.T, server *pgtest.Server) {
 	if _, err := tx.Exec(t.Context(), "SELECT FROM shop.outbox WHERE id = 3 FOR UPDATE"); err != nil {
 		t.Fatal(err)
 	}
-	b.want("one row is locked", b.follow(), "outbox emptied 1202")
+	b.want("one row is locked", b.follow(), "outbox postponed lock 1202")
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}

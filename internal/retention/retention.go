@@ -219,7 +219,7 @@ func (r *Retention) confirmed(ctx context.Context, at pglogrepl.LSN) error {
 
 // blocks says why a slot does not allow to remove rows that were committed before a position; "" if it does.
 func blocks(s *replication.Slot, database string, at pglogrepl.LSN) string {
-	const otherwise = "If nobody needs it any more, drop it and remove it from retention.slots, or remove rows in spite of it: retain --despite-slot"
+	const otherwise = "If it is no longer needed, drop it and remove it from retention.slots, or remove rows in spite of it: retain --despite-slot"
 	switch {
 	case s == nil:
 		return "does not exist, so it is not known what its client has received. Create it (setup apply, or outboxcdc recover if it was lost). " + otherwise

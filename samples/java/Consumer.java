@@ -17,7 +17,7 @@ import org.apache.kafka.common.serialization.StringDeserializer;
  * java -cp 'target/dependency/*' Consumer.java books outbox.event.order</pre>
  */
 public class Consumer {
-  // 0 rows: the event was processed before, whoever has sent it again.
+  // 0 rows: the event was processed before, and was sent again.
   static final String ADD_ID = "INSERT INTO processed_events (consumer, topic, id) VALUES (?, ?, ?) ON CONFLICT DO NOTHING";
   static final String BOOK = "INSERT INTO ledger (event_id, order_id, amount)"
       + " SELECT ?, (p ->> 'order')::bigint, (p ->> 'amount')::bigint FROM CAST(? AS jsonb) AS p";

@@ -11,7 +11,7 @@ kafkajs.CompressionCodecs[kafkajs.CompressionTypes.LZ4] = () => ({
   decompress: async (buffer) => Buffer.from(lz4.decompress(buffer)),
 })
 
-// 0 rows: the event was processed before, whoever has sent it again.
+// 0 rows: the event was processed before, and was sent again.
 const addId = 'INSERT INTO processed_events (consumer, topic, id) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING'
 
 const [group, topic] = process.argv.slice(2)

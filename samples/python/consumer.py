@@ -9,7 +9,7 @@ import sys
 import psycopg
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-# 0 rows: the event was processed before, whoever has sent it again.
+# 0 rows: the event was processed before, and was sent again.
 ADD_ID = "INSERT INTO processed_events (consumer, topic, id) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
 
 

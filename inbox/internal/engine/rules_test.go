@@ -97,7 +97,7 @@ func TestMayConflict(t *testing.T) {
 		n++
 	}
 	if n != maxConflicts {
-		t.Errorf("%d conflicts are nobody's fault, want %d", n, maxConflicts)
+		t.Errorf("%d conflicts are not blamed on the record, want %d", n, maxConflicts)
 	}
 }
 

@@ -59,9 +59,9 @@ func TestRepeatedEvents(t *testing.T) {
 		t.Errorf("an event that the inbox knows has become a job again")
 	}
 
-	r.inbox("nobody knows the events", n+1)
+	r.inbox("neither knows the events", n+1)
 	if got := scan[int](r, `SELECT count(*) FROM river_job WHERE args ->> 'event_id' = $1`, completed); got != 1 {
-		t.Errorf("an event that nobody knows has become %d jobs, want 1", got)
+		t.Errorf("an event that neither knows has become %d jobs, want 1", got)
 	}
 }
 

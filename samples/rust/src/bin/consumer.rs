@@ -8,7 +8,7 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 
-// 0 rows: the event was processed before, whoever has sent it again.
+// 0 rows: the event was processed before, and was sent again.
 const ADD_ID: &str = "INSERT INTO processed_events (consumer, topic, id) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING";
 const BOOK: &str = "INSERT INTO ledger (event_id, order_id, amount)
 SELECT $1, (p ->> 'order')::bigint, (p ->> 'amount')::bigint FROM CAST($2::text AS jsonb) AS p";
