@@ -96,14 +96,16 @@ func TestTaskFrozen(t *testing.T) {
 	release := r.hold()
 	first := r.start("worker")
 	r.produce(r.newEvents(1, 1, report{Waits: true})...)
-	r.await(1, `SELECT count(*) FROM attempts`)
+	// Frozen before it asks for the lock, it would take the lock when it continues, and wait for nothing.
+	r.await(1, `SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 1 AND mode = 'ShareLock' AND NOT granted
+		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
 	must(t, first.Freeze(t.Context()))
 	release()
 	r.start("worker")
 	r.await(1, `SELECT count(*) FROM effects`)
 	must(t, first.Thaw())
-	r.await(2, `SELECT count(*) FROM endings`)
-	r.await(1, `SELECT count(*) FROM river_job WHERE state = 'completed' AND attempt = 2`)
+	r.await(2, `SELECT least(count(*), 2) FROM endings`)
+	r.await(1, `SELECT count(*) FROM river_job WHERE state = 'completed' AND attempt > 1`)
 	if n := scan[int](r, `SELECT n FROM total`); n != 1 {
 		t.Errorf("%d effects, want 1", n)
 	}

@@ -149,6 +149,7 @@ type reporter struct {
 }
 
 func (w *reporter) Work(ctx context.Context, job *river.Job[riverinbox.Args[report]]) error {
+	ctx = context.WithoutCancel(ctx) // a worker that does not notice its time-out
 	what := job.Args.Job
 	if _, err := w.pool.Exec(ctx, `INSERT INTO attempts (event, attempt) VALUES ($1, $2)`, job.Args.EventID, job.Attempt); err != nil {
 		return err
@@ -160,7 +161,6 @@ func (w *reporter) Work(ctx context.Context, job *river.Job[riverinbox.Args[repo
 	if what.Fails || early {
 		return fmt.Errorf("attempt %d fails", job.Attempt)
 	}
-	ctx = context.WithoutCancel(ctx) // a worker that does not notice its time-out
 	if what.Waits {
 		if _, err := w.pool.Exec(ctx, `SELECT pg_advisory_lock_shared(1), pg_advisory_unlock_shared(1)`); err != nil {
 			return err
@@ -176,7 +176,7 @@ func (w *reporter) Work(ctx context.Context, job *river.Job[riverinbox.Args[repo
 		}
 		return err
 	})
-	if _, ended := w.pool.Exec(context.WithoutCancel(ctx), `INSERT INTO endings VALUES ($1, $2)`, job.Args.EventID, fmt.Sprint(err)); ended != nil {
+	if _, ended := w.pool.Exec(ctx, `INSERT INTO endings VALUES ($1, $2)`, job.Args.EventID, fmt.Sprint(err)); ended != nil {
 		return ended
 	}
 	return err
