@@ -108,6 +108,9 @@ func (s *Store) judge(ctx context.Context, tx Tx, consumer string, e Event) (isO
 	switch {
 	case s.Reused == HandleReused && errors.Is(err, sql.ErrNoRows):
 		return true, nil
+	case errors.Is(err, sql.ErrNoRows): // it was stored when add looked, and was pruned since
+		isNew, err := s.OnceEach(ctx, tx, consumer, []Event{e})
+		return err == nil && isNew[0], err
 	case err != nil:
 		return false, fmt.Errorf("read the id %q of consumer %q, topic %q: %w", e.ID, consumer, e.Topic, err)
 	case e.Content == stored.Content && (e.Origin == stored.Origin || e.Origin == "" || stored.Origin == ""):
@@ -118,9 +121,13 @@ func (s *Store) judge(ctx context.Context, tx Tx, consumer string, e Event) (isO
 	return false, &ReusedIDError{Event: e, Stored: stored}
 }
 
-// storedID is what is stored for an event. If an id may be used again, it also has origin and content.
+// storedID is what is stored for an event. If an id may be used again, it also has origin and content. A random UUID
+// stays the same one if its column becomes text or uuid.
 func (s *Store) storedID(e Event) string {
-	if s.Reused == HandleReused && !isRandom(e.ID) {
+	switch {
+	case isRandom(e.ID):
+		return strings.ToLower(e.ID)
+	case s.Reused == HandleReused:
 		return fmt.Sprintf("%s %s %016x", e.ID, e.Origin, uint64(e.Content))
 	}
 	return e.ID

@@ -61,7 +61,7 @@ func (s *session) assign(ctx context.Context, offsets map[string]map[int32]kgo.O
 	}
 	ranges := s.ranges(ctx, workers...)
 	for _, w := range workers {
-		if err := w.find(ctx, ranges[w.at]); err != nil {
+		if err := w.find(ranges[w.at]); err != nil {
 			return refused(err)
 		}
 	}
@@ -200,10 +200,9 @@ func (w *worker) take() []chunk {
 const findAgain = time.Second
 
 // find makes the partition, if its range is known.
-func (w *worker) find(ctx context.Context, r rangeOf) error {
+func (w *worker) find(r rangeOf) (err error) {
 	if r.err == nil {
-		var err error
-		w.partition, err = w.engine.Assign(ctx, w.at, w.mark, r.Range, w.committed)
+		w.partition, err = w.engine.Assign(w.at, w.mark, r.Range, w.committed)
 		return err
 	}
 	w.log.Warn("the offsets of a partition cannot be looked up: trying again", "topic", w.at.Topic, "partition", w.at.Partition, "err", r.err)
@@ -218,7 +217,7 @@ func (w *worker) awaitRange(ctx context.Context) {
 			return
 		case <-time.After(findAgain):
 		}
-		if err := w.find(ctx, w.ranges(ctx, w)[w.at]); err != nil && !engine.IsTransient(err) && ctx.Err() == nil {
+		if err := w.find(w.ranges(ctx, w)[w.at]); err != nil && ctx.Err() == nil {
 			w.fail(err)
 			return
 		}

@@ -76,7 +76,7 @@ func (h *handler) Setup(session sarama.ConsumerGroupSession) error {
 	var mu sync.Mutex
 	for _, p := range h.partitions {
 		finding.Go(func() {
-			if e := h.find(session.Context(), p); e != nil {
+			if e := h.find(p); e != nil {
 				mu.Lock()
 				defer mu.Unlock()
 				err = e
@@ -104,13 +104,13 @@ func (h *handler) Setup(session sarama.ConsumerGroupSession) error {
 }
 
 // find makes the partition, if its range is known.
-func (h *handler) find(ctx context.Context, p *partition) error {
+func (h *handler) find(p *partition) error {
 	log, err := h.logRange(p.at.Topic, p.at.Partition)
 	if err != nil {
 		h.log.Warn("the offsets of a partition cannot be looked up: trying again", "topic", p.at.Topic, "partition", p.at.Partition, "err", err)
 		return nil
 	}
-	p.Partition, err = h.engine.Assign(ctx, p.at, p.mark, log, p.committed)
+	p.Partition, err = h.engine.Assign(p.at, p.mark, log, p.committed)
 	return err
 }
 
@@ -125,7 +125,7 @@ func (h *handler) awaitRange(ctx context.Context, p *partition) {
 			return
 		case <-time.After(findAgain):
 		}
-		if err := h.find(ctx, p); err != nil && !engine.IsTransient(err) {
+		if err := h.find(p); err != nil {
 			_ = h.refuse(ctx, err)
 			return
 		}

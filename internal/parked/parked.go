@@ -180,12 +180,15 @@ func (t *Tables) change(ctx context.Context, k *Key, lock string, do func(pgx.Tx
 		if err != nil {
 			return err
 		}
-		var number int64 // another statement: it sees what was committed before the lock was there
-		err = tx.QueryRow(ctx, `SELECT coalesce(min(number), 0) FROM `+t.records+` WHERE parked = $1::uuid`, k.id).Scan(&number)
-		if err != nil {
+		// Another statement: it sees what was committed before the lock was there. A number can be used again.
+		var number, offset int64
+		var partition int32
+		err = tx.QueryRow(ctx, `SELECT number, partition, record_offset FROM `+t.records+` WHERE parked = $1::uuid ORDER BY number LIMIT 1`, k.id).
+			Scan(&number, &partition, &offset)
+		if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
-		if number != k.number {
+		if number != k.number || partition != k.Partition || offset != k.Offset {
 			problem = &Problem{"its oldest record was handled meanwhile"}
 			return nil
 		}

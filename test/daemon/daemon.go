@@ -20,12 +20,18 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/child"
 )
 
-// Build builds the binary into file, from the sources of the module that contains the working directory.
+// Build builds the binary into file. It builds in the folder of the product's module, also for a module that requires it:
+// what one of them has compiled, none compiles again.
 func Build(ctx context.Context, file string) error {
 	if _, err := exec.LookPath("go"); err != nil {
 		return fmt.Errorf("build outboxcdc: there is no go command: %w", err)
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", file, "github.com/outboxcdc/outboxcdc/cmd/outboxcdc")
+	dir, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "github.com/outboxcdc/outboxcdc").Output()
+	if err != nil {
+		return fmt.Errorf("build outboxcdc: look for its module: %w", err)
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", file, "./cmd/outboxcdc")
+	cmd.Dir = string(bytes.TrimSpace(dir))
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build outboxcdc: %w\n%s", err, bytes.TrimSpace(out))

@@ -154,4 +154,46 @@ var inboxMutants = []mutant{
 		edits: []edit{{inboxSuspect, "	case isConflict(err) && b.suspect.mayConflict():\n		err", "	case hasState(err, \"53\", \"55P03\"):\n	case isConflict(err) && b.suspect.mayConflict():\n		err"}},
 		tests: []suite{inboxFails}, ends: "timeout",
 	},
+	{
+		name:  "inbox-records-of-a-former-topic",
+		rule:  "Records that have arrived are of the topic that there is.",
+		edits: []edit{{inboxTransact, `if topicID != "" && p.topicID != "" && topicID != p.topicID {`, `if topicID == "-" {`}},
+		tests: []suite{inboxRules},
+	},
+	{
+		name:  "inbox-pruned-id-ends-run",
+		rule:  "An id that was stored is there when it is looked up.",
+		edits: []edit{{inboxIDs, "	case errors.Is(err, sql.ErrNoRows): // it was stored", "	case false: // it was stored"}},
+		tests: []suite{{"./test/ends/inbox", "^TestInboxReusedPruned$"}},
+	},
+	{
+		name:  "inbox-uuid-in-capitals-is-another",
+		rule:  "Two texts of a UUID are two ids.",
+		edits: []edit{{inboxIDs, "return strings.ToLower(e.ID)", "return e.ID"}},
+		tests: []suite{{"./test/ends/inbox", "^TestInboxStore$/^17$/^pgx$"}},
+	},
+	{
+		name:  "inbox-transaction-goes-on",
+		rule:  "A handler cannot end the transaction.",
+		edits: []edit{{inboxTransact, "conn.TxStatus() == 'I' {", "conn.TxStatus() == '-' {"}},
+		tests: []suite{{"./test/ends/inbox", "^TestInboxHandlerEndsTransaction$/^kgo$"}},
+	},
+	{
+		name:  "inbox-callback-again-and-again",
+		rule:  "A dead-letter callback does not close the connection.",
+		edits: []edit{{inboxTransact, "if b.DeadLetter == nil || b.suspect.isOffered {", "if b.DeadLetter == nil {"}},
+		tests: []suite{{"./test/ends/inbox", "^TestInboxDeadLetterFails$/^kgo$"}},
+	},
+	{
+		name:  "inbox-handled-is-committed",
+		rule:  "A record that can be handled alone can be committed.",
+		edits: []edit{{inboxTransact, "	case b.suspect.cause == nil: // it can", "	case false: // it can"}},
+		tests: []suite{{"./test/ends/inbox", "^TestInboxDeadLetter$/^kgo$/^a_constraint_that_fails_at_COMMIT_only$"}},
+	},
+	{
+		name:  "inbox-keeps-a-server-that-only-reads",
+		rule:  "A connection that works is used again.",
+		edits: []edit{{"inbox/internal/engine/classify.go", `if hasState(err, "25006") {`, `if hasState(err, "-") {`}},
+		tests: []suite{{"./test/ends/inbox", "^TestInboxWaitsForPostgres$/^kgo$"}},
+	},
 }

@@ -62,4 +62,22 @@ var parkMutants = []mutant{
 		edits: []edit{{"inbox/internal/engine/transact.go", "	if err := b.park(ctx); err != nil {\n		return 0, err\n	}\n", ""}},
 		tests: []suite{parkHolds},
 	},
+	{
+		name:  "park-handled-is-committed",
+		rule:  "A try that the handler survives can be committed.",
+		edits: []edit{{"inbox/internal/engine/park.go", "if err != nil && out.Record != nil && out.Failure == nil &&", "if false &&"}},
+		tests: []suite{{"./test/ends/inbox", "^TestParkFaults$/^kgo$"}},
+	},
+	{
+		name:  "park-number-is-the-record",
+		rule:  "A number names one record of a key.",
+		edits: []edit{{"internal/parked/parked.go", "if number != k.number || partition != k.Partition || offset != k.Offset {", "if number != k.number {"}},
+		tests: []suite{{"./test/ends/inbox", "^TestParkedCommand$"}},
+	},
+	{
+		name:  "park-one-key-to-its-end",
+		rule:  "A key whose record succeeds is handled to its end.",
+		edits: []edit{{"inbox/internal/park/retry.go", "if k.Failures > 0 || number%turn == 0 {", "if k.Failures > 0 {"}},
+		tests: []suite{{"./inbox/internal/park", "^TestTurns$"}},
+	},
 }

@@ -12,14 +12,18 @@ import (
 // Range is the part of the log that a partition has.
 type Range struct{ First, End int64 }
 
-// Stored is the mark of a partition, before it is assigned.
+// Stored is the mark of a partition, and the topic's id, before the partition is assigned.
 type Stored struct {
-	mark inbox.Mark
-	ok   bool // there is one
+	mark    inbox.Mark
+	ok      bool // there is one
+	topicID string
 }
 
-// ReadMark reads the mark of a partition.
+// ReadMark reads the mark of a partition, before any of its records are read.
 func (e *Engine[R]) ReadMark(ctx context.Context, at inbox.Place) (s Stored, err error) {
+	if s.topicID, err = e.Describe(ctx, at.Topic); err != nil {
+		return Stored{}, &transientError{err}
+	}
 	conn, err := e.Pool.Acquire(ctx)
 	if err != nil {
 		return Stored{}, &transientError{fmt.Errorf("connect to Postgres: %w", err)}
@@ -44,12 +48,9 @@ func (s Stored) Begin(committed int64) (next int64, epoch int32, ok bool) {
 
 // Assign checks where a partition begins. The mark has to be read before the log's range: another consumer may be at
 // work still, so a later mark could be after the end of the log.
-func (e *Engine[R]) Assign(ctx context.Context, at inbox.Place, stored Stored, log Range, committed int64) (*Partition[R], error) {
-	id, err := e.Describe(ctx, at.Topic)
-	if err != nil {
-		return nil, &transientError{err}
-	}
-	if err = checkTopic(stored.mark, id); err == nil {
+func (e *Engine[R]) Assign(at inbox.Place, stored Stored, log Range, committed int64) (*Partition[R], error) {
+	err := checkTopic(stored.mark, stored.topicID)
+	if err == nil {
 		err = checkBegin(stored, log, committed, e.ContinueGroup)
 	}
 	if err != nil {
@@ -59,7 +60,7 @@ func (e *Engine[R]) Assign(ctx context.Context, at inbox.Place, stored Stored, l
 	if !ok {
 		next = log.First
 	}
-	return &Partition[R]{Engine: e, Place: at, next: next, isSaved: stored.mark.Next >= 0, suspect: suspect{offset: -1}}, nil
+	return &Partition[R]{Engine: e, Place: at, topicID: stored.topicID, next: next, isSaved: stored.mark.Next >= 0, suspect: suspect{offset: -1}}, nil
 }
 
 // checkBegin checks that the log has the record at which a partition begins. The group's offset in Kafka counts only

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -53,6 +54,11 @@ func (e *retryLater) Error() string { return e.err.Error() }
 // ofModule tells whether an error of the module's own statements may pass: the connection has failed, the server stops,
 // only reads, or has no resources, or another transaction was in the way.
 func ofModule(conn *pgx.Conn, err error) error {
+	if hasState(err, "25006") { // the pool would use this connection again, and the next one may find the new primary
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = conn.Close(ctx)
+	}
 	switch {
 	case err == nil, isTransient(err):
 		return err

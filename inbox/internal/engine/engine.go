@@ -62,17 +62,18 @@ type Record struct {
 	Header     func(name string) (value string, ok bool)
 }
 
-// ErrRewound means that the mark is before what this consumer has handled: its database was restored or failed over
-// to a standby without the last transactions, or a person changed the mark. The consumer has to begin at the mark
-// again.
-var ErrRewound = errors.New("the mark was moved back")
+// ErrRewound means that the consumer has to begin at the mark again. The mark is before what it has handled: its database
+// was restored or failed over to a standby without the last transactions, or a person changed the mark. Or the topic was
+// recreated, and it is not known of which one the records are.
+var ErrRewound = errors.New("the consumer's place in the partition is valid no more")
 
 // Partition handles the records of one assigned partition. It belongs to one goroutine.
 type Partition[R any] struct {
 	*Engine[R]
 	inbox.Place
-	next    int64 // the offset after the last record that was passed to Handle
-	isSaved bool  // the mark has had an offset
+	topicID string // of the topic before its records were read; empty: unknown
+	next    int64  // the offset after the last record that was passed to Handle
+	isSaved bool   // the mark has had an offset
 
 	pace    pace
 	suspect suspect

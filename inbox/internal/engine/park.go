@@ -113,7 +113,8 @@ type retrier[R any] struct {
 	tables *park.Tables
 	rule   park.Rule
 
-	// The handler has made the connection useless at this key's record: the failure is stored without another call.
+	// The handler has made the connection useless at this key's record, or its effect cannot be committed: the failure is
+	// stored without another call.
 	brokenKey string
 	broken    error
 	lost      int // how often in a row the connection was lost at a handler
@@ -195,6 +196,10 @@ func (r *retrier[R]) next(ctx context.Context) (worked bool, err error) {
 	})
 	if err == nil && out.Key != nil {
 		err = tx.Commit(ctx)
+		if err != nil && out.Record != nil && out.Failure == nil && !tx.Conn().IsClosed() { // it can be handled, and not committed
+			r.brokenKey, r.broken = out.Key.ID, err
+			return false, errAgain
+		}
 	}
 	if err != nil {
 		if errors.Is(err, errAgain) {

@@ -1,10 +1,14 @@
 package engine
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outboxcdc/outboxcdc/inbox"
 )
@@ -185,6 +189,29 @@ func TestCheckTopic(t *testing.T) {
 	for c, isFine := range map[[2]string]bool{{"", ""}: true, {"", "a"}: true, {"a", "a"}: true, {"a", "b"}: false, {"a", ""}: false} {
 		if err := checkTopic(inbox.Mark{TopicID: c[0]}, c[1]); (err == nil) != isFine {
 			t.Error(fmt.Sprint(c), err)
+		}
+	}
+}
+
+// Records of a topic that was recreated after the partition was assigned are not handled: neither their offsets nor the
+// mark's are known to be of the topic that there is now.
+func TestRecreatedBesideRecords(t *testing.T) {
+	e := &Engine[fake]{Store: &inbox.Store{}, Read: readFake, Describe: func(context.Context, string) (string, error) { return "new", nil }}
+	p, err := e.Assign(inbox.Place{Topic: "t"}, Stored{mark: inbox.Mark{Next: -1}, topicID: "old"}, Range{End: 10}, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := pgxpool.ParseConfig("host=/nowhere")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.Pool, err = pgxpool.NewWithConfig(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	defer p.Pool.Close()
+	for id, isFine := range map[string]bool{"": false, "new": false, "old": true} { // empty: the client does not know it
+		if _, err := p.transact(t.Context(), id, []fake{{0, "a"}}); errors.Is(err, ErrRewound) == isFine {
+			t.Errorf("records of topic %q: %v", id, err)
 		}
 	}
 }

@@ -12,7 +12,9 @@ type suspect struct {
 	offset int64 // -1: none
 	id     string
 	tries  int   // how often the policy has let it be tried again
-	cause  error // set: the handler is not called before the policy has decided, because it makes the connection useless
+	cause  error // set: the policy decides without another call of the handler, which makes the connection useless or COMMIT fail
+
+	isOffered bool // and DeadLetter is not called again: it makes the connection useless, too
 
 	most      int // of tasks in the next batch, while it is not known which one has failed; 0: any number
 	conflicts int // in a row, with other transactions

@@ -27,6 +27,9 @@ func (p *Partition[R]) transact(ctx context.Context, topicID string, records []R
 			return 0, &transientError{err}
 		}
 	}
+	if topicID != "" && p.topicID != "" && topicID != p.topicID {
+		return 0, fmt.Errorf("%w: the topic was recreated", ErrRewound)
+	}
 	conn, err := p.Pool.Acquire(ctx)
 	if err != nil {
 		return 0, &transientError{fmt.Errorf("connect to Postgres: %w", err)}
@@ -50,7 +53,7 @@ func (p *Partition[R]) transact(ctx context.Context, topicID string, records []R
 		return 0, err
 	}
 	if mark.Next < p.next && (mark.Next >= 0 || p.isSaved) {
-		return 0, fmt.Errorf("%w: to offset %d, and this consumer was at %d", ErrRewound, mark.Next, p.next)
+		return 0, fmt.Errorf("%w: its mark was moved back to offset %d from %d", ErrRewound, mark.Next, p.next)
 	}
 	tasks, n, err := p.sift(records, mark)
 	if len(tasks) == 0 {
@@ -208,15 +211,30 @@ func (b *batch[R]) forget(ctx context.Context, tasks []task[R], isNew []bool) er
 
 // call calls the handler.
 func (b *batch[R]) call(ctx context.Context, t task[R]) error {
-	return callHandler(b.tx, func() error { return b.Handle(ctx, handlerTx{b.tx}, t.record) })
+	err := callHandler(b.tx, func() error { return b.Handle(ctx, handlerTx{b.tx}, t.record) })
+	if errors.Is(err, errEnded) {
+		last := b.tasks[len(b.tasks)-1].at
+		return &moduleError{fmt.Errorf("handle the record at offset %d, id %q: %w. If that was COMMIT, the events of the records from there to offset %d may count as handled "+
+			"without an effect: compare, and delete their ids", t.at, t.event.ID, err, last)}
+	}
+	return err
 }
+
+// errEnded means that a handler has ended the transaction in another way than by Commit and Rollback of handlerTx.
+var errEnded = errors.New("the handler has ended the transaction with a statement of its own, and it belongs to Run")
 
 // callHandler calls a handler, and checks in which state it leaves the connection.
 func callHandler(tx pgx.Tx, handle func() error) error {
-	if err := guard(handle); err != nil {
-		return err
+	err := guard(handle)
+	conn := tx.Conn().PgConn()
+	if !conn.IsClosed() && !conn.IsBusy() && conn.TxStatus() == 'I' {
+		return errors.Join(errEnded, err)
 	}
-	switch conn := tx.Conn().PgConn(); {
+	switch {
+	case err != nil:
+		return err
+	case conn.IsClosed():
+		return errors.New("the connection was closed, and the handler has returned no error")
 	case conn.IsBusy():
 		return errors.New("the handler has left rows open: close them")
 	case conn.TxStatus() == 'E':
@@ -272,7 +290,7 @@ func (b *batch[R]) decide(ctx context.Context, t task[R], cause error) (stop, er
 		return nil, nil
 	}
 	poison := &inbox.PoisonError{Place: b.Place, Offset: t.at, ID: t.event.ID, Err: cause}
-	if b.DeadLetter == nil {
+	if b.DeadLetter == nil || b.suspect.isOffered {
 		return poison, nil
 	}
 	failed, err := b.savepoint(ctx, func() error {
@@ -284,9 +302,12 @@ func (b *batch[R]) decide(ctx context.Context, t task[R], cause error) (stop, er
 		}
 		return guard(func() error { return b.DeadLetter(ctx, handlerTx{b.tx}, t.record, cause) })
 	})
-	if failed != nil {
+	switch {
+	case failed != nil:
 		poison.Err = errors.Join(cause, fmt.Errorf("hand the record over: %w", failed))
 		return poison, nil
+	case errors.Is(err, errAgain): // the callback has made the connection useless
+		b.suspect.cause, b.suspect.isOffered = errors.Join(cause, fmt.Errorf("hand the record over: %w", b.suspect.cause)), true
 	}
 	if err == nil {
 		b.Log.Warn("a record cannot be handled: handed over", "topic", b.Topic, "partition", b.Place.Partition, "offset", t.at, "id", t.event.ID, "err", cause)
@@ -333,8 +354,13 @@ func (b *batch[R]) commitFailed(err error) error {
 		return b.bisect(err)
 	case b.tasks[0].at != b.suspect.offset:
 		return b.blame(b.tasks[0], err)
+	case b.suspect.cause == nil: // it can be handled, and not committed
+		b.suspect.cause = err
+		return errAgain
+	case isConflict(err):
+		return &transientError{fmt.Errorf("commit what becomes of the record at offset %d: %w", b.tasks[0].at, err)}
 	}
-	return fmt.Errorf("commit the record at offset %d, which can be handled alone: %w", b.tasks[0].at, err)
+	return fmt.Errorf("commit what becomes of the record at offset %d: %w", b.tasks[0].at, err)
 }
 
 // handlerTx keeps the handler from ending the transaction, which would commit its effect without the mark.

@@ -42,6 +42,10 @@ type Outcome struct {
 // busy is the pause before an empty key is looked at again to which a batch may be adding records.
 const busy = 200 * time.Millisecond
 
+// turn is how many records of a key are handled before the other keys that are due have their turn: a key that was parked
+// for hours may have very many.
+const turn = 100
+
 // Retry tries the oldest record of a key that is due, in one transaction. handle undoes what it has done if it returns
 // a failure; with err, the transaction is rolled back, and no try has failed.
 func (r Rule) Retry(ctx context.Context, q Queue, handle func(*Key, *Record) (failure, err error)) (out Outcome, err error) {
@@ -73,7 +77,7 @@ func (r Rule) Retry(ctx context.Context, q Queue, handle func(*Key, *Record) (fa
 		}
 	}
 	if more {
-		if k.Failures > 0 {
+		if k.Failures > 0 || number%turn == 0 {
 			err = q.Postpone(ctx, k, 0, Next{}, "")
 		}
 		return out, err

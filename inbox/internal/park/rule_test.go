@@ -1,6 +1,7 @@
 package park
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -70,4 +71,54 @@ func TestErrorText(t *testing.T) {
 			t.Errorf("%.20q became %.20q, %d bytes", text, got, len(got))
 		}
 	}
+}
+
+// TestTurns: a key with many records does not keep the other keys that are due waiting until all of them are handled.
+func TestTurns(t *testing.T) {
+	q := &turns{left: map[string]int64{"many": 100_000, "one": 1}, next: map[string]int{"many": 1, "one": 2}, now: 3}
+	calls := 0
+	for q.left["one"] > 0 {
+		calls++
+		if _, err := (Rule{}).Retry(t.Context(), q, func(*Key, *Record) (failure, err error) { return nil, nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if calls > turn+1 {
+		t.Errorf("the other key had its turn after %d records", calls)
+	}
+}
+
+// turns are keys with so many records, and their next try. Each statement takes a unit of time.
+type turns struct {
+	Queue
+	left map[string]int64
+	next map[string]int
+	now  int
+}
+
+func (q *turns) Claim(context.Context) (*Key, error) {
+	first := ""
+	for id := range q.left {
+		if first == "" || q.next[id] < q.next[first] {
+			first = id
+		}
+	}
+	return &Key{ID: first}, nil
+}
+
+func (q *turns) Oldest(_ context.Context, k *Key) (*Record, int64, error) {
+	return &Record{}, 100_001 - q.left[k.ID], nil
+}
+
+func (q *turns) Remove(_ context.Context, k *Key, _ int64) (bool, error) {
+	q.left[k.ID]--
+	return q.left[k.ID] > 0, nil
+}
+
+func (q *turns) Close(context.Context, *Key) (bool, error) { return true, nil }
+
+func (q *turns) Postpone(_ context.Context, k *Key, _ int, _ Next, _ string) error {
+	q.now++
+	q.next[k.ID] = q.now
+	return nil
 }

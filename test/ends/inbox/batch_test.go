@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -60,6 +61,9 @@ func TestInboxHandlerClosesConnection(t *testing.T) {
 		var poison *inbox.PoisonError
 		r.runUntilError(&poison, func(ctx context.Context, tx pgx.Tx, rec record) error {
 			if rec.Offset == 2 {
+				if _, err := tx.Exec(ctx, `SET LOCAL client_connection_check_interval = 100`); err != nil { // the server gives up, too
+					return err
+				}
 				soon, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 				defer cancel()
 				_, err := tx.Exec(soon, `SELECT pg_sleep(60)`)
@@ -239,11 +243,19 @@ func hideLeader(cluster *kfake.Cluster, topic string, hasLeader *atomic.Bool) {
 	})
 }
 
-// TestInboxPrunes: Run deletes the ids that are older than Keep, and those of other consumers stay.
+// TestInboxPrunes: Run deletes the ids that are older than Keep, with the privileges of docs/consumers.md, and those of
+// other consumers stay.
 func TestInboxPrunes(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		r.Keep = time.Second
 		r.exec(`INSERT INTO processed_events (consumer, topic, id, at) VALUES ('other', 't', 'x', now() - interval '1 year')`)
+		role := r.Group + "_role"
+		r.exec(fmt.Sprintf(`CREATE ROLE %[1]s LOGIN PASSWORD '%[1]s'; GRANT INSERT ON ledger TO %[1]s;
+			GRANT SELECT, INSERT, UPDATE ON inbox_marks, processed_events TO %[1]s; GRANT DELETE ON processed_events TO %[1]s`, role))
+		var err error
+		r.consumer.pool, err = pgxpool.New(t.Context(), r.pg.URL(r.Group, role, role))
+		must(t, err)
+		t.Cleanup(r.consumer.pool.Close)
 		events := r.events(10, 1)
 		stop := r.start(r.ledger)
 		r.awaitEnd()

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -73,7 +74,7 @@ func TestInboxWaitsForPostgres(t *testing.T) {
 		records := r.events(3, 1)
 		config, err := pgxpool.ParseConfig(r.Postgres)
 		must(t, err)
-		config.ConnConfig.RuntimeParams["statement_timeout"] = "50"
+		config.ConnConfig.RuntimeParams["statement_timeout"] = "500"
 		pool, err := pgxpool.NewWithConfig(t.Context(), config)
 		must(t, err)
 		defer pool.Close()
@@ -94,16 +95,20 @@ func TestInboxWaitsForPostgres(t *testing.T) {
 		r.checkLedger(idsOf(records)...)
 
 		more := r.events(3, 1)
-		config.ConnConfig.RuntimeParams["default_transaction_read_only"] = "on"
-		readOnly, err := pgxpool.NewWithConfig(ctx, config)
+		delete(config.ConnConfig.RuntimeParams, "statement_timeout")
+		var hasFailedOver atomic.Bool
+		config.MaxConns = 1
+		config.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.Exec(ctx, fmt.Sprintf("SET default_transaction_read_only = %v", !hasFailedOver.Load()))
+			return err
+		}
+		failingOver, err := pgxpool.NewWithConfig(ctx, config)
 		must(t, err)
-		defer readOnly.Close()
-		r.consumer.pool = readOnly
+		defer failingOver.Close()
+		r.consumer.pool = failingOver
 		stop = r.start(r.ledger)
 		log.await(t, "25006")
-		must(t, stop())
-		r.consumer.pool = pool
-		stop = r.start(r.ledger)
+		hasFailedOver.Store(true) // connections to the old primary, which is a standby now, only read
 		r.awaitEnd()
 		must(t, stop())
 		r.checkLedger(idsOf(append(records, more...))...)

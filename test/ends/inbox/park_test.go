@@ -360,12 +360,7 @@ func TestParkFrozenTry(t *testing.T) {
 			must(t, err)
 			_, err = tx.Exec(t.Context(), `LOCK TABLE failing`)
 			must(t, err)
-			r.await(func() error {
-				if scan[int](r, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%failing%'`) == 0 {
-					return errors.New("no process is in a try")
-				}
-				return nil
-			})
+			awaitBlocked(t, pgtestConn(t, r), tx.Conn().PgConn().PID())
 			if round == 0 {
 				must(t, victim.Freeze(t.Context()))
 			} else {

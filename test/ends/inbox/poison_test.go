@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/outboxcdc/outboxcdc/inbox"
 )
@@ -36,6 +37,10 @@ var faults = map[string]func(ctx context.Context, tx pgx.Tx) error{
 		_, err := tx.Exec(ctx, `INSERT INTO child VALUES (1)`)
 		return err
 	},
+	"a constraint that fails at COMMIT only": func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `INSERT INTO late VALUES (1)`)
+		return err
+	},
 	"an end of the transaction": func(ctx context.Context, tx pgx.Tx) error {
 		if err := tx.Commit(ctx); err != nil {
 			return err
@@ -45,7 +50,13 @@ var faults = map[string]func(ctx context.Context, tx pgx.Tx) error{
 }
 
 const constraint = `CREATE TABLE IF NOT EXISTS parent (id int PRIMARY KEY);
-	CREATE TABLE IF NOT EXISTS child (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED)`
+	CREATE TABLE IF NOT EXISTS child (id int REFERENCES parent DEFERRABLE INITIALLY DEFERRED);
+	CREATE TABLE late (id int); CREATE TABLE seen (id int);
+	CREATE FUNCTION is_late() RETURNS trigger LANGUAGE plpgsql AS $$ DECLARE me xid; BEGIN
+		INSERT INTO seen VALUES (1) RETURNING xmin INTO me; -- in a savepoint, it is not that of the transaction
+		ASSERT me <> pg_current_xact_id()::xid, 'not at COMMIT';
+		RETURN NULL; END $$;
+	CREATE CONSTRAINT TRIGGER late AFTER INSERT ON late DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION is_late()`
 
 // Two records in a batch cannot be handled. Whatever the fault is, they are found, tried again on the schedule, and
 // handed over in the same transaction; the other records have their effect once, in order.
@@ -160,11 +171,61 @@ func TestInboxRetrySucceeds(t *testing.T) {
 func TestInboxDeadLetterFails(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		r.events(3, 1)
+		fails := func(context.Context, pgx.Tx, record) error { return errors.New("the cause") }
 		r.deadLetter = func(ctx context.Context, tx pgx.Tx, _ record, _ error) error {
 			_, err := tx.Exec(ctx, `INSERT INTO missing VALUES (1)`)
 			return err
 		}
-		r.runUntilError(nil, func(context.Context, pgx.Tx, record) error { return errors.New("the cause") }, "the cause", `"missing" does not exist`)
+		r.runUntilError(nil, fails, "the cause", `"missing" does not exist`)
+		// A callback that makes the connection useless is not called again and again.
+		for _, use := range []func(ctx context.Context, tx pgx.Tx) error{
+			func(ctx context.Context, tx pgx.Tx) error {
+				_, err := tx.Query(ctx, `SELECT generate_series(1, 10)`)
+				return err
+			},
+			func(ctx context.Context, tx pgx.Tx) error { // as pgx does when a deadline is over
+				_ = tx.Conn().Close(ctx)
+				return context.DeadlineExceeded
+			},
+		} {
+			calls := 0
+			r.deadLetter = func(ctx context.Context, tx pgx.Tx, _ record, _ error) error { calls++; return use(ctx, tx) }
+			r.runUntilError(nil, fails, "the cause", "hand the record over")
+			if calls != 1 {
+				t.Errorf("the callback was called %d times", calls)
+			}
+		}
+	})
+}
+
+// A handler that ends the transaction itself has no effect behind it: neither are the records before it lost with its
+// ROLLBACK, nor do those behind it go on without a transaction.
+func TestInboxHandlerEndsTransaction(t *testing.T) {
+	forClients(t, 1, func(t *testing.T, r *room) {
+		var records []*kgo.Record
+		for i, statement := range []string{"ROLLBACK", "COMMIT"} {
+			records = append(records, r.events(10, 1)...)
+			bad := idsOf(records)[10*i+4]
+			var after atomic.Bool
+			r.runUntilError(nil, func(ctx context.Context, tx pgx.Tx, rec record) error {
+				if after.Load() {
+					t.Errorf("the handler was called for %s after %s", rec.ID, statement)
+				}
+				err := r.ledger(ctx, tx, rec)
+				if err == nil && rec.ID == bad {
+					after.Store(true)
+					_, err = tx.Exec(ctx, statement)
+				}
+				return err
+			}, "has ended the transaction", fmt.Sprintf("%q", bad), "delete their ids")
+			if statement == "COMMIT" { // as the error says
+				r.exec(`DELETE FROM processed_events p WHERE NOT EXISTS (SELECT FROM ledger WHERE id = p.id)`)
+			}
+			stop := r.start(r.ledger)
+			r.awaitEnd()
+			must(t, stop())
+			r.checkLedger(idsOf(records)...)
+		}
 	})
 }
 
@@ -245,7 +306,7 @@ func TestInboxFence(t *testing.T) {
 		records = append(records, r.events(10, 1)...)
 		var calls atomic.Int32
 		r.start(func(ctx context.Context, tx pgx.Tx, rec record) error { calls.Add(1); return r.ledger(ctx, tx, rec) })
-		awaitWaiting(t, pgtestConn(t, r))
+		awaitBlocked(t, pgtestConn(t, r), tx.Conn().PgConn().PID())
 		// The successor's work: it handles 4 records of the batch for which the other consumer waits.
 		for _, rec := range records[10:14] {
 			must(t, r.ledger(t.Context(), tx, record{ID: string(rec.Key)}))

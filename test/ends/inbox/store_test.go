@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ import (
 // storeTx is a transaction with the store's methods, for either driver.
 type storeTx struct {
 	once   func(ctx context.Context, e inbox.Event) (bool, error)
+	pid    func() (pid uint32, err error)
 	commit func() error
 	undo   func() error
 }
@@ -46,6 +48,10 @@ func forDrivers(t *testing.T, url string, store inbox.Store) map[string]storeDB 
 				must(t, err)
 				return storeTx{
 					func(ctx context.Context, e inbox.Event) (bool, error) { return store.Once(ctx, tx, "c", e) },
+					func() (pid uint32, err error) {
+						err = tx.QueryRowContext(ctx, `SELECT pg_backend_pid()`).Scan(&pid)
+						return pid, err
+					},
 					tx.Commit, tx.Rollback,
 				}
 			},
@@ -57,6 +63,7 @@ func forDrivers(t *testing.T, url string, store inbox.Store) map[string]storeDB 
 				must(t, err)
 				return storeTx{
 					func(ctx context.Context, e inbox.Event) (bool, error) { return ofPgx.Once(ctx, tx, "c", e) },
+					func() (uint32, error) { return tx.Conn().PgConn().PID(), nil },
 					func() error { return tx.Commit(ctx) }, func() error { return tx.Rollback(ctx) },
 				}
 			},
@@ -121,6 +128,7 @@ func testStore(t *testing.T, db storeDB, conn *pgx.Conn) {
 	expect(false)(tx.once(ctx, of("t", `a"b\c,{}`, "", 1)))
 	expect(true)(tx.once(ctx, of("t", random, "", 0)))
 	expect(false)(tx.once(ctx, of("t", random, "8:9", 3))) // nothing generates it again
+	expect(false)(tx.once(ctx, of("t", strings.ToUpper(random), "", 0)))
 	for _, e := range []inbox.Event{of("t", "a", "7:6", 1), of("t", "a", "8:5", 1), of("t", "a", "7:5", 2), of("t", "a", "", 2)} {
 		var reused *inbox.ReusedIDError
 		if _, err := tx.once(ctx, e); !errors.As(err, &reused) || reused.Stored != of("t", "a", "7:5", 1) || reused.Event != e {
@@ -141,6 +149,8 @@ func testStore(t *testing.T, db storeDB, conn *pgx.Conn) {
 	}{"commit": {func(tx storeTx) error { return tx.commit() }, false}, "rollback": {func(tx storeTx) error { return tx.undo() }, true}} {
 		one, two := db.begin(), db.begin()
 		expect(true)(one.once(ctx, of(name, "a", "", 1)))
+		holder, err := one.pid()
+		must(t, err)
 		answers := make(chan error, 1)
 		go func() {
 			once, err := two.once(ctx, of(name, "a", "", 1))
@@ -149,7 +159,7 @@ func testStore(t *testing.T, db storeDB, conn *pgx.Conn) {
 			}
 			answers <- err
 		}()
-		awaitWaiting(t, conn)
+		awaitBlocked(t, conn, holder)
 		must(t, c.end(one))
 		must(t, <-answers)
 		must(t, two.commit())
@@ -170,14 +180,46 @@ func testStore(t *testing.T, db storeDB, conn *pgx.Conn) {
 	}
 }
 
-// awaitWaiting waits until a session waits for a lock.
-func awaitWaiting(t *testing.T, conn *pgx.Conn) {
+// A repeat that is looked up when its id has just been pruned is a new event, whose id is stored.
+func TestInboxReusedPruned(t *testing.T) {
+	useShared(t)
+	t.Parallel()
+	pg, kafka := startShared(t)
+	r := roomOn(t, pg, kafka, "kgo", 1)
+	event := inbox.Event{Topic: "t", ID: "a", Content: 1}
+	r.exec(`INSERT INTO processed_events VALUES ($1, 't', 'a', '', 1)`, r.Group)
+	tx, err := r.pool.Begin(t.Context())
+	must(t, err)
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	isNew, err := r.Store.OnceEach(t.Context(), beforeLook{pgxTx(tx), func() { r.exec(`DELETE FROM processed_events`) }}, r.Group, []inbox.Event{event})
+	must(t, err)
+	must(t, tx.Commit(t.Context()))
+	if !isNew[0] || scan[int](r, `SELECT count(*) FROM processed_events`) != 1 {
+		t.Errorf("it is new: %v", isNew)
+	}
+}
+
+// beforeLook is a transaction that calls do before it looks up an id that is stored.
+type beforeLook struct {
+	inbox.Tx
+	do func()
+}
+
+func (b beforeLook) QueryRow(ctx context.Context, query string, args []any, dest ...any) error {
+	if strings.HasPrefix(query, "SELECT coalesce(origin") {
+		b.do()
+	}
+	return b.Tx.QueryRow(ctx, query, args, dest...)
+}
+
+// awaitBlocked waits until a session waits for a lock that the session of the process holder has.
+func awaitBlocked(t *testing.T, conn *pgx.Conn, holder uint32) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
-	for waiting := 0; waiting == 0; {
-		must(t, conn.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'`).Scan(&waiting))
-		if time.Now().After(deadline) {
-			t.Fatal("no session waits for a lock")
+	for isBlocked := false; !isBlocked; time.Sleep(10 * time.Millisecond) {
+		must(t, conn.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND $1::int = ANY (pg_blocking_pids(pid)))`, holder).Scan(&isBlocked))
+		if !isBlocked && time.Now().After(deadline) {
+			t.Fatalf("no session waits for a lock of process %d", holder)
 		}
 	}
 }
