@@ -246,14 +246,20 @@ func (g *guard) run(ctx context.Context, stream Stream) {
 		case <-g.ask:
 		}
 		checking, cancel := context.WithTimeout(ctx, guardTimeout)
-		slot, err := stream.Check(checking)
+		slot, err := g.check(checking, stream)
 		cancel()
-		if g.renew != nil && slot != nil {
-			g.renew(slot.Asked)
-		}
 		g.answer <- guardAnswer{slot, err}
 		g.notify()
 	}
+}
+
+// check makes a catalog check. If it finds our walsender at the slot, the lease is renewed.
+func (g *guard) check(ctx context.Context, stream Stream) (*replication.Slot, error) {
+	slot, err := stream.Check(ctx)
+	if g.renew != nil && slot != nil {
+		g.renew(slot.Asked)
+	}
+	return slot, err
 }
 
 // takeCheck takes the result of a catalog check, if there is one.
@@ -282,8 +288,8 @@ func (s *session) takeCheck() error {
 	}
 	if a.err != nil {
 		s.rule.CheckUndecided() // the session ends
-		if s.isLoading && replication.KindOf(a.err) == replication.PublicationChanged {
-			return nil // once the position record is read, so that it gets the finding; each check has the same one
+		if s.keepsRecord && replication.KindOf(a.err) == replication.PublicationChanged {
+			return nil // once the position record has the finding; each check has the same one
 		}
 		return a.err
 	}

@@ -47,9 +47,8 @@ func (s *session) loadPosition(ctx context.Context) error {
 		return s.stream.Found()
 	}
 	s.startCheck(r.clock()) // the first record waits for the lease, which a check renews
-	s.isLoading = true
+	s.keepsRecord = true
 	predecessor, err := s.load(ctx)
-	s.isLoading = false
 	if err != nil {
 		return fmt.Errorf("read the position record: %w", err)
 	}
@@ -58,6 +57,7 @@ func (s *session) loadPosition(ctx context.Context) error {
 	} else {
 		err = s.compare(ctx, predecessor)
 	}
+	s.keepsRecord = false
 	if err != nil {
 		return err
 	}
@@ -86,13 +86,16 @@ func (s *session) loadPosition(ctx context.Context) error {
 
 // compare returns an error if the predecessor's record contradicts the slot, the server or the publication.
 func (s *session) compare(ctx context.Context, predecessor *checkpoint.PositionRecord) error {
-	ctx, cancel := context.WithTimeout(ctx, s.r.cfg.WalSenderTimeout/2) // no status update is sent meanwhile
+	ctx, cancel := context.WithTimeout(ctx, s.r.cfg.WalSenderTimeout/2)
 	defer cancel()
 	var altered replication.Alteration // of publication and tables after the record, which may have hidden events
 	if published := predecessor.PublishedFor(s.r.cfg.Deduplication.Sources); published != "" {
-		var err error
-		if altered, err = s.stream.Altered(ctx, published); err != nil {
+		err := s.beside(ctx, func() (err error) {
+			altered, err = s.stream.Altered(ctx, published)
 			return err
+		})
+		if err != nil {
+			return fmt.Errorf("compare the catalogs with the position record: %w", err)
 		}
 	}
 	id, start := s.stream.Identity(), s.stream.Start()
@@ -101,8 +104,14 @@ func (s *session) compare(ctx context.Context, predecessor *checkpoint.PositionR
 		return nil
 	}
 	// Another instance may have taken the slot and written the record while this process was frozen.
-	if slot, gone := s.stream.Check(ctx); slot == nil || !slot.Active {
-		return errors.Join(errSlotTaken, gone)
+	gone := s.beside(ctx, func() error {
+		if slot, err := s.guard.check(ctx, s.stream); slot == nil || !slot.Active {
+			return errors.Join(errSlotTaken, err)
+		}
+		return nil
+	})
+	if gone != nil {
+		return gone
 	}
 	if other := predecessor.Contradiction(id, start, ""); other != nil {
 		return other // what another server's catalogs have says nothing about the record's
@@ -119,6 +128,23 @@ func (s *session) compare(ctx context.Context, predecessor *checkpoint.PositionR
 		return found
 	}
 	return err
+}
+
+// beside calls f on another goroutine. The session sends status updates meanwhile.
+func (s *session) beside(ctx context.Context, f func() error) error {
+	done := make(chan error, 1)
+	s.background.Go(func() {
+		done <- f()
+		s.wakeUp()
+	})
+	return s.waitFor(ctx, func() (bool, error) {
+		select {
+		case err := <-done:
+			return true, err
+		default:
+			return false, nil
+		}
+	})
 }
 
 // saveFirst begins to store the first record of this session, which allows the slot's position and what earlier
@@ -257,11 +283,10 @@ func (s *session) keepFinding(ctx context.Context, cause error) {
 	s.repeatStatus(grace)
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
+	s.keepsRecord = true
+	defer func() { s.keepsRecord = false }()
 	if s.rule.Saving() {
-		select {
-		case <-s.position.stored: //nolint:errcheck // the finding is stored whether or not that record was
-		case <-ctx.Done():
-		}
+		_ = s.waitFor(ctx, s.positionStored) // the finding is stored whether or not that record was
 	}
 	s.storeFinding(ctx, &found)
 }
@@ -269,14 +294,9 @@ func (s *session) keepFinding(ctx context.Context, cause error) {
 // storeFinding stores a record that differs from the last one only in what was found.
 func (s *session) storeFinding(ctx context.Context, found *checkpoint.PositionRecord) {
 	s.position.stored = make(chan error, 1)
+	s.rule.Save(s.rule.Allowed()) // so that catalog checks keep the lease meanwhile
 	s.storeRecord(found)
-	var err error
-	select {
-	case err = <-s.position.stored:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	if err != nil {
+	if err := s.waitFor(ctx, s.positionStored); err != nil {
 		s.r.log.Warn("the position record does not have what was found: do not start the daemon before an operator has decided", "error", err)
 	}
 }

@@ -56,9 +56,9 @@ type session struct {
 	counts      counts          // not yet in the metrics
 	skipLogged  map[uint32]bool // tables, by OID, of which a skipped row was logged
 
-	isLoading bool // the predecessor's position record is read
-	readsEnds bool // the ends of partitions are read before anything is sent that may be there
-	isSettled bool // see settled
+	keepsRecord bool // the predecessor's record is read, or what was found is stored: a finding does not end that
+	readsEnds   bool // the ends of partitions are read before anything is sent that may be there
+	isSettled   bool // see settled
 
 	statusFailed  bool // a status update could not be written
 	refusalLogged bool // a message that is not transactional was logged

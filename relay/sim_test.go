@@ -100,7 +100,8 @@ type simResult struct {
 	processor time.Duration
 }
 
-// simRuns runs the runs of next, two at a time, until there are no more or one fails.
+// simRuns runs the seeds that once failed in this test, and then the runs of next, two at a time, until there are no
+// more or one fails. next returns the run of the seed first + i.
 func simRuns(t *testing.T, done, faults string, first uint64, next func(i int) (simOptions, bool)) *simResult {
 	t.Helper()
 	defer debug.SetGCPercent(debug.SetGCPercent(400))
@@ -110,6 +111,7 @@ func simRuns(t *testing.T, done, faults string, first uint64, next func(i int) (
 	var stop atomic.Bool
 	var failed *simOptions
 	verdict := ""
+	known := knownSeeds(t)
 	begun, used := time.Now(), processorTime()
 	t.Run("runs", func(t *testing.T) {
 		for n := range min(2, runtime.GOMAXPROCS(0)) {
@@ -119,8 +121,12 @@ func simRuns(t *testing.T, done, faults string, first uint64, next func(i int) (
 				var reached [marks]int
 				runs, slowest := 0, time.Duration(0)
 				for !stop.Load() {
-					o, more := next(int(counter.Add(1) - 1))
-					if !more {
+					i := int(counter.Add(1) - 1)
+					var o simOptions
+					more := i < len(known)
+					if more {
+						o, _ = next(int(known[i] - first))
+					} else if o, more = next(i - len(known)); !more {
 						break
 					}
 					o.met = met
@@ -304,7 +310,7 @@ func simBudget(t *testing.T) (time.Duration, int) {
 	return d, 0
 }
 
-// TestSim runs the seeds that once failed, and then fresh ones.
+// TestSim runs everything that the script knows.
 func TestSim(t *testing.T) {
 	if seed, ok := givenSeed(t); ok {
 		w := simulate(t, simOptions{seed: seed, met: simMetrics(), story: true})
@@ -314,15 +320,10 @@ func TestSim(t *testing.T) {
 		}
 		return
 	}
-	known := knownSeeds(t)
 	first := rand.Uint64()
 	d, n := simBudget(t)
 	end := time.Now().Add(d)
 	res := simRuns(t, "random runs of everything that the script knows, fresh seeds", "", first, func(i int) (simOptions, bool) {
-		if i < len(known) {
-			return simOptions{seed: known[i]}, true
-		}
-		i -= len(known)
 		return simOptions{seed: first + uint64(i)}, n > 0 && i < n || n == 0 && time.Now().Before(end)
 	})
 	t.Logf("first seed %d; after everything is healed, lag is 0 within %s", first, res.slowest)
@@ -345,9 +346,12 @@ func (r *simResult) mustReach(t *testing.T, names []string, runs int) {
 	}
 }
 
-// knownSeeds returns the seeds of testdata/seeds.txt that are valid for simVersion.
+// knownSeeds returns the seeds of testdata/seeds.txt that once failed in the test and are valid for simVersion.
 func knownSeeds(t *testing.T) []uint64 {
 	t.Helper()
+	if _, given := givenSeed(t); given {
+		return nil
+	}
 	f, err := os.Open("testdata/seeds.txt")
 	if err != nil {
 		t.Fatal(err)
@@ -359,11 +363,12 @@ func knownSeeds(t *testing.T) []uint64 {
 		text, _, _ := strings.Cut(lines.Text(), "#")
 		var version int
 		var seed uint64
-		switch n, err := fmt.Sscan(text, &version, &seed); {
+		var test string
+		switch n, err := fmt.Sscan(text, &version, &seed, &test); {
 		case strings.TrimSpace(text) == "":
-		case n != 2:
+		case n != 3:
 			t.Fatalf("testdata/seeds.txt: %q: %v", lines.Text(), err)
-		case version == simVersion:
+		case version == simVersion && test == t.Name():
 			out = append(out, seed)
 		}
 	}

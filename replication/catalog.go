@@ -32,6 +32,7 @@ type catalog struct {
 	viaRoot     bool
 	missing     []string // configured columns that are not published
 	found       *Look    // a catalog check that failed, with what it has found; nil: it passed
+	seesAll     uint64   // catalog_xmin of the slot before the catalogs were read: the server decodes with snapshots that see all transactions before it; 0: not known
 	syncNames   string
 }
 
@@ -51,9 +52,9 @@ SELECT c.oid, n.nspname, c.relname, c.relkind::text,
 
 // readCatalog resolves table and publication in full, at the start of a session. It compares them with the last
 // catalog check. If the error is a finding that later sessions have to know, the catalog has it, too.
-func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int, last *lastLook) (*catalog, error) {
+func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int, last *lastLook, seesAll uint64) (*catalog, error) {
 	op := "check publication " + c.Publication + c.tablesPhrase("and")
-	cat := catalog{roots: []uint32{}} // never nil, which would be NULL
+	cat := catalog{roots: []uint32{}, seesAll: seesAll} // never nil, which would be NULL
 	if err := c.readTables(ctx, conn, &cat); err != nil {
 		return nil, err
 	}

@@ -198,7 +198,7 @@ func notYetPublished(op, code string, err error) *Error {
 	return &Error{
 		Kind: PublicationMissing, Op: op, SQLSTATE: code,
 		Err: fmt.Errorf("%w: it was created, or dropped and created again, after the position that the slot has reached", err),
-		Remedy: "set postgres.publication to the publication that existed before, and change it once confirmed_flush_lsn is after the new one's creation " +
+		Remedy: "set postgres.publication to the publication that existed before, and change it once the slot has passed the new one's creation " +
 			"(docs/debezium.md); if there was none, restore the publication (outboxcdc setup sql shows it), " + advice.DropAndRecover,
 	}
 }

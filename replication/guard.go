@@ -15,7 +15,8 @@ import (
 
 // guardSQL is the query of a catalog check. $2 are all our tables with their partitions and $6 the number of the
 // outbox of each, $3 the outboxes in their order, $5 the members of the last catalog check and $7 its horizon, $8
-// whether no detach leaves a trace. %[1]s is schemaMembersSQL, and %[5]s placedSQL, on PostgreSQL 15 and later.
+// whether no detach leaves a trace, and $9 and $10 the configured columns with the number of the outbox of each. %[1]s
+// is schemaMembersSQL, and %[5]s placedSQL, on PostgreSQL 15 and later.
 //
 // ours has the catalog rows that decide what the walsender sends. A publication FOR ALL TABLES has no row for a table
 // that became unlogged or a partition of another table, so the fingerprint has relpersistence and relispartition,
@@ -32,6 +33,10 @@ import (
 // The server refuses to make a table unlogged that has a row in pg_publication_rel, so the file of such a table is 0
 // if the row is older than the last check. Only ALTER TABLE and REPACK (CONCURRENTLY) write the row in pg_depend of a
 // TOAST table.
+//
+// Only RENAME, SET SCHEMA and OWNER TO write the row type of a table in pg_type. If that of an outbox was written since
+// the last check, and that of a table which an application could take for the outbox, too, the other one may have had
+// its name meanwhile.
 const guardSQL = `
 WITH RECURSIVE pub AS (SELECT p.oid, p.pubviaroot, p.xmin, p.xmax FROM pg_publication p WHERE p.pubname = $1),
 tables AS (SELECT * FROM unnest($2::oid[], $6::int4[]) t(oid, i)),
@@ -71,6 +76,10 @@ pending AS MATERIALIZED (
     FROM clock, changers, LATERAL (SELECT xid::text::bigint + 4294967296 * round((next - xid::text::bigint) / 4294967296.0)::bigint AS full_xid) f
    WHERE full_xid >= oldest AND age(xid) > 0
 ),
+renamed AS MATERIALIZED (
+  SELECT r.i FROM clock CROSS JOIN unnest($3::oid[]) WITH ORDINALITY r(oid, i) JOIN pg_type w ON w.typrelid = r.oid AND w.oid = (SELECT c.reltype FROM pg_class c WHERE c.oid = r.oid)
+   WHERE $7 > 0 AND %[6]s >= $7
+),
 persistence AS (SELECT r.i, ';' || c.relpersistence::text || c.relispartition::text AS of
                   FROM unnest($3::oid[]) WITH ORDINALITY r(oid, i) JOIN pg_class c ON c.oid = r.oid)
 SELECT EXISTS (SELECT FROM pub),
@@ -91,6 +100,12 @@ SELECT EXISTS (SELECT FROM pub),
        (SELECT oldest FROM clock), (SELECT coalesce(json_agg(m ORDER BY m.oid), '[]') FROM members m),
        (SELECT coalesce(json_agg(json_build_object('oid', c.oid::bigint, 'checks', c.relchecks)), '[]') FROM unnest($5::oid[]) m(oid) JOIN pg_class c ON c.oid = m.oid
          WHERE NOT c.relispartition AND NOT EXISTS (SELECT FROM tree t WHERE t.oid = c.oid)),
+       coalesce(CASE WHEN EXISTS (SELECT FROM renamed) THEN (
+         SELECT w.typrelid FROM clock, renamed r, pg_type w
+          WHERE w.typrelid <> 0 AND %[6]s >= $7 AND NOT EXISTS (SELECT FROM tree t WHERE t.oid = w.typrelid)
+            AND NOT EXISTS (SELECT FROM unnest($9::int4[], $10::text[]) n(i, name) WHERE n.i = r.i AND NOT EXISTS (
+                  SELECT FROM pg_attribute a WHERE a.attrelid = w.typrelid AND a.attname = n.name AND a.attnum > 0 AND NOT a.attisdropped))
+          ORDER BY 1 LIMIT 1) END, 0),
        current_setting('synchronous_standby_names'),
        coalesce((SELECT w.sync_state FROM pg_stat_replication w WHERE w.pid = $4), '')`
 
@@ -161,7 +176,7 @@ func (c *Config) queryGuard(ctx context.Context, conn *pgx.Conn, cat *catalog, b
 	if major >= 15 {
 		schemas, placed = schemaMembersSQL, placedSQL
 	}
-	sql := fmt.Sprintf(guardSQL, schemas, xid64("r.xmin"), xid64("d.xmin"), xid64("o.xmin"), placed)
+	sql := fmt.Sprintf(guardSQL, schemas, xid64("r.xmin"), xid64("d.xmin"), xid64("o.xmin"), placed, xid64("w.xmin"))
 	known, horizon := []uint32{}, uint64(0) // never nil, which would be NULL
 	if before != nil {
 		horizon = before.Horizon
@@ -173,16 +188,25 @@ func (c *Config) queryGuard(ctx context.Context, conn *pgx.Conn, cat *catalog, b
 	for i := range cat.tables {
 		outboxes[i] = int32(cat.tables[i].outbox) + 1
 	}
+	var columns []string
+	columnsOf := []int32{}
+	for i := range c.Tables {
+		for _, name := range c.Tables[i].Columns {
+			if name != "" {
+				columns, columnsOf = append(columns, name), append(columnsOf, int32(i)+1)
+			}
+		}
+	}
 	var g guardRow
 	var rows, unsent []string
 	var youngest []uint64
 	l := &g.look
-	err := conn.QueryRow(ctx, sql, c.Publication, cat.oids(), cat.roots, int32(walsender), known, outboxes, horizon, major >= untracedSince).Scan(
-		&g.exists, &l.all, &l.Publication.OID, &rows, &youngest, &g.tables, &g.pending, &g.touched, &g.ended, &unsent, &l.Horizon, &l.Members, &l.Detached, &g.syncNames, &g.syncState)
+	err := conn.QueryRow(ctx, sql, c.Publication, cat.oids(), cat.roots, int32(walsender), known, outboxes, horizon, major >= untracedSince, columnsOf, columns).Scan(
+		&g.exists, &l.all, &l.Publication.OID, &rows, &youngest, &g.tables, &g.pending, &g.touched, &g.ended, &unsent, &l.Horizon, &l.Members, &l.Detached, &l.Namesake, &g.syncNames, &g.syncState)
 	if err != nil {
 		return nil, classify("check publication "+c.Publication, inspecting, err)
 	}
-	l.all = shortHash(l.all, 8)
+	l.all, l.seesAll = shortHash(l.all, 8), cat.seesAll
 	l.Publication.Rows, l.Publication.Youngest = rows[0], youngest[0]
 	for i, oid := range cat.roots {
 		l.Outboxes = append(l.Outboxes, Part{OID: oid, Name: c.Tables[i].String(), Rows: rows[i+1], Youngest: youngest[i+1]})

@@ -19,6 +19,12 @@ type Look struct {
 	Outboxes    []Part   // in the order of Config.Tables: the rows that publish the outbox and its partitions
 	Members     []Member // the attached partitions, and the outboxes that are no partitioned tables, sorted by OID
 	Detached    []Member // members of the look before that are tables of their own now
+	// Namesake is the OID of a table that may have had the name of an outbox since the look before; 0: none. It is not
+	// in the text form.
+	Namesake uint32
+
+	// seesAll is that of the catalog. It is not in the text form.
+	seesAll uint64
 
 	found *change // by an earlier look: an operator has not decided about it yet
 	// all is a hash of all rows. Texts of earlier versions have it in place of publication and outboxes, for the same
@@ -110,6 +116,9 @@ func (l *Look) since(before *Look) *change {
 	if before.altered(l) {
 		return &change{reason: altered, other: before.Publication.OID != 0 && before.Publication.OID != l.Publication.OID}
 	}
+	if l.Namesake != 0 {
+		return &change{reason: namesake, oid: l.Namesake}
+	}
 	was := make(map[uint32]*Member, len(before.Members))
 	for i := range before.Members {
 		was[before.Members[i].OID] = &before.Members[i]
@@ -161,13 +170,13 @@ func (l *Look) altered(now *Look) bool {
 		}
 		found = true
 		switch b := &l.Outboxes[k]; {
-		case b.OID != o.OID, same && b.hash() != o.hash(), !same && o.Youngest >= l.Horizon:
+		case b.OID != o.OID, same && b.hash() != o.hash(), !same && o.Youngest >= now.seesAll:
 			return true
 		}
 	}
-	// The settings may name another publication, which the slot reads from its position on. It must have published
-	// everything since then.
-	return !same && (found || len(now.Outboxes) == 0) && now.Publication.Youngest >= l.Horizon
+	// The settings may name another publication, which the server uses from the slot's position on. That may be long
+	// before the look, so the publication must be as old as the slot's snapshots.
+	return !same && (found || len(now.Outboxes) == 0) && now.Publication.Youngest >= now.seesAll
 }
 
 // hash is short, because a partitioned outbox may have a row for each partition.

@@ -19,7 +19,8 @@ func aLook() *Look {
 			{OID: 15, Attached: 706},
 			{OID: 20, Checks: isOutbox, File: 21},
 		},
-		all: "0123456789abcdef",
+		seesAll: 1 << 32,
+		all:     "0123456789abcdef",
 	}
 }
 
@@ -50,11 +51,14 @@ func TestWhatHasHappened(t *testing.T) {
 			l.Publication = Part{OID: 2, Rows: "p2/600", Youngest: 600}
 			l.Outboxes[0].Rows = "r4/600;pf"
 		}},
+		"another, altered before the look": {now: func(l *Look) { l.Publication = Part{OID: 2, Rows: "p2/600", Youngest: 1 << 32} }, want: "altered 0"},
+		"another, one was added before it": {now: func(l *Look) { l.Publication = Part{OID: 2, Youngest: 600}; l.Outboxes[1].Youngest = 1 << 32 }, want: "altered 0"},
 		"another, altered publication":    {now: func(l *Look) { l.Publication = Part{OID: 2, Rows: "p2/900", Youngest: 1 << 33} }, want: "altered 0"},
 		"another, to which one was added": {now: func(l *Look) { l.Publication = Part{OID: 2, Youngest: 600}; l.Outboxes[1].Youngest = 1 << 33 }, want: "altered 0"},
 		"another, without a common outbox": {now: func(l *Look) {
 			l.Publication, l.Outboxes, l.Members = Part{OID: 2, Youngest: 1 << 33}, []Part{{OID: 30, Name: "n"}}, nil
 		}},
+		"another table had its name": {now: func(l *Look) { l.Namesake = 50 }, want: "namesake 50"},
 		"messages, another publication": {
 			before: func(l *Look) { l.Outboxes, l.Members = nil, nil },
 			now:    func(l *Look) { l.Publication, l.Outboxes, l.Members = Part{OID: 2, Youngest: 1 << 33}, nil, nil }, want: "altered 0",

@@ -31,6 +31,7 @@ const (
 	reattached = "reattached" // the partition was or may have been detached CONCURRENTLY, and is attached again
 	rewritten  = "rewritten"  // the table was rewritten, and may have been unlogged
 	moved      = "moved"      // the partition is, or was, in another schema
+	namesake   = "namesake"   // the table may have had the name of the outbox
 )
 
 // wasDetached reports whether the reason is that a partition was detached.
@@ -96,6 +97,9 @@ func (u *UnpublishedTable) String() string {
 	case moved:
 		return u.Name + " was moved to another schema, perhaps for a moment: the publication publishes the partition by its schema, and did not publish the rows that were " +
 			"written in a schema that it does not publish"
+	case namesake:
+		return u.Name + " and the outbox were renamed, or moved to another schema: if the table had the name of the outbox for a moment, it has the rows that were inserted " +
+			"into that name, and no stream has them"
 	}
 	return u.Name + " is unlogged: its rows are not in the WAL"
 }
@@ -128,6 +132,8 @@ func (u *UnpublishedTable) Advice() string {
 			advice.Recover
 	case reattached, moved:
 		return advice.Recover
+	case namesake:
+		return "insert its rows that were meant for the outbox into the outbox, with their ids, which delivers them; then outboxcdc slot adopt"
 	case rewritten:
 		return advice.Recover + "; if it was not made UNLOGGED, or no row was inserted meanwhile, outboxcdc slot adopt"
 	}

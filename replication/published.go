@@ -14,7 +14,15 @@ func (s *Source) Published(ctx context.Context, before string) (now string, sinc
 	if err := st.readServer(ctx); err != nil {
 		return "", since, err
 	}
-	if err := st.readCatalog(ctx); err != nil {
+	slot, err := ReadSlot(ctx, control, s.cfg.Slot)
+	if err != nil {
+		return "", since, err
+	}
+	var seesAll uint64
+	if slot != nil {
+		seesAll = slot.CatalogXmin
+	}
+	if err := st.readCatalog(ctx, seesAll); err != nil {
 		return "", since, err
 	}
 	if before != "" {

@@ -37,13 +37,17 @@ func TestHiddenForAMoment(t *testing.T) {
 		{leaves, `GRANT SELECT ON leaf TO relay; ALTER TABLE leaf SET (autovacuum_enabled = off); ALTER TABLE part ADD COLUMN z int DEFAULT 3; CREATE INDEX ON part (body)`, ""},
 		{leaves, `CREATE TABLE more PARTITION OF part FOR VALUES FROM (100) TO (200); INSERT INTO part VALUES (101, 'x'); TRUNCATE more`, "rewritten"}, // it was created since
 		{leaves, `CREATE TABLE more PARTITION OF part FOR VALUES FROM (100) TO (200); INSERT INTO part VALUES (101, 'x'); GRANT SELECT ON more TO relay`, ""},
+		{leaves, `ALTER TABLE plain RENAME TO former; ALTER TABLE plenty RENAME TO plain; INSERT INTO plain VALUES (7); ALTER TABLE plain RENAME TO plenty; ALTER TABLE former RENAME TO plain`, "public.plenty and the outbox were renamed"},
+		{leaves, `ALTER TABLE plain SET SCHEMA away; CREATE VIEW plain AS SELECT * FROM plenty; INSERT INTO plain VALUES (7); ALTER VIEW plain RENAME TO a_view; ALTER TABLE away.plain SET SCHEMA public`, "public.a_view and the outbox were renamed"},
+		{leaves, `ALTER TABLE plain RENAME TO former; CREATE TABLE more (i int); ALTER TABLE former RENAME TO plain; ALTER TABLE plain OWNER TO boss; TRUNCATE plain; VACUUM FULL pg_type`, ""}, // no other table has the columns
+		{leaves, `ALTER TABLE plenty RENAME TO more; TRUNCATE plain; VACUUM FULL plain; GRANT SELECT ON plain TO relay; ALTER TABLE plain ADD COLUMN z int`, ""},
 		{all, `ALTER TABLE plain SET UNLOGGED; INSERT INTO plain VALUES (1, 'x'); ALTER TABLE plain SET LOGGED`, "public.plain was rewritten"},
 		{all, `TRUNCATE plain; INSERT INTO plain VALUES (1, 'x'); VACUUM FULL plain; CLUSTER plain USING plain_pkey; ALTER TABLE plain ADD CHECK (no > 0)`, ""},
 		{schema, `ALTER TABLE plain SET SCHEMA away; INSERT INTO away.plain VALUES (1, 'x'); ALTER TABLE away.plain SET SCHEMA public`, "altered"},
 		{byParts, `ALTER TABLE parts.leaf SET SCHEMA away; INSERT INTO part VALUES (1, 'x'); ALTER TABLE away.leaf SET SCHEMA parts`, "parts.leaf was moved"},
 		{byParts, `CREATE TABLE parts.more PARTITION OF part FOR VALUES FROM (100) TO (200); TRUNCATE parts.leaf; VACUUM FULL pg_depend; GRANT SELECT ON parts.leaf TO relay`, ""},
 		{schema, `ALTER TABLE leaf SET SCHEMA away; INSERT INTO part VALUES (1, 'x')`, ""}, // it is published with the root
-		{schema, `CREATE TABLE plenty (no int); VACUUM FULL plain; VACUUM FULL pg_depend; VACUUM FULL pg_class; VACUUM FULL pg_publication`, ""},
+		{schema, `VACUUM FULL plain; VACUUM FULL pg_depend; VACUUM FULL pg_class; VACUUM FULL pg_publication`, ""},
 	}
 	for _, major := range []string{"17", "18"} {
 		bench := newBench(t, major)
@@ -101,11 +105,13 @@ func (b *bench) compare(what, got, want string) {
 
 // momentTables are a partitioned outbox with a branch by hash, and one that is not partitioned.
 var momentTables = []string{
-	`DROP TABLE IF EXISTS part, plain, away.plain, leaf, h1, plenty`,
+	`DROP VIEW IF EXISTS a_view`,
+	`DROP TABLE IF EXISTS part, plain, away.plain, leaf, h1, plenty, more`,
 	`CREATE TABLE part (no int PRIMARY KEY, body text) PARTITION BY RANGE (no)`,
 	`CREATE TABLE leaf PARTITION OF part FOR VALUES FROM (0) TO (100)`,
 	`CREATE TABLE by_hash PARTITION OF part FOR VALUES FROM (1000) TO (2000) PARTITION BY HASH (no)`,
 	`CREATE TABLE h0 PARTITION OF by_hash FOR VALUES WITH (MODULUS 2, REMAINDER 0)`,
 	`CREATE TABLE h1 PARTITION OF by_hash FOR VALUES WITH (MODULUS 2, REMAINDER 1)`,
 	`CREATE TABLE plain (no int PRIMARY KEY, body text)`,
+	`CREATE TABLE plenty (no int)`,
 }

@@ -155,8 +155,7 @@ func (st *Stream) checkServer(ctx context.Context) (*Slot, error) {
 	if err := st.cfg.checkSlot(slot, st.control.Config().Database, st.server.Major()); err != nil {
 		return nil, err
 	}
-	st.seesAll = slot.CatalogXmin
-	return slot, st.readCatalog(ctx)
+	return slot, st.readCatalog(ctx, slot.CatalogXmin)
 }
 
 // readServer reads the server's version, which must be supported.
@@ -171,8 +170,8 @@ func (st *Stream) readServer(ctx context.Context) (err error) {
 }
 
 // readCatalog checks the publication, and reads the catalogs.
-func (st *Stream) readCatalog(ctx context.Context) (err error) {
-	st.cat, err = st.cfg.readCatalog(ctx, st.control, st.server.Major(), st.last)
+func (st *Stream) readCatalog(ctx context.Context, seesAll uint64) (err error) {
+	st.cat, err = st.cfg.readCatalog(ctx, st.control, st.server.Major(), st.last, seesAll)
 	return err
 }
 
@@ -214,7 +213,6 @@ type Stream struct {
 
 	last     *lastLook      // the source's
 	found    error          // see Found
-	seesAll  uint64         // catalog_xmin of the slot before the catalogs were read: the server decodes with snapshots that see all transactions before it
 	original *Slot          // the slot of which this stream reads a temporary copy; nil: the stream reads the slot
 	conn     *pgconn.PgConn // used by the goroutine of Receive
 	tap      readTap

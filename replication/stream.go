@@ -344,7 +344,7 @@ func (st *Stream) Resolve(ctx context.Context, rel *Announced) (index int, err e
 // all snapshots that it uses. PostgreSQL 14 keeps its decision about a table when that is attached or detached.
 func (st *Stream) wasViaRoot(outbox int) bool {
 	look := st.last.Load()
-	return st.server.Major() >= 15 && st.cat.viaRoot && max(look.Publication.Youngest, look.Outboxes[outbox].Youngest) < st.seesAll
+	return st.server.Major() >= 15 && st.cat.viaRoot && max(look.Publication.Youngest, look.Outboxes[outbox].Youngest) < st.cat.seesAll
 }
 
 // mayBePartition reports whether the relation has the columns of a partitioned outbox, so that it may have been a

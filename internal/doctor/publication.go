@@ -151,7 +151,7 @@ func (e *examination) narrow() []Remedy {
 	}
 	return []Remedy{
 		sqlf("CREATE PUBLICATION %s FOR TABLE %s WITH (publish = 'insert', publish_via_partition_root = true)", name, e.allTables()),
-		advicef("leave %s unchanged: other clients may use it. Once confirmed_flush_lsn has passed the new publication, set postgres.publication: %s and restart (docs/debezium.md)",
+		advicef("leave %s unchanged: other clients may use it. Once the slot has passed the new publication, set postgres.publication: %s and restart (docs/debezium.md)",
 			e.Publication, name),
 	}
 }

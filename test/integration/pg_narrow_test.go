@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"errors"
 	"slices"
 	"testing"
 )
@@ -37,6 +38,16 @@ func TestNarrowPublication(t *testing.T) {
 
 			r = o.startStreaming(wide...)
 			o.awaitSettled()
+			await(t, patience, "the slot to pass the new publication", func() error {
+				o.exec(`CHECKPOINT`) // the WAL gets the running transactions
+				var passed bool
+				must(t, o.admin.scan(`SELECT age(s.catalog_xmin) < age(p.xmin) FROM pg_replication_slots s, pg_publication p
+ WHERE s.slot_name = '`+o.name+`' AND p.pubname = 'narrow'`, &passed))
+				if !passed {
+					return errors.New("its catalog_xmin is older")
+				}
+				return nil
+			})
 			r.term()
 			o.startStreaming(narrow...)
 			o.insert("order", "k", 61, 20)

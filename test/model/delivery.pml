@@ -29,7 +29,8 @@
 #define STREAM 3
 #define DRAIN 4         /* ending: reads no more */
 #define CLEAN 5         /* the clean record is acknowledged */
-#define STOPPED 6       /* status 79 */
+#define FINDING 6       /* what was found is written into the record */
+#define STOPPED 7       /* status 79 */
 
 typedef Parts { short at[3] }          /* by partition; 2 is the dead-letter topic */
 typedef Rec {                         /* the position record */
@@ -37,7 +38,10 @@ typedef Rec {                         /* the position record */
 	byte known;                       /* sessions whose producer ids it names, as bits */
 	byte acked;                       /* id of the last row of the acknowledged prefix, 0: none */
 	byte confirm;
-	bit tl2, clean
+	bit tl2, clean;
+#ifdef HIDE
+	bit found                         /* rows may have been hidden: no session streams */
+#endif
 }
 
 /* the server */
@@ -97,6 +101,32 @@ byte dirty = 0;                 /* partitions to which this session has sent a r
 #else
 #define COUNTS(p)     4095
 #define FOLLOWS(p)    0
+#endif
+#ifdef PAUSE
+byte paused = 0;                /* 1: no catalog check passes, so nothing more may be confirmed; 2: again */
+#define MAYCONFIRM(c) (paused == 1 -> my.confirm : (c))
+#elif defined(HIDE)             /* the publication is altered and back while transaction 3 is committed */
+bit hidden = 0, act = 0;        /* act: the catalogs show it */
+bit seen3 = 0;                  /* a session has read a row of transaction 3 */
+byte told = 0;                  /* 1: a session has found the alteration, and ended; 2: it was started again */
+byte guarded = 0;               /* the stream was complete up to this place: a catalog check that began there has passed */
+#ifdef M_UNGUARDED
+#define MAYCONFIRM(c) (c)
+#else
+#define MAYCONFIRM(c) MIN(c, END(guarded))
+#endif
+#else
+#define MAYCONFIRM(c) (c)
+#endif
+#ifdef HIDE
+#define HIDDEN        (hidden && next > 4)
+#define CHECKED       (guarded == next - 1)
+#else
+#define HIDDEN        0
+#define CHECKED       1
+#endif
+#ifdef M_STALE_BROKER
+Rec before;                     /* the newest record before rec, which a broker that does not lead any more takes for the newest */
 #endif
 short row, old, set, place; /* of one step; 0 between steps */
 
@@ -168,11 +198,17 @@ inline sometimes(n) {
 
 inline copy(to, src) {
 	to.gen = src.gen; to.from = src.from; to.known = src.known; to.acked = src.acked;
-	to.confirm = src.confirm; to.tl2 = src.tl2; to.clean = src.clean
+	to.confirm = src.confirm; to.tl2 = src.tl2; to.clean = src.clean;
+#ifdef HIDE
+	to.found = src.found
+#endif
 }
 
 inline zero(r) {
-	r.gen = 0; r.from = 0; r.known = 0; r.acked = 0; r.confirm = 0; r.tl2 = 0; r.clean = 0
+	r.gen = 0; r.from = 0; r.known = 0; r.acked = 0; r.confirm = 0; r.tl2 = 0; r.clean = 0;
+#ifdef HIDE
+	r.found = 0
+#endif
 }
 
 /* session n appends the row with bit b to p */
@@ -218,11 +254,17 @@ inline over() {
 #ifdef ERASE
 	dirty = 0;
 #endif
+#ifdef HIDE
+	guarded = 0;
+#endif
 	wst = 0; zero(my); zero(wr)
 }
 
 /* A record reaches the position topic. A later reader takes the highest generation, the newest of it. */
 inline publish(r) {
+#ifdef M_STALE_BROKER
+	copy(before, rec);
+#endif
 	printf("  position topic: generation %d of session %d: sessions %d, acked %d, confirm %d, clean %d\n", r.gen, r.from, r.known, r.acked, r.confirm, r.clean);
 	if
 #ifndef M_GENERATION
@@ -248,6 +290,9 @@ inline stream() {
 	sent = CONF(mem);
 #endif
 	next = PREFIX(sent) + 1; app = sent; ack = sent;
+#ifdef HIDE
+	guarded = next - 1;
+#endif
 	printf("session %d streams from slot position %d\n", s, mem);
 	safe()
 }
@@ -260,7 +305,7 @@ inline stream() {
 #elif defined(M_ZERO_FLUSH)
 #define OWN           (PREFIX(ack) == PREFIX(CONF(mem)) -> END(next - 1) : END(PREFIX(ack)))
 #else
-#define OWN           END(PREFIX(ack))
+#define OWN           MAYCONFIRM(END(PREFIX(ack)))
 #endif
 #ifdef M_ACKED_AHEAD
 #define OWNACKED      PREFIX(sent)
@@ -332,7 +377,7 @@ inline write(cleanly) {
 #else
 #define REFUSED(b)    (refused | (b))
 #endif
-#define SENDS(p)      (phase == STREAM && next <= ROWS && !(refused & BIT(next)) && PART(next) == p)
+#define SENDS(p)      (phase == STREAM && next <= ROWS && !(refused & BIT(next)) && PART(next) == p && !HIDDEN)
 #ifdef M_PAST_LETTERS            /* the cause of a dead letter may have been removed when its row is read again */
 #define LETTERS       0
 #else
@@ -372,6 +417,11 @@ inline write(cleanly) {
 		printf("session %d has read the ends: rows at places, as bits: %d\n", s, found); \
 		reported = reported | ((KNOWN(my.known, 0) | KNOWN(my.known, 1)) & ~IDS(ALL)) }
 
+#ifdef HIDE
+#define READ3         seen3 = seen3 || next > 4
+#else
+#define READ3         skip
+#endif
 #ifdef ERASE
 #define SENT(p)       dirty = dirty | (1 << (p))
 #define ERASES(p) \
@@ -383,7 +433,7 @@ inline write(cleanly) {
 
 #define ROW(p) \
 	:: d_step { SENDS(p) && !unread && (!LETTERS || INKAFKA(next)) -> \
-		row = BIT(next); sent = sent | row; \
+		row = BIT(next); sent = sent | row; READ3; \
 		if \
 		:: INKAFKA(next) -> drops(); \
 			if \
@@ -448,9 +498,12 @@ inline fenced(keep) {
 
 /* The slot is ours, and the late requests are known: read the position record, compare it with the server, follow it. */
 inline load() {
+#ifdef M_START_LOOKS_AFRESH
+	act = 0;
+#endif
 	compare();
 	if
-	:: phase != STOPPED -> begin()
+	:: phase < FINDING -> begin()
 	:: else
 	fi
 }
@@ -460,6 +513,10 @@ inline compare() {
 	:: rec.gen == 0 -> my.known = 0; my.confirm = mem
 #ifndef M_SYSTEM
 	:: rec.gen && upgraded && !rec.tl2 -> phase = STOPPED; sometimes(6); printf("session %d stops: 79, another system\n", s)
+#endif
+#ifdef HIDE
+	:: rec.gen && (act || rec.found) ->
+		phase = (rec.found -> STOPPED : FINDING); copy(my, rec); printf("session %d finds the alteration\n", s)
 #endif
 	:: else ->
 		if
@@ -476,7 +533,7 @@ inline compare() {
 		fi
 	fi;
 	if
-	:: phase != STOPPED ->
+	:: phase < FINDING ->
 		my.gen++; my.from = s; my.known = my.known | (1 << s); my.tl2 = tl2; my.clean = 0
 	:: else
 	fi
@@ -536,9 +593,36 @@ active proctype world() {
 		if
 		:: phase == RECORD -> stream()
 		:: phase == DRAIN && my.clean -> phase = CLEAN
+#ifdef HIDE
+		:: phase == FINDING && my.found -> die(); phase = STOPPED; told = 1; sometimes(8)
+#endif
 		:: else
 		fi }
 	:: d_step { lrec.gen -> publish(lrec); zero(lrec) }
+
+#ifdef M_STALE_BROKER
+	:: d_step { phase == FENCE && before.gen -> printf("session %d asks a broker that does not lead any more\n", s); copy(rec, before); fenced(0) }
+#endif
+
+#ifdef PAUSE
+	:: d_step { !paused && phase == STREAM -> paused = 1; printf("PAUSE of the catalog checks\n") }
+#endif
+#ifdef HIDE
+	:: d_step { !act && !hidden && !seen3 && rec.gen -> hidden = 1; act = 1; printf("ALTERED, and back: transaction 3 is hidden\n") }
+	:: d_step { phase == STREAM && HIDDEN && next <= ROWS -> sent = sent | 48; app = app | 48; ack = ack | 48; next = 7 }
+	:: d_step { (phase == STREAM || phase == DRAIN) && !CHECKED ->
+		if
+		:: act -> phase = FINDING; printf("session %d: a check finds the alteration\n", s)
+		:: else -> guarded = next - 1
+		fi }
+#ifdef M_FINDING_FORGOTTEN
+	:: d_step { phase == FINDING && wst == 0 -> die(); phase = STOPPED; told = 1 }
+#else
+	:: d_step { phase == FINDING && wst == 0 && !my.found -> copy(wr, my); wr.found = 1; wst = 1 }
+#endif
+	:: d_step { told && act -> act = 0; printf("THE TRACES have vanished\n") }
+	:: d_step { phase == STOPPED && told == 1 -> phase = NONE; told = 2; printf("STARTED AGAIN\n") }
+#endif
 
 	/* Rows. */
 	READS
@@ -578,15 +662,17 @@ active proctype world() {
 
 	/* Confirmation. */
 #ifndef AT_LEAST_ONCE
-#ifdef M_WRITES_ALWAYS
+#if defined(M_WRITES_ALWAYS)
 	:: d_step { phase == STREAM && wst == 0 -> write(0) }
+#elif defined(M_PAUSE_STOPS_RECORDS)
+	:: d_step { phase == STREAM && wst == 0 && OWNCONFIRM > my.confirm -> write(0) }
 #else
 	:: d_step { phase == STREAM && wst == 0 && (OWNACKED > ACKED(my.acked) || OWNCONFIRM > my.confirm) -> write(0) }
 #endif
 #ifdef M_CLEAN_EARLY
 	:: d_step { phase == DRAIN && wst == 0 -> write(1) }
 #else
-	:: d_step { phase == DRAIN && wst == 0 && !(sent & ~ack) && CLEANLY -> write(1) }
+	:: d_step { phase == DRAIN && wst == 0 && !(sent & ~ack) && CLEANLY && CHECKED -> write(1) }
 	:: d_step { phase == DRAIN && wst == 0 && !(sent & ~ack) && !CLEANLY && TELL <= mem -> printf("session %d has ended\n", s); over() }
 #endif
 	:: d_step { phase == CLEAN && TELL <= mem -> printf("session %d has ended cleanly\n", s); over() }
@@ -647,7 +733,16 @@ active proctype world() {
 #ifdef RECORD_LOST
 	:: d_step { !lost && phase == NONE && rec.gen -> lost = 1; zero(rec); excused = 1; printf("RECORD lost\n") }
 #endif
+#ifdef PAUSE
+	:: else ->
+		if
+		:: d_step { paused == 1 -> paused = 2;
+			assert(phase != STREAM || ACKED(my.acked) == PREFIX(ack)) }                        /* RECORDED */
+		:: else -> break
+		fi
+#else
 	:: else -> break
+#endif
 	od;
 	skip;
 	d_step {

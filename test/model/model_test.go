@@ -36,6 +36,8 @@ func TestRules(t *testing.T) {
 		{name: "another routing, or topics that grow", flags: []string{"FAULTS=2", "REROUTE"}},
 		{name: "slot moved by another client", flags: []string{"FAULTS=2", "SLOT_MOVED"}},
 		{name: "slot moved, and failover", flags: []string{"FAULTS=1", "SLOT_MOVED", "FAILOVER"}},
+		{name: "a pause of confirming", flags: []string{"FAULTS=1", "PAUSE"}},
+		{name: "rows hidden for a moment", flags: []string{"FAULTS=1", "HIDE"}},
 		{name: "dead letters", flags: []string{"FAULTS=1", "POISON", "SESSIONS=7"}},
 		{name: "pg_upgrade", flags: []string{"FAULTS=1", "UPGRADE"}},
 		{name: "at least once", flags: []string{"FAULTS=1", "AT_LEAST_ONCE"}},
@@ -67,6 +69,7 @@ func TestReached(t *testing.T) {
 		{name: "a dead letter was found", flags: []string{"FAULTS=1", "POISON", "SESSIONS=7", "SOMETIMES=4"}, breaks: "REACHED"},
 		{name: "stopped at another system", flags: []string{"FAULTS=1", "UPGRADE", "SOMETIMES=6"}, breaks: "REACHED"},
 		{name: "pg_upgrade, and everything delivered", flags: []string{"FAULTS=1", "UPGRADE", "SOMETIMES=7"}, breaks: "REACHED"},
+		{name: "hidden rows were found, and it was recorded", flags: []string{"FAULTS=0", "HIDE", "SOMETIMES=8"}, breaks: "REACHED"},
 		{name: "phantoms, and everything delivered", flags: []string{"FAULTS=1", "FAILOVER", "SOMETIMES=5"}, breaks: "REACHED"},
 	})
 }
@@ -106,6 +109,11 @@ func TestMutants(t *testing.T) {
 		{"a new system with a slot that had not consumed everything", []string{"M_UPGRADE_UNCONSUMED", "UPGRADE", "FAULTS=0"}, "LOSS", false},
 		{"the record of another system followed", []string{"M_SYSTEM", "UPGRADE", "FAULTS=0"}, "LOSS", false},
 		{"an adoption after pg_upgrade keeps the acked position", []string{"M_ADOPT_KEEPS", "UPGRADE", "FAULTS=0"}, "LOSS", false},
+		{"the record of a broker that does not lead any more", []string{"M_STALE_BROKER", "FAULTS=1"}, "FALSE79", false},
+		{"what is acked is not recorded during a pause of confirming", []string{"M_PAUSE_STOPS_RECORDS", "PAUSE", "FAULTS=0"}, "RECORDED", false},
+		{"confirmed before a catalog check", []string{"M_UNGUARDED", "HIDE", "FAULTS=0"}, "LOSS", false},
+		{"a start compares nothing with the record", []string{"M_START_LOOKS_AFRESH", "HIDE", "FAULTS=1"}, "LOSS", false},
+		{"what was found is not recorded", []string{"M_FINDING_FORGOTTEN", "HIDE", "FAULTS=0"}, "LOSS", false},
 		{"clean while a request is unanswered", []string{"M_CLEAN_EARLY", "FAULTS=2"}, "REPEAT", false},
 	})
 }

@@ -19,7 +19,7 @@ var tableMutants = []mutant{
 	{
 		name:  "publication-was-always-via-root",
 		rule:  "A publication that publishes via the root now did so when the row was written.",
-		edits: []edit{{"replication/stream.go", "look.Outboxes[outbox].Youngest) < st.seesAll", "look.Outboxes[outbox].Youngest) < st.seesAll+1<<40"}},
+		edits: []edit{{"replication/stream.go", "look.Outboxes[outbox].Youngest) < st.cat.seesAll", "look.Outboxes[outbox].Youngest) < st.cat.seesAll+1<<40"}},
 		tests: []suite{unattached},
 	},
 	{
