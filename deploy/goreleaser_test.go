@@ -123,7 +123,7 @@ func TestRelease(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	for _, name := range []string{unitFile, auditUnitFile, auditTimerFile} {
+	for _, name := range unitFiles {
 		if name = "deploy/" + name; !slices.Contains(r.Archives[0].Files, name) || !slices.Contains(packaged, name) {
 			t.Errorf("archives or packages do not have %s", name)
 		}

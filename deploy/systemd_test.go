@@ -15,10 +15,14 @@ import (
 )
 
 const (
-	unitFile       = "systemd/outboxcdc.service"
-	auditUnitFile  = "systemd/outboxcdc-audit.service"
-	auditTimerFile = "systemd/outboxcdc-audit.timer"
+	unitFile        = "systemd/outboxcdc.service"
+	auditUnitFile   = "systemd/outboxcdc-audit.service"
+	auditTimerFile  = "systemd/outboxcdc-audit.timer"
+	retainUnitFile  = "systemd/outboxcdc-retain.service"
+	retainTimerFile = "systemd/outboxcdc-retain.timer"
 )
+
+var unitFiles = []string{unitFile, auditUnitFile, auditTimerFile, retainUnitFile, retainTimerFile}
 
 // unit returns the directives of the daemon's unit by name.
 func unit(t *testing.T) map[string][]string {
@@ -70,11 +74,11 @@ func TestUnit(t *testing.T) {
 	if got := only(t, u, "ExecReload"); !strings.Contains(got, "-HUP $MAINPID") {
 		t.Errorf("ExecReload=%s", got)
 	}
-	checkSecretsAndSandbox(t, unitFile)
+	checkSecretsAndSandbox(t, unitFile, 2)
 }
 
 // checkSecretsAndSandbox checks that a unit names existing settings, and gives its process no privileges.
-func checkSecretsAndSandbox(t *testing.T, file string) {
+func checkSecretsAndSandbox(t *testing.T, file string, secrets int) {
 	t.Helper()
 	u := directives(t, file)
 	cfg := config.Default()
@@ -94,14 +98,17 @@ func checkSecretsAndSandbox(t *testing.T, file string) {
 				continue
 			}
 			_, credential, _ := strings.Cut(value, "%d/")
+			if value == "/dev/null" && known[name] { // the process does not read it
+				continue
+			}
 			if !known[name] || !strings.Contains(string(text), "LoadCredential="+credential+":") {
 				t.Errorf("%s=%s: no such setting or credential", name, value)
 			}
 			named++
 		}
 	}
-	if named < 2 {
-		t.Errorf("%d secrets are named", named)
+	if named != secrets {
+		t.Errorf("%d secrets are named, not %d", named, secrets)
 	}
 	for _, name := range []string{"DynamicUser", "NoNewPrivileges", "PrivateDevices", "MemoryDenyWriteExecute"} {
 		if got := only(t, u, name); got != "yes" {
@@ -117,22 +124,8 @@ func checkSecretsAndSandbox(t *testing.T, file string) {
 // the timer starts it often enough for --since.
 func TestAuditUnit(t *testing.T) {
 	u, daemon := directives(t, auditUnitFile), unit(t)
-	checkSecretsAndSandbox(t, auditUnitFile)
-	// These differ, because the daemon runs until it is stopped, and the audit ends by itself.
-	own := []string{
-		"Description", "StartLimitIntervalSec", "StartLimitBurst", "Type", "NotifyAccess", "ExecStart", "ExecReload", "RestartSec", "RestartPreventExitStatus", "WatchdogSec",
-		"TimeoutStopSec", "TimeoutStartSec", "MemoryMax", "WantedBy", "StateDirectory", "Environment",
-	}
-	for name, values := range daemon {
-		if !slices.Contains(own, name) && !slices.Equal(u[name], values) {
-			t.Errorf("%s=%q, and the daemon has %q", name, u[name], values)
-		}
-	}
-	for name := range u {
-		if !slices.Contains(own, name) && daemon[name] == nil {
-			t.Errorf("%s=%q, and the daemon has none", name, u[name])
-		}
-	}
+	checkSecretsAndSandbox(t, auditUnitFile, 2)
+	differsIn(t, u, "StartLimitIntervalSec", "StartLimitBurst", "RestartSec", "RestartPreventExitStatus", "TimeoutStartSec")
 	if !slices.Equal(u["Environment"], append(slices.Clone(daemon["Environment"]), "TMPDIR=/var/tmp")) {
 		t.Errorf("Environment=%q", u["Environment"])
 	}
@@ -158,9 +151,56 @@ func TestAuditUnit(t *testing.T) {
 	}
 }
 
-// TestAuditUnitPublishes runs the line of the unit that copies the metrics for node_exporter.
-func TestAuditUnitPublishes(t *testing.T) {
-	text, err := os.ReadFile(auditUnitFile)
+// differsIn checks that a unit which ends by itself has the directives of the daemon, which runs until it is stopped,
+// except for those that differ for this reason, and those of the unit itself.
+func differsIn(t *testing.T, u map[string][]string, own ...string) {
+	t.Helper()
+	daemon := unit(t)
+	own = append(own, "Description", "Type", "NotifyAccess", "ExecStart", "ExecReload", "WatchdogSec", "TimeoutStopSec", "MemoryMax", "WantedBy", "StateDirectory", "Environment")
+	for name, values := range daemon {
+		if !slices.Contains(own, name) && !slices.Equal(u[name], values) {
+			t.Errorf("%s=%q, and the daemon has %q", name, u[name], values)
+		}
+	}
+	for name := range u {
+		if !slices.Contains(own, name) && daemon[name] == nil {
+			t.Errorf("%s=%q, and the daemon has none", name, u[name])
+		}
+	}
+}
+
+// TestRetainUnit checks that retain runs with the daemon's settings and restrictions, and with a role of its own, and
+// that the timer is the only one that starts it again.
+func TestRetainUnit(t *testing.T) {
+	u := directives(t, retainUnitFile)
+	checkSecretsAndSandbox(t, retainUnitFile, 1)
+	differsIn(t, u, "StartLimitIntervalSec", "Restart", "RestartSec", "RestartPreventExitStatus", "LoadCredential")
+	if u["Restart"] != nil || only(t, u, "Type") != "oneshot" {
+		t.Errorf("Type=%s Restart=%s", u["Type"], u["Restart"])
+	}
+	if got := only(t, u, "LoadCredential"); strings.Contains(got, "postgres_url") {
+		t.Errorf("LoadCredential=%s: the daemon's role does not own the tables", got)
+	}
+	start, run := strings.Fields(only(t, u, "ExecStart")), strings.Fields(only(t, unit(t), "ExecStart"))
+	if len(start) != 6 || start[0] != run[0] || start[1] != "retain" || !slices.Equal(start[2:4], run[2:4]) || start[4] != "--metrics" ||
+		filepath.Dir(start[5]) != "/var/lib/"+only(t, u, "StateDirectory") {
+		t.Errorf("ExecStart=%q", start)
+	}
+	timer := directives(t, retainTimerFile)
+	if only(t, timer, "OnCalendar") != "*:0/10" || only(t, timer, "WantedBy") != "timers.target" {
+		t.Errorf("%q", timer)
+	}
+}
+
+// TestUnitsPublish runs the lines of the units that copy the metrics for node_exporter.
+func TestUnitsPublish(t *testing.T) {
+	for _, file := range []string{auditUnitFile, retainUnitFile} {
+		t.Run(filepath.Base(file), func(t *testing.T) { unitPublishes(t, file) })
+	}
+}
+
+func unitPublishes(t *testing.T, unitFile string) {
+	text, err := os.ReadFile(unitFile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,8 +210,9 @@ func TestAuditUnitPublishes(t *testing.T) {
 		t.Fatal("no such line")
 	}
 	state, collector := t.TempDir(), t.TempDir()
-	script := strings.NewReplacer("/var/lib/node_exporter/textfile", collector, "/var/lib/outboxcdc-audit", state).Replace(line)
-	_, file, _ := strings.Cut(only(t, directives(t, auditUnitFile), "ExecStart"), "--metrics /var/lib/outboxcdc-audit/")
+	from := "/var/lib/" + only(t, directives(t, unitFile), "StateDirectory")
+	script := strings.NewReplacer("/var/lib/node_exporter/textfile", collector, from, state).Replace(line)
+	_, file, _ := strings.Cut(only(t, directives(t, unitFile), "ExecStart"), "--metrics "+from+"/")
 	if err := os.WriteFile(filepath.Join(state, file), []byte("outboxcdc_audit_rows 1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -205,20 +246,18 @@ func TestUnitVerifies(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	for _, name := range []string{unitFile, auditUnitFile, auditTimerFile} {
+	for _, name := range unitFiles {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
 		}
 		text = []byte(strings.ReplaceAll(string(text), "/usr/local/bin/outboxcdc", self))
-		if name == auditUnitFile { // the line for node_exporter, too
-			text = []byte(strings.Replace(string(text), "\n#ExecStopPost=", "\nExecStopPost=", 1))
-		}
+		text = []byte(strings.Replace(string(text), "\n#ExecStopPost=", "\nExecStopPost=", 1)) // the line for node_exporter, too
 		if err := os.WriteFile(filepath.Join(dir, filepath.Base(name)), text, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, name := range []string{unitFile, auditUnitFile, auditTimerFile} {
+	for _, name := range unitFiles {
 		file := filepath.Join(dir, filepath.Base(name))
 		if out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", file).CombinedOutput(); err != nil || len(out) > 0 {
 			t.Errorf("%s: %v\n%s", name, err, out)

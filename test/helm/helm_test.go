@@ -41,7 +41,7 @@ func load(t *testing.T) *chart.Chart {
 // repository is the image's repository, which has no default.
 const repository = "registry.example.com/outboxcdc"
 
-// render returns the chart's objects by kind, for a release called "shop". values without an image.repository get one.
+// render returns the chart's objects by kind, and its CronJobs by "CronJob" and their command, for a release called "shop". values without an image.repository get one.
 func render(t *testing.T, values string) (map[string]string, error) {
 	t.Helper()
 	given, err := chartutil.ReadValues([]byte(values))
@@ -76,15 +76,23 @@ func render(t *testing.T, values string) (map[string]string, error) {
 			continue
 		}
 		var is struct {
-			Kind string `json:"kind"`
+			Kind     string `json:"kind"`
+			Metadata struct {
+				Name string `json:"name"`
+			} `json:"metadata"`
 		}
 		if err := yaml.Unmarshal([]byte(text), &is); err != nil {
 			t.Fatalf("%s: %v\n%s", name, err, text)
 		}
-		if objects[is.Kind] != "" {
-			t.Errorf("two of kind %s", is.Kind)
+		kind := is.Kind
+		if kind == "CronJob" {
+			_, command, _ := strings.Cut(is.Metadata.Name, "shop-outboxcdc-")
+			kind += " " + command
 		}
-		objects[is.Kind] = text
+		if objects[kind] != "" {
+			t.Errorf("two of kind %s", kind)
+		}
+		objects[kind] = text
 	}
 	return objects, nil
 }
@@ -150,6 +158,14 @@ audit:
   args: [--since, 8h, --deep]
   metricsVolume: {hostPath: {path: /var/lib/node_exporter, type: Directory}}
   nodeSelector: {kubernetes.io/hostname: node-1}
+retention:
+  enabled: true
+  secret: {name: owner, key: dsn}
+  args: [--despite-slot, other]
+  image: registry.example.com/archiver:1
+  env: [{name: AWS_REGION, value: eu-1}]
+  serviceAccount: archiver
+  metricsVolume: {hostPath: {path: /var/lib/node_exporter, type: Directory}}
 networkPolicy:
   enabled: true
   from: [{namespaceSelector: {matchLabels: {name: monitoring}}}]
@@ -227,7 +243,7 @@ func TestDefaults(t *testing.T) {
 // objects.
 func TestEverything(t *testing.T) {
 	objects := mustRender(t, everything)
-	if got := kinds(objects); got != "ConfigMap CronJob Deployment NetworkPolicy PodDisruptionBudget PrometheusRule Service ServiceAccount ServiceMonitor" {
+	if got := kinds(objects); got != "ConfigMap CronJob audit CronJob retain Deployment NetworkPolicy PodDisruptionBudget PrometheusRule Service ServiceAccount ServiceMonitor" {
 		t.Errorf("%s", got)
 	}
 	d := read[apps.Deployment](t, objects, "Deployment")
@@ -317,7 +333,7 @@ func mountedSecret(t *testing.T, pod *core.PodSpec, path string) string {
 // daemon selects it.
 func TestAudit(t *testing.T) {
 	objects := mustRender(t, everything)
-	job := read[batch.CronJob](t, objects, "CronJob")
+	job := read[batch.CronJob](t, objects, "CronJob audit")
 	if job.Name != "shop-outboxcdc-audit" || job.Spec.Schedule != "5 */6 * * *" || *job.Spec.TimeZone != "Etc/UTC" || job.Spec.ConcurrencyPolicy != batch.ForbidConcurrent {
 		t.Errorf("%s %+v", job.Name, job.Spec)
 	}
@@ -362,10 +378,17 @@ func TestAudit(t *testing.T) {
 		t.Errorf("%v", pod.NodeSelector)
 	}
 
-	audits := labels.Set(template.Labels)
+	onlyNetworkPolicySelects(t, objects, template.Labels)
+}
+
+// onlyNetworkPolicySelects checks that nothing that selects the daemon selects the pods of a CronJob, except for the
+// NetworkPolicy.
+func onlyNetworkPolicySelects(t *testing.T, objects map[string]string, pod map[string]string) {
+	t.Helper()
+	job := labels.Set(pod)
 	service := labels.Set(read[core.Service](t, objects, "Service").Spec.Selector)
-	if service.AsSelector().Matches(audits) || audits["c"] != "d" {
-		t.Errorf("the Service sends requests to audits: %v", audits)
+	if service.AsSelector().Matches(job) || job["c"] != "d" {
+		t.Errorf("the Service sends requests to %v", job)
 	}
 	for kind, selector := range map[string]*meta.LabelSelector{
 		"Deployment":          read[apps.Deployment](t, objects, "Deployment").Spec.Selector,
@@ -376,11 +399,71 @@ func TestAudit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if selects := s.Matches(audits); selects != (kind == "NetworkPolicy") {
-			t.Errorf("%s selects audits: %v", kind, selects)
+		if selects := s.Matches(job); selects != (kind == "NetworkPolicy") {
+			t.Errorf("%s selects %v: %v", kind, job, selects)
 		}
 		if !s.Matches(labels.Set(read[apps.Deployment](t, objects, "Deployment").Spec.Template.Labels)) {
 			t.Errorf("%s does not select the daemon", kind)
+		}
+	}
+}
+
+// Retain is a pod with the configuration and the restrictions of the daemon, and with a secret of its own: neither of
+// the two has the other's.
+func TestRetain(t *testing.T) {
+	objects := mustRender(t, everything)
+	job := read[batch.CronJob](t, objects, "CronJob retain")
+	if job.Name != "shop-outboxcdc-retain" || job.Spec.Schedule != "*/10 * * * *" || job.Spec.ConcurrencyPolicy != batch.ForbidConcurrent || *job.Spec.JobTemplate.Spec.BackoffLimit != 0 {
+		t.Errorf("%s %+v", job.Name, job.Spec)
+	}
+	template := job.Spec.JobTemplate.Spec.Template
+	pod, daemon := template.Spec, read[apps.Deployment](t, objects, "Deployment").Spec.Template.Spec
+	c, d := pod.Containers[0], daemon.Containers[0]
+	if got := strings.Join(c.Args, " "); got != "retain -c /etc/outboxcdc/outboxcdc.yaml --metrics /run/textfile/prod-shop-outboxcdc-retain.prom --despite-slot other" {
+		t.Error(got)
+	}
+	if !reflect.DeepEqual(c.SecurityContext, d.SecurityContext) || !reflect.DeepEqual(pod.SecurityContext, daemon.SecurityContext) || pod.RestartPolicy != core.RestartPolicyNever ||
+		c.Image != "registry.example.com/archiver:1" || pod.ServiceAccountName != "archiver" || !hasVariable(&c, core.EnvVar{Name: "AWS_REGION", Value: "eu-1"}) {
+		t.Errorf("%+v", pod)
+	}
+	secrets := map[string]string{}
+	for _, e := range c.Env {
+		if secret := mountedSecret(t, &pod, e.Value); secret != "" {
+			secrets[e.Name] = secret
+		}
+	}
+	if len(secrets) != 1 || secrets["OUTBOXCDC_RETENTION_URL_FILE"] != "owner" {
+		t.Errorf("retain has the secrets %v", secrets)
+	}
+	for _, v := range daemon.Volumes {
+		if v.Secret != nil && v.Secret.SecretName == "owner" {
+			t.Error("the daemon has the secret of the owner")
+		}
+	}
+	// The settings are complete, as for the daemon.
+	for _, e := range d.Env {
+		if strings.HasSuffix(e.Name, "_FILE") && !hasVariable(&c, e) {
+			t.Errorf("retain does not have %s", e.Name)
+		}
+	}
+	for _, m := range c.VolumeMounts {
+		if !m.ReadOnly && m.MountPath != "/tmp" && m.MountPath != "/run/textfile" {
+			t.Errorf("it can write to %s", m.MountPath)
+		}
+	}
+	onlyNetworkPolicySelects(t, objects, template.Labels)
+
+	// By default it has the daemon's image and account, and metrics need a volume.
+	plain := read[batch.CronJob](t, mustRender(t, "retention: {enabled: true, secret: {name: owner}}"), "CronJob retain").Spec.JobTemplate.Spec.Template.Spec
+	if c := plain.Containers[0]; !strings.HasPrefix(c.Image, repository+":") || len(c.Args) != 3 || plain.ServiceAccountName != "shop-outboxcdc" {
+		t.Errorf("%+v", plain)
+	}
+	for values, want := range map[string]string{
+		"retention: {enabled: true}": "retention.secret.name is required",
+		"retention: {enabled: true, secret: {name: owner}, metricsVolume: {hostPath: {path: /a}}}": "retention.nodeSelector has to name one node",
+	} {
+		if _, err := render(t, values); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", values, err)
 		}
 	}
 }
@@ -392,7 +475,7 @@ func hasVariable(c *core.Container, e core.EnvVar) bool {
 // With the defaults, an audit runs daily over more than a day, and its result is the exit status of the Job: it is not
 // repeated after findings, but when Postgres or Kafka was unavailable.
 func TestAuditByDefault(t *testing.T) {
-	job := read[batch.CronJob](t, mustRender(t, "audit: {enabled: true}"), "CronJob")
+	job := read[batch.CronJob](t, mustRender(t, "audit: {enabled: true}"), "CronJob audit")
 	spec := job.Spec.JobTemplate.Spec
 	pod := spec.Template.Spec
 	c := pod.Containers[0]
@@ -438,6 +521,7 @@ func TestRefused(t *testing.T) {
 		"replicas: 3", "standby: yes please", "secretFiles: [{setting: postgres.url, secret: a, key: b}]", "secretFiles: [{setting: postgres.url_file, secret: a}]",
 		"config: {postgres: {url: postgres://u:p@h/d}}", "config: {kafka: {sasl: {password: x}}}", "config: {http: {listen: \":1\"}}", "config: {shutdown_timeout: 60s}",
 		"audit: {enabled: 1}", "audit: {schedule: daily}", "audit: {args: [--metrics, /tmp/a.prom]}", "audit: {concurrencyPolicy: Allow}",
+		"retention: {args: [--every, 1m]}", "retention: {secret: owner}", "secretFiles: [{setting: retention.url_file, secret: a, key: b}]",
 		"image: {digest: abc}", "http: {scheme: FTP}",
 	} {
 		if _, err := render(t, values); err == nil {

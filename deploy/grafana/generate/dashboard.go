@@ -238,7 +238,7 @@ func retention() []panel {
 			q(`time() - (outboxcdc_retention_last_removed_timestamp_seconds > 0)`, "last removal {{table}}")),
 		graph("Rows that had to stay", "short", "Partitions whose rows are old enough and had to stay, by reason, and the slots that have not confirmed.",
 			q(`outboxcdc_retention_overdue_partitions > 0`, "{{table}} {{reason}}"),
-			q(`outboxcdc_retention_slot_blocks > 0`, "slot {{slot}}")).withAlerts("OutboxCDCRetentionBlocked"),
+			q(`outboxcdc_retention_slot_blocks > 0`, "slot {{slot}}")).withAlerts("OutboxCDCRetentionBlocked", "OutboxCDCRetentionArchive"),
 	}
 }
 

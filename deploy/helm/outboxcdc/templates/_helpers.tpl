@@ -54,11 +54,15 @@ capabilities: {drop: [ALL]}
 {{- end -}}
 
 {{- define "outboxcdc.secretEnv" -}}
-{{- range $i, $s := .Values.secretFiles }}
-- {name: {{ printf "OUTBOXCDC_%s" ($s.setting | replace "." "_" | upper) }}, value: {{ printf "/run/secrets/outboxcdc/%d/%s" $i $s.key | quote }}}
-{{- end }}
+{{- include "outboxcdc.secretNames" . }}
 {{- with .Values.extraEnv }}
 {{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "outboxcdc.secretNames" -}}
+{{- range $i, $s := .Values.secretFiles }}
+- {name: {{ printf "OUTBOXCDC_%s" ($s.setting | replace "." "_" | upper) }}, value: {{ printf "/run/secrets/outboxcdc/%d/%s" $i $s.key | quote }}}
 {{- end }}
 {{- end -}}
 
@@ -89,15 +93,18 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- end -}}
 
-{{- /* Not the selector of the daemon: its Service and its PodDisruptionBudget must not count the pods of audits. */ -}}
-{{- define "outboxcdc.auditSelector" -}}
-app.kubernetes.io/name: {{ printf "%s-audit" (.Values.nameOverride | default "outboxcdc" | trunc 57) }}
-app.kubernetes.io/instance: {{ .Release.Name }}
+{{- /* Not the selector of the daemon: its Service and its PodDisruptionBudget must not count the pods of a CronJob. The arguments are the
+root and the name of the command. */ -}}
+{{- define "outboxcdc.jobSelector" -}}
+{{- $root := index . 0 -}}
+app.kubernetes.io/name: {{ printf "%s-%s" ($root.Values.nameOverride | default "outboxcdc" | trunc 56) (index . 1) }}
+app.kubernetes.io/instance: {{ $root.Release.Name }}
 {{- end -}}
 
-{{- define "outboxcdc.auditLabels" -}}
-{{ include "outboxcdc.auditSelector" . }}
-app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
-app.kubernetes.io/managed-by: {{ .Release.Service }}
-helm.sh/chart: {{ printf "%s-%s" .Chart.Name (.Chart.Version | replace "+" "_") }}
+{{- define "outboxcdc.jobLabels" -}}
+{{- $root := index . 0 -}}
+{{ include "outboxcdc.jobSelector" . }}
+app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ $root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name ($root.Chart.Version | replace "+" "_") }}
 {{- end -}}
