@@ -17,11 +17,17 @@ import (
 type mutant struct {
 	name  string
 	rule  string // in one sentence, as a believer in the rule would put it
-	edits []edit
+	edits edits
 	tests []suite // cheapest first
 	// ends is how its tests may end other than with a failure: "timeout" or "panic".
 	ends string
 }
+
+func wrong(name, rule string, edits edits, tests ...suite) mutant {
+	return mutant{name: name, rule: rule, edits: edits, tests: tests}
+}
+
+type edits []edit
 
 // edit replaces a piece of a file, which must occur exactly once.
 type edit struct{ file, was, is string }
