@@ -343,6 +343,7 @@ func TestAuditReport(t *testing.T) {
 
 // An audit takes little memory however many rows there are, and in full length a minute at most for a million of them.
 func TestAuditMillion(t *testing.T) {
+	t.Parallel()
 	const limit = 256 << 20
 	rows := fullOrShort(1_000_000, 100_000)
 	o := newOutbox(t, options{pg: heavyPostgres(t), partitions: 6})

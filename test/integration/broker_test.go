@@ -9,6 +9,7 @@ import (
 
 // The broker is killed under load and restarted with its data, twice: the same process delivers everything.
 func TestBrokerKilledUnderLoad(t *testing.T) {
+	t.Parallel()
 	rounds := fullOrShort(4, 2)
 	rnd := newRand(t)
 	k := breakableKafka(t)
@@ -37,6 +38,7 @@ func TestBrokerKilledUnderLoad(t *testing.T) {
 // The broker is away for longer than park_after: the daemon disconnects from Postgres, its memory is flat, and delivery
 // resumes soon after the broker is back. Waiting causes no repeats.
 func TestBrokerAwayForLong(t *testing.T) {
+	t.Parallel()
 	away, park := fullOrShort(90*time.Second, 8*time.Second), fullOrShort(4500*time.Millisecond, 2*time.Second)
 	rnd := newRand(t)
 	k := breakableKafka(t)
@@ -71,6 +73,7 @@ func TestBrokerAwayForLong(t *testing.T) {
 // The broker is frozen, with its connections open, for longer than a request may take: requests in flight are sent
 // again by the same session, which causes no repeats.
 func TestBrokerFrozen(t *testing.T) {
+	t.Parallel()
 	frozen := fullOrShort(45*time.Second, 5*time.Second)
 	rnd := newRand(t)
 	k := breakableKafka(t)

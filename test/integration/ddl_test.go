@@ -16,6 +16,7 @@ import (
 // statements rewrite the table: those with a default, also a volatile one. Every second statement runs while the daemon
 // is down, so that it starts after the statement.
 func TestForeignColumnsComeAndGo(t *testing.T) {
+	t.Parallel()
 	rnd := newRand(t)
 	o := newOutbox(t, options{})
 	o.proves("F45", "columns that are not needed added, renamed, dropped and retyped under load, every second time while the daemon is down")
@@ -226,6 +227,7 @@ func TestPartitionedOutbox(t *testing.T) {
 // Published under the leaf's name, their table is unknown: after a drop the daemon stops; after a detach it must not
 // treat the leaf as a foreign table.
 func TestLeafLeavesBeforeItsRowsAreDelivered(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ name, options, ddl string }{
 		{name: "root detach", options: ", publish_via_partition_root = true", ddl: `ALTER TABLE outbox DETACH PARTITION leaf_1`},
 		{name: "root drop", options: ", publish_via_partition_root = true", ddl: `DROP TABLE leaf_1`},
@@ -311,6 +313,7 @@ func checkStopBefore(t *testing.T, o *outbox, r *relay, end pglogrepl.LSN) {
 
 // A publication for all tables is not altered when the outbox is dropped or moved.
 func TestOutboxLeavesAllTables(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ name, ddl string }{
 		{"unlogged", `ALTER TABLE outbox SET UNLOGGED`},
 		{

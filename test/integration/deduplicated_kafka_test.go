@@ -17,6 +17,7 @@ import (
 
 // F64: the brokers are killed together with the daemon, and restarted with their data.
 func TestDeduplicatedBrokersKilled(t *testing.T) {
+	t.Parallel()
 	k := breakableKafka(t)
 	rnd := newRand(t)
 	o := newOutbox(t, options{kafka: k, partitions: 6})

@@ -97,6 +97,7 @@ func TestAlteredWhileAStandbyWaits(t *testing.T) {
 // is not visible in the catalogs yet. So the guard must not conclude that nothing has changed when a row that it reads
 // is about to change (its xmax is in progress).
 func TestAlterationNotYetVisible(t *testing.T) {
+	t.Parallel()
 	pg := ownPostgres(t, "17", nil)
 	o := newOutbox(t, options{pg: pg})
 	r := o.startStreaming()

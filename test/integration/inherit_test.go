@@ -26,6 +26,7 @@ func (o *outbox) remedies(env []string, check string) {
 // versions of pg_partman do. The daemon stops, nothing says that nothing is missing, and doctor's remedy delivers
 // every row.
 func TestInherited(t *testing.T) {
+	t.Parallel()
 	o := newOutbox(t, options{})
 	o.proves("F46", "a trigger takes rows to a table that inherits from the outbox")
 	env := o.deduplicating(fence)

@@ -197,6 +197,7 @@ func TestOtherEncoding(t *testing.T) {
 // A very large column among small rows. It is delivered up to the size of a Kafka request (100 MiB), if the topic
 // allows it.
 func TestVeryLargeColumn(t *testing.T) {
+	t.Parallel()
 	size := fullOrShort(60_000_000, 20_000_000)
 	o := newOutbox(t, options{payload: "bytea", configs: map[string]string{"max.message.bytes": "100000000"}})
 	o.proves("F71", "a bytea of %d MB among small rows, max.message.bytes 100 MB", size/1_000_000)

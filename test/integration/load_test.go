@@ -40,14 +40,11 @@ func TestIdleOutboxFollowsForeignWAL(t *testing.T) {
 	o.repeatsAtMost(o.verify(patience), 0, "no fault")
 }
 
-// heavyPostgres returns the server of tests that write a lot of WAL in the long form: other tests' slots would have to
-// read all of it.
+// heavyPostgres returns the server of a test that writes a lot of WAL, or in a long transaction: the slots of other tests
+// would have to read all of it, and theirs could not be created meanwhile.
 func heavyPostgres(t *testing.T) *pgtest.Server {
 	t.Helper()
-	if isProving() {
-		return ownPostgres(t, defaultMajor, nil)
-	}
-	return sharedPostgres(t, defaultMajor)
+	return ownPostgres(t, defaultMajor, nil)
 }
 
 // writeElsewhere fills an unpublished table until that much WAL has been written, and returns its end.

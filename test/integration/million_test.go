@@ -24,6 +24,7 @@ import (
 // off, so the test measures what the daemon keeps and not how hard its collector works; where the machine lets us
 // create a cgroup, the kernel enforces the limit as well.
 func TestOneTransactionOfAMillionRows(t *testing.T) {
+	t.Parallel()
 	const keys, limit = 100, 256 << 20
 	rows := fullOrShort(5_000_000, 1_000_000)
 	o := newOutbox(t, options{pg: heavyPostgres(t), partitions: 6})

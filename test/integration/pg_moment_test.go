@@ -8,6 +8,7 @@ import (
 // F111: rows that were hidden for a moment, while no daemon runs and under a daemon. It stops, and recover delivers
 // them. What rewrites a partition and hides nothing does not stop it.
 func TestHiddenForAMoment(t *testing.T) {
+	t.Parallel()
 	const (
 		leaf        = `ALTER TABLE leaf_1 SET UNLOGGED; %s; ALTER TABLE leaf_1 SET LOGGED`
 		publication = `ALTER PUBLICATION outboxcdc DROP TABLE outbox; %s; ALTER PUBLICATION outboxcdc ADD TABLE outbox`

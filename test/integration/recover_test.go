@@ -401,6 +401,7 @@ func TestReplay(t *testing.T) {
 
 // A large gap is delivered at once, at tens of thousands of events per second, in little memory.
 func TestRecoverLargeGap(t *testing.T) {
+	t.Parallel()
 	rows := fullOrShort(100_000, 20_000)
 	o := newOutbox(t, options{pg: heavyPostgres(t), partitions: 6})
 	env := o.deduplicating(fence)

@@ -123,6 +123,7 @@ func TestBackfillAfterTransactions(t *testing.T) {
 // among them is not judged: to send it would make an old event the state of its key. It is refused without
 // --compacted, and is left with --unjudged=leave.
 func TestRecoverCompactedAway(t *testing.T) {
+	t.Parallel()
 	needRealKafka(t)
 	k := kafkatest.RealForTest(t, kafkatest.RealOptions{QuickStart: true, Settings: map[string]string{"log.cleaner.enable": "true", "log.cleaner.backoff.ms": "300", "log.cleaner.threads": "1"}})
 	o := newOutbox(t, options{kafka: k, partitions: 1, configs: compactsSoon})

@@ -15,6 +15,7 @@ import (
 // Large rows that compress well, and many small ones in the same batch: all arrive, whether they are written before the
 // daemon starts or while it runs.
 func TestLargeCompressibleRows(t *testing.T) {
+	t.Parallel()
 	o := newOutbox(t, options{partitions: 1}) // one partition: large and small share a batch
 	o.proves("F70", "rows of up to 1.9 MB that compress below max.message.bytes, among small ones, before and after a start")
 	o.sample()

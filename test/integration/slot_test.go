@@ -16,6 +16,7 @@ import (
 // A missing slot means that events may be lost. The daemon never recreates it by itself, which would skip them
 // silently.
 func TestSlotDroppedWhileDown(t *testing.T) {
+	t.Parallel()
 	o := newOutbox(t, options{})
 	o.proves("F29", "slot dropped while the daemon is down")
 	o.sample()
@@ -48,6 +49,7 @@ func slots(o *outbox) (n int) {
 // An operator who recreates the slot accepts the gap. A process that delivers at least once and starts afterwards
 // remembers nothing and cannot see it: it delivers the events of the new slot, from the first on.
 func TestSlotRemadeWhileDown(t *testing.T) {
+	t.Parallel()
 	o := newOutbox(t, options{})
 	o.proves("F30", "slot dropped and recreated by hand while the daemon is down, 2 events committed in between")
 	o.sample()

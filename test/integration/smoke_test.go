@@ -19,6 +19,7 @@ import (
 // On every supported server, everything that an application may do in a transaction arrives, byte for byte; the slot
 // follows within three seconds on a quiet machine; and a clean restart repeats nothing.
 func TestSmoke(t *testing.T) {
+	t.Parallel()
 	for _, major := range append(pgtest.Majors(), pgtest.Upcoming) {
 		t.Run(major, func(t *testing.T) {
 			if major == pgtest.Upcoming {

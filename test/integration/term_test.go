@@ -17,6 +17,7 @@ import (
 // meanwhile, so a daemon that exits at once leaves earlier deliveries unconfirmed. kfake is faster than the walsender,
 // as a cluster of several brokers is.
 func TestTermInALongTransaction(t *testing.T) {
+	t.Parallel()
 	rows := fullOrShort(3_000_000, 1_500_000)
 	o := newOutbox(t, options{pg: heavyPostgres(t), kafka: kafkatest.FakeForTest(t, kafkatest.FakeOptions{})})
 	o.proves("F03 F48", "SIGTERM while one transaction of %d rows is sent, with an acknowledged transaction before it", rows)
