@@ -1,7 +1,6 @@
 // Command outboxcdc delivers a Postgres transactional outbox to Kafka by tailing the WAL: see README.md.
 //
-// Each command has a file: run.go, setup.go, peek.go, dlq.go, slot.go, doctor.go, status.go, validate.go and config.go.
-// main.go has the root command and the signals, http.go the daemon's HTTP listener.
+// A command has a file, mostly of its name. main.go has the root command and the signals, http.go the HTTP listener.
 package main
 
 import (

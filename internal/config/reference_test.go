@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -45,7 +46,11 @@ func referenceLists(t *testing.T) string {
 		if s.live {
 			meaning += " *SIGHUP.*"
 		}
-		text := fmt.Sprintf("- `%s`: %s, default `%s`. %s", s.path, s.kind(), formatYAML(s.value(def)), meaning)
+		kind, _, _ := strings.Cut(s.kind(), ": ") // without examples
+		if value := formatYAML(s.value(def)); !slices.Contains([]string{`""`, "[]", "{}"}, value) {
+			kind += ", default `" + value + "`"
+		}
+		text := fmt.Sprintf("- `%s`: %s. %s", s.path, kind, meaning)
 		b.WriteString(strings.ReplaceAll(wrapped(text), "\n", "\n  ") + "\n")
 	}
 	main := 0

@@ -2,7 +2,6 @@ package doctor
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -201,7 +200,7 @@ func (e *examination) checkOthers() {
 	}
 	switch {
 	case e.pub.AllTables:
-		e.warn(pubOthers, e.narrow(), "it is FOR ALL TABLES: every insert of the database is sent and discarded (%s)", listSome(others, "table"))
+		e.warn(pubOthers, e.narrow(), "it is FOR ALL TABLES: every other insert of the database is sent and discarded (%s)", listSome(others, "table"))
 	case len(others) > 0:
 		e.warn(pubOthers, e.narrow(), "inserts into %s are sent and discarded", listSome(others, "table"))
 	default:
@@ -237,8 +236,12 @@ func (e *examination) checkSplit(ctx context.Context) {
 // listSome counts names and lists the first few.
 func listSome(names []string, what string) string {
 	const few = 5
-	if len(names) <= few {
-		return fmt.Sprintf("%s: %s", human.Count(len(names), what, what+"s"), strings.Join(names, ", "))
+	n := human.Count(len(names), what, what+"s")
+	switch {
+	case len(names) == 0:
+		return n
+	case len(names) <= few:
+		return n + ": " + strings.Join(names, ", ")
 	}
-	return fmt.Sprintf("%s: %s, …", human.Count(len(names), what, what+"s"), strings.Join(names[:few], ", "))
+	return n + ": " + strings.Join(names[:few], ", ") + ", …"
 }

@@ -20,8 +20,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/child"
 )
 
-// Build builds the binary into file. It builds in the folder of the product's module, also for a module that requires it:
-// what one of them has compiled, none compiles again.
+// Build builds the binary into file. It builds in the folder of the product's module, also for a module that requires
+// it: what one of them has compiled, none compiles again.
 func Build(ctx context.Context, file string) error {
 	if _, err := exec.LookPath("go"); err != nil {
 		return fmt.Errorf("build outboxcdc: there is no go command: %w", err)

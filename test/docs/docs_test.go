@@ -176,6 +176,79 @@ func TestColumns(t *testing.T) {
 	}
 }
 
+// The files that ARCHITECTURE.md and CONTRIBUTING.md name exist: a name without a folder is that of a file in a folder
+// that the same row or paragraph names.
+func TestNamedFiles(t *testing.T) {
+	named := 0
+	for _, page := range []string{"ARCHITECTURE.md", "CONTRIBUTING.md"} {
+		for _, block := range regexp.MustCompile(`\n\n|\n\||\n- |\n\d+\. `).Split(read(t, page), -1) {
+			var folders, names []string
+			for _, m := range regexp.MustCompile("`([\\w./-]+)`").FindAllStringSubmatch(block, -1) {
+				info, err := os.Stat(filepath.Join(root, m[1]))
+				switch {
+				case err == nil && info.IsDir():
+					folders = append(folders, m[1])
+				case err == nil && strings.Contains(m[1], "/"):
+					folders = append(folders, filepath.Dir(m[1]))
+				}
+				if slices.Contains([]string{".go", ".sql", ".pml", ".txt", ".yaml"}, filepath.Ext(m[1])) {
+					names = append(names, m[1])
+				}
+			}
+			for _, name := range names {
+				named++
+				exists := func(folder string) bool {
+					_, err := os.Stat(filepath.Join(root, folder, name))
+					return err == nil
+				}
+				if !exists("") && (strings.Contains(name, "/") || !slices.ContainsFunc(folders, exists)) {
+					t.Errorf("%s names %s, which is in none of %q", page, name, folders)
+				}
+			}
+		}
+	}
+	if named < 100 {
+		t.Errorf("only %d files are named", named)
+	}
+}
+
+// The tests and settings that documents name exist. CHANGELOG.md also names former settings.
+func TestNames(t *testing.T) {
+	tests := "\n"
+	for _, file := range files(t, ".go") {
+		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(read(t, file), -1) {
+			tests += m[1] + "\n"
+		}
+	}
+	settings := "\n"
+	for _, m := range regexp.MustCompile("(?m)^- `([a-z_.]+)`:").FindAllStringSubmatch(read(t, "docs/configuration.md"), -1) {
+		settings += m[1] + ".\n"
+	}
+	others := []string{"retention.ms", "retention.bytes", "http.scheme", "http.probeHeaders", "outbox.event.order", "outbox.event.order_v2", "delivery.pml", "retention.enabled"}
+	named := 0
+	for _, page := range files(t, ".md") {
+		text := fenced.ReplaceAllString(read(t, page), "")
+		for _, name := range regexp.MustCompile(`\bTest[A-Z]\w*`).FindAllString(text, -1) {
+			if !strings.Contains(tests, "\n"+name) { // TestPark… are several
+				t.Errorf("%s names %s, which does not exist", page, name)
+			}
+		}
+		if page == "CHANGELOG.md" || page == "docs/debezium.md" || page == "ARCHITECTURE.md" { // options of Debezium, names in Go
+			continue
+		}
+		for _, m := range regexp.MustCompile("`([a-z_]+\\.)([a-z][\\w.]*)").FindAllStringSubmatch(text, -1) {
+			if name := m[1] + m[2]; strings.Contains(settings, "\n"+m[1]) && !slices.Contains(others, name) {
+				if named++; !strings.Contains(settings, "\n"+strings.TrimSuffix(name, ".")+".") {
+					t.Errorf("%s names the setting %s, which does not exist", page, name)
+				}
+			}
+		}
+	}
+	if named < 200 {
+		t.Errorf("only %d settings are named", named)
+	}
+}
+
 // No document refers to a section of a document that is not in this repository.
 func TestReferences(t *testing.T) {
 	sections := regexp.MustCompile(`\b(design|surface|failures\.md),? §`)
@@ -240,32 +313,61 @@ func TestAdviceIsOneText(t *testing.T) {
 	}
 }
 
-// docs/proof.md names only tests and mutants that exist. What is gone since the last `make prove` needs a new one.
+// docs/proof.md names only mutants that exist; TestNames compares its tests. What is gone needs a new `make prove`.
 func TestProof(t *testing.T) {
 	exist := map[string]bool{}
 	for _, file := range files(t, ".go") {
-		text := read(t, file)
-		for _, m := range regexp.MustCompile(`(?m)^func (Test\w+)\(`).FindAllStringSubmatch(text, -1) {
-			exist[m[1]] = true
-		}
 		if strings.HasPrefix(file, "test/mutants/rules") {
-			for _, m := range regexp.MustCompile(`\bname:\s+"([^"]+)"`).FindAllStringSubmatch(text, -1) {
+			for _, m := range regexp.MustCompile(`\bname:\s+"([^"]+)"`).FindAllStringSubmatch(read(t, file), -1) {
 				exist[m[1]] = true
 			}
 		}
 	}
-	page := read(t, "docs/proof.md")
-	tests := regexp.MustCompile(`\bTest\w+`).FindAllString(page, -1)
-	var mutants []string
-	for _, m := range regexp.MustCompile("(?m)^\\| [a-z ]+ \\| \\d+ \\| `([^`]+)` \\|").FindAllStringSubmatch(page, -1) {
-		mutants = append(mutants, m[1])
+	mutants := regexp.MustCompile("(?m)^\\| [a-z ]+ \\| \\d+ \\| `([^`]+)` \\|").FindAllStringSubmatch(read(t, "docs/proof.md"), -1)
+	if len(mutants) < 3 {
+		t.Errorf("only %d mutants", len(mutants))
 	}
-	if len(tests) < 50 || len(mutants) < 3 {
-		t.Errorf("only %d tests and %d mutants", len(tests), len(mutants))
+	for _, m := range mutants {
+		if !exist[m[1]] {
+			t.Errorf("docs/proof.md names %s, which does not exist: run make prove", m[1])
+		}
 	}
-	for _, name := range slices.Concat(tests, mutants) {
-		if !exist[name] {
-			t.Errorf("docs/proof.md names %s, which does not exist: run make prove", name)
+}
+
+// The figures of README.md are those of the last `make prove` and of the benchmark's page.
+func TestFigures(t *testing.T) {
+	group := func(file, pattern string) string {
+		m := regexp.MustCompile(pattern).FindStringSubmatch(read(t, file))
+		if m == nil {
+			t.Fatalf("%s has nothing like %s", file, pattern)
+		}
+		return m[1]
+	}
+	bench := func(row string, column int) string {
+		return strings.Split(group("test/bench/README.md", "(?m)^\\| `"+row+" \\|(.*)$"), " | ")[column]
+	}
+	rounded := func(digits int, figure string) string {
+		f, err := strconv.ParseFloat(strings.TrimSpace(figure), 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strconv.FormatFloat(f, 'f', digits, 64)
+	}
+	events := group("docs/proof.md", `\| F01 \| \d+ \| – \| (\d+) \|`)
+	large := strings.TrimSuffix(bench("k100`: 1 KB, 100 rows", 7), " |")
+	readme := strings.Join(strings.Fields(read(t, "README.md")), " ")
+	for _, want := range []string{
+		fmt.Sprintf("[0 of %s,%s events,", events[:len(events)-3], events[len(events)-3:]), "at commit " + group("docs/proof.md", `- commit: (\w+)`),
+		fmt.Sprintf("[%s and %s MiB]", bench("s1` \\| outboxcdc", 3)[:2], bench("s100` \\| outboxcdc", 3)[:2]),
+		fmt.Sprintf("[%s and %s MiB]", bench("s1` \\| Debezium", 3)[:3], bench("s100` \\| Debezium", 3)[:3]),
+		fmt.Sprintf("[%s and %s]", rounded(1, bench("s1` \\| outboxcdc", 1)), rounded(1, bench("s100` \\| outboxcdc", 1))),
+		fmt.Sprintf("[%s and %s]", rounded(0, bench("s1` \\| Debezium", 1)), rounded(0, bench("s100` \\| Debezium", 1))),
+		"of commit " + group("test/bench/README.md", `The binaries are (\w+)`),
+		fmt.Sprintf("needs up to %s MiB, and %s CPU-seconds", large, rounded(1, bench("k1`: 1 KB, 1 row", 3))),
+		"[" + group("test/bench/README.md", `first record is with the reader ([\d.]+ s)`) + "]",
+	} {
+		if !strings.Contains(readme, want) {
+			t.Errorf("README.md has to say %q", want)
 		}
 	}
 }

@@ -41,7 +41,8 @@ func load(t *testing.T) *chart.Chart {
 // repository is the image's repository, which has no default.
 const repository = "registry.example.com/outboxcdc"
 
-// render returns the chart's objects by kind, and its CronJobs by "CronJob" and their command, for a release called "shop". values without an image.repository get one.
+// render returns the chart's objects by kind, and its CronJobs by "CronJob" and their command, for a release called
+// "shop". values without an image.repository get one.
 func render(t *testing.T, values string) (map[string]string, error) {
 	t.Helper()
 	given, err := chartutil.ReadValues([]byte(values))

@@ -44,7 +44,7 @@ func TestViaRootSwitched(t *testing.T) {
 }
 
 // Leaves have rows of their own, from before they were attached or after they were detached: those rows are no events
-// (docs/limits.md), and all others are delivered as usual.
+// (docs/sources.md), and all others are delivered as usual.
 func TestLeavesWithRowsOfTheirOwn(t *testing.T) {
 	for _, root := range []bool{true, false} {
 		t.Run(fmt.Sprintf("via root %v", root), func(t *testing.T) {

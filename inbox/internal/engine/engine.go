@@ -62,9 +62,9 @@ type Record struct {
 	Header     func(name string) (value string, ok bool)
 }
 
-// ErrRewound means that the consumer has to begin at the mark again. The mark is before what it has handled: its database
-// was restored or failed over to a standby without the last transactions, or a person changed the mark. Or the topic was
-// recreated, and it is not known of which one the records are.
+// ErrRewound means that the consumer has to begin at the mark again. The mark is before what it has handled: its
+// database was restored or failed over to a standby without the last transactions, or a person changed the mark. Or the
+// topic was recreated, and it is not known of which one the records are.
 var ErrRewound = errors.New("the consumer's place in the partition is valid no more")
 
 // Partition handles the records of one assigned partition. It belongs to one goroutine.

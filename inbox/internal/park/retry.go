@@ -42,8 +42,8 @@ type Outcome struct {
 // busy is the pause before an empty key is looked at again to which a batch may be adding records.
 const busy = 200 * time.Millisecond
 
-// turn is how many records of a key are handled before the other keys that are due have their turn: a key that was parked
-// for hours may have very many.
+// turn is how many records of a key are handled before the other keys that are due have their turn: a key that was
+// parked for hours may have very many.
 const turn = 100
 
 // Retry tries the oldest record of a key that is due, in one transaction. handle undoes what it has done if it returns
