@@ -5,49 +5,31 @@ import (
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
-	"github.com/outboxcdc/outboxcdc/router"
+	contract "github.com/outboxcdc/outboxcdc/sink"
 )
 
-// Sink is Kafka, for one session. Only deduplicated delivery uses the position store and the ends of partitions
-// (docs: docs/delivery.md, ADR 18 and 21).
+// Sink is where events are delivered, for one session. Only deduplicated delivery uses the position store and the ends
+// of partitions, and only Kafka has them (docs: docs/delivery.md, ADR 18 and 21).
 type Sink interface {
 	Producer
 	PositionStore
 	PartitionEnds
 }
 
-// Producer delivers the records of one session. One goroutine calls Ready, Check and Send. No method but Close blocks
-// for long.
-type Producer interface {
-	// Ready reports whether records may be sent to the topic. If not, the producer looks the topic up, repeatedly while
-	// it is missing, and calls Callbacks.Wake when the answer may have changed.
-	Ready(topic string) (bool, error)
-	// Missing reports that Kafka answers, and the topic is missing or access to it is denied.
-	Missing(topic string) bool
-	// Why says why records may not be sent to the topic yet, such as what Kafka answered when it was to be created; "":
-	// that is not known.
-	Why(topic string) string
-	// Check recognises, before it is sent, a record that Kafka would refuse. alone means that the record must be sent with
-	// nothing else in flight.
-	Check(rec *router.Record) (alone bool, poison *router.Poison)
-	// Recount has the topic looked up again, which is not ready until then, because it may have a partition that Check
-	// did not know.
-	Recount(topic string)
-	// Send sends a record with its event number. It copies the record. In each partition, acknowledgements arrive in the
-	// order of Send and without gaps, or the session has failed.
-	Send(rec *router.Record, n uint64) error
-	// Partition returns the partition to which Send sends the record. The topic is ready.
-	Partition(rec *router.Record) int32
-	// Flush means that no further record follows for now, so batches need not wait to be filled. Any goroutine may call
-	// it.
-	Flush()
-	// Healthy returns nil if Kafka has answered lately.
-	Healthy() error
-	// Waiting returns the topics that are being looked up.
-	Waiting() []string
-	// Close stops sending, waits until no request is open or ctx ends, and closes the connections. No callback runs
-	// after it.
-	Close(ctx context.Context) error
+// Producer and Callbacks are the contract of every sink.
+type (
+	Producer  = contract.Producer
+	Callbacks = contract.Callbacks
+)
+
+// AtLeastOnce makes a Sink of a producer that delivers at least once. Without [Deduplication] the relay uses nothing
+// else of a sink.
+func AtLeastOnce(p Producer) Sink {
+	return struct {
+		Producer
+		PositionStore
+		PartitionEnds
+	}{Producer: p}
 }
 
 // PositionStore keeps the slot's position record.
@@ -77,13 +59,6 @@ type PartitionEnds interface {
 	// EndsProgress returns how much this process has read of the ends of partitions and of the position topic. What was
 	// counted is not read again by a later session.
 	EndsProgress() int64
-}
-
-// Callbacks are called by a sink, from goroutines of its own, one at a time.
-type Callbacks struct {
-	Acked  func(events []uint64) // Kafka has acknowledged these events; the slice is valid during the call
-	Failed func(err error)       // the session has failed with its first error
-	Wake   func()                // the answer of Ready or EndsRead may have changed
 }
 
 // Kafka opens sinks.

@@ -11,6 +11,7 @@ func all() []mutant {
 		readMutants,
 		endMutants,
 		kafkaMutants,
+		sinkMutants,
 		historyMutants,
 		epochMutants,
 		leaseMutants,

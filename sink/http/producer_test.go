@@ -1,0 +1,374 @@
+package httpsink
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"go.uber.org/goleak"
+
+	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/sink"
+	"github.com/outboxcdc/outboxcdc/sink/sinktest"
+)
+
+// listener collects callbacks.
+type listener struct {
+	mu     sync.Mutex
+	acked  []uint64
+	failed error
+}
+
+func (l *listener) callbacks() sink.Callbacks {
+	return sink.Callbacks{
+		Acked:  func(events []uint64) { l.mu.Lock(); defer l.mu.Unlock(); l.acked = append(l.acked, events...) },
+		Failed: func(err error) { l.mu.Lock(); defer l.mu.Unlock(); l.failed = err },
+		Wake:   func() {},
+	}
+}
+
+func (l *listener) acks() []uint64 { l.mu.Lock(); defer l.mu.Unlock(); return slices.Clone(l.acked) }
+func (l *listener) err() error     { l.mu.Lock(); defer l.mu.Unlock(); return l.failed }
+
+// openSession opens a session that is closed with the test.
+func openSession(t *testing.T, r *Receiver) (*Producer, *listener) {
+	t.Helper()
+	l := &listener{}
+	p, err := r.Open(t.Context(), l.callbacks())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close(ended()) })
+	return p, l
+}
+
+func ended() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+func send(t *testing.T, p *Producer, n uint64, rec *router.Record) {
+	t.Helper()
+	if err := p.Send(rec, n); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(2 * time.Minute); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("not in time: " + what)
+		}
+	}
+}
+
+// TestLanes: a lane has one request in flight, and the lanes have one each at the same time.
+func TestLanes(t *testing.T) {
+	s := newServer(t)
+	s.Script(func() sinktest.Fault { return sinktest.Held })
+	p, l := openSession(t, testReceiver(t, "http://"+s.addr+"/in/{topic}", func(c *Config) { c.Lanes, c.Timeout = 4, time.Hour }))
+	lanes := map[int32]bool{}
+	const count = 200
+	for i := range uint64(count) {
+		rec := record(fmt.Sprint(i), fmt.Sprint("k", i%40), "orders")
+		lanes[p.Partition(rec)] = true
+		send(t, p, i, rec)
+	}
+	if len(lanes) != 4 {
+		t.Fatalf("%d lanes are used", len(lanes))
+	}
+	eventually(t, "a request in each lane", func() bool { return s.Requests() >= 4 })
+	for range 50 { // a further request of a lane would follow at once
+		time.Sleep(time.Millisecond)
+		if n := s.Requests(); n != 4 {
+			t.Fatalf("%d requests in 4 lanes", n)
+		}
+	}
+	s.Release()
+	eventually(t, "all acknowledgements", func() bool { return len(l.acks()) == count })
+	if s.most != 1 {
+		t.Errorf("%d requests of one key at once", s.most)
+	}
+}
+
+// TestAnswers: what each answer means. Only a 2xx is an acknowledgement.
+func TestAnswers(t *testing.T) {
+	for status, want := range map[int]meaning{
+		200: acked, 201: acked, 202: acked, 204: acked, 299: acked, 300: again, 301: again, 304: again, 307: again, 308: again,
+		400: refused, 401: denied, 403: denied, 404: missing, 405: missing, 407: denied, 408: again, 409: refused, 410: missing, 413: refused, 415: refused,
+		421: again, 422: refused, 425: again, 429: again, 431: refused, 499: refused, 500: again, 501: again, 502: again, 503: again, 504: again, 599: again, 999: again,
+	} {
+		if got := meaningOf(status); got != want {
+			t.Errorf("%d: %d, not %d", status, got, want)
+		}
+	}
+}
+
+// TestRedirect: a redirect is an error that names the new address, and the event is not sent there.
+func TestRedirect(t *testing.T) {
+	elsewhere := newServer(t)
+	for _, status := range []int{301, 302, 303, 307, 308} {
+		s := newServer(t)
+		s.answer = func(w http.ResponseWriter, req *http.Request) {
+			http.Redirect(w, req, "http://"+elsewhere.addr+"/new?key=hidden", status)
+		}
+		r := testReceiver(t, "http://"+s.addr+"/in")
+		p, l := openSession(t, r)
+		send(t, p, 1, record("a", "k", "orders"))
+		eventually(t, "several tries", func() bool { return testutil.ToFloat64(r.metrics.errors.WithLabelValues(reasonRedirect)) >= 3 })
+		p.mu.Lock()
+		why := p.lanes[p.Partition(record("a", "k", "orders"))].failing
+		p.mu.Unlock()
+		if text := why.Error(); !strings.Contains(text, "redirects to http://"+elsewhere.addr+"/new?xxxxx") || strings.Contains(text, "hidden") || !strings.Contains(text, "http_sink.url") {
+			t.Errorf("%d: %s", status, text)
+		}
+		if len(l.acks()) > 0 || elsewhere.Requests() > 0 || l.err() != nil {
+			t.Errorf("%d: acknowledged %v, %d requests elsewhere, failed: %v", status, l.acks(), elsewhere.Requests(), l.err())
+		}
+	}
+}
+
+// TestRefusal: the error quotes the answer, without the daemon's own secrets.
+func TestRefusal(t *testing.T) {
+	s := newServer(t)
+	s.answer = func(w http.ResponseWriter, req *http.Request) {
+		user, password, _ := req.BasicAuth()
+		w.WriteHeader(http.StatusUnprocessableEntity)
+		fmt.Fprintf(w, "no field amount; user %s, password %s, query %s%s", user, password, req.URL.RawQuery, strings.Repeat("x", 10_000))
+	}
+	p, l := openSession(t, testReceiver(t, "http://u:s3cr3t@"+s.addr+"/in?code=t0k3n"))
+	send(t, p, 7, record("a", "k", "orders"))
+	eventually(t, "a failure", func() bool { return l.err() != nil })
+	text := l.err().Error()
+	if !strings.Contains(text, "send event a of topic orders to "+s.addr+": the receiver answers 422 Unprocessable Entity, \"no field amount; user u, password xxxxx, query xxxxx") ||
+		strings.Contains(text, "s3cr3t") || strings.Contains(text, "t0k3n") || len(text) > 2*maxQuoted+100 {
+		t.Error(text)
+	}
+	var f *failure
+	if !errors.As(l.err(), &f) {
+		t.Fatalf("%T", l.err())
+	}
+	if numbers, ok := f.Refused(); !ok || !slices.Equal(numbers, []uint64{7}) {
+		t.Errorf("refused %v, %v", numbers, ok)
+	}
+}
+
+// TestRetryAfter: the receiver asks for silence. No lane sends meanwhile, no session is opened, and the probe says
+// until when; but not longer than the bound.
+func TestRetryAfter(t *testing.T) {
+	s := newServer(t)
+	s.answer = func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Retry-After", "3600")
+		w.WriteHeader(http.StatusTooManyRequests)
+	}
+	r := testReceiver(t, "http://"+s.addr+"/in", func(c *Config) { c.RetryAfterMax = time.Minute })
+	p, l := openSession(t, r)
+	requests := func() (n int) { s.edit(func() { n = len(s.bodies) }); return n }
+	send(t, p, 1, record("a", "k", "orders"))
+	eventually(t, "silence", func() bool {
+		if requests() > 3 {
+			t.Fatal("the receiver gets more requests than the one that it answered with Retry-After")
+		}
+		d, _ := r.silence()
+		return d > 0
+	})
+	if d, _ := r.silence(); d > time.Minute {
+		t.Errorf("silent for %s", d)
+	}
+	if n := requests(); n != 1 {
+		t.Errorf("%d requests", n)
+	}
+	for what, err := range map[string]error{"probe": r.Probe(t.Context()), "healthy": p.Healthy(), "open": func() error { _, err := r.Open(t.Context(), l.callbacks()); return err }()} {
+		if err == nil || !strings.Contains(err.Error(), "as the receiver has asked") || !strings.Contains(err.Error(), "429 Too Many Requests") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	if err := p.Close(ended()); err == nil {
+		t.Error("Close knows of no event")
+	}
+	s.edit(func() { s.answer = nil })
+	r.mu.Lock()
+	r.until = time.Now().Add(50 * time.Millisecond) // the minute is over, nearly
+	r.mu.Unlock()
+	eventually(t, "the end of the silence", func() bool { return r.Probe(t.Context()) == nil })
+	p, l = openSession(t, r)
+	send(t, p, 1, record("a", "k", "orders"))
+	eventually(t, "an acknowledgement", func() bool { return len(l.acks()) == 1 })
+}
+
+func TestRetryAfterForms(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for text, want := range map[string]time.Duration{
+		"": 0, "7": 7 * time.Second, "-1": 0, "soon": 0, "Fri, 02 Jan 2026 03:05:05 GMT": time.Minute, "Fri, 02 Jan 2026 03:00:00 GMT": 0, "99999999999": 0,
+	} {
+		if got := retryAfter(&http.Response{Header: http.Header{"Retry-After": {text}}}, now); got != want {
+			t.Errorf("%q: %s, not %s", text, got, want)
+		}
+	}
+}
+
+// TestSignature uses the example of the Standard Webhooks specification.
+func TestSignature(t *testing.T) {
+	secrets, err := ParseSecrets("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := sign(secrets, "msg_p5jXN8AQM9LWM0D4loKWxJek", "1614265330", []byte(`{"test": 2432232314}`))
+	if got != "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=" {
+		t.Error(got)
+	}
+	if two := sign(append(secrets, secrets...), "a", "1", nil); strings.Count(two, "v1,") != 2 || !strings.Contains(two, " ") {
+		t.Errorf("two secrets: %s", two)
+	}
+	for _, bad := range []string{"MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_%%%", "whsec_c2hvcnQ=", "whsec_" + base64.StdEncoding.EncodeToString(make([]byte, 65))} {
+		if _, err := ParseSecrets(bad); err == nil || strings.Contains(err.Error(), strings.TrimPrefix(bad, "whsec_")) {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
+// TestHeaders: what a request has besides its body, in both modes, and that a resend has the same.
+func TestHeaders(t *testing.T) {
+	s := newServer(t)
+	first := true
+	s.answer = func(w http.ResponseWriter, _ *http.Request) {
+		if first {
+			first = false
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}
+	secret := []byte(strings.Repeat("s", 24))
+	for _, batch := range []int{1, 10} {
+		first, s.seen, s.bodies = true, nil, nil
+		r := testReceiver(t, "http://"+s.addr+"/in/{topic}", func(c *Config) {
+			c.Batch = batch
+			c.Target = func() (Target, error) {
+				return Target{URL: "http://" + s.addr + "/in/{topic}", Secrets: [][]byte{secret}}, nil
+			}
+		})
+		p, l := openSession(t, r)
+		rec := record("ä \"1%", "k", "orders")
+		rec.Headers = []router.Header{{Name: "traceparent", Value: []byte("00-1-2-01")}, {Name: "authorization", Value: []byte("no")}, {Name: "tracestate"}, {Name: "outboxcdc-position", Value: []byte("x")}}
+		send(t, p, 1, rec)
+		eventually(t, "an acknowledgement", func() bool { return len(l.acks()) == 1 })
+		if len(s.seen) != 2 || s.bodies[0] != s.bodies[1] {
+			t.Fatalf("%d requests: %q", len(s.seen), s.bodies)
+		}
+		one, two := s.seen[0].Header, s.seen[1].Header
+		want := map[string]string{"Content-Type": typeEvent, "Ce-Id": "%C3%A4%20%221%25", "Webhook-Id": "%C3%A4%20%221%25", "Traceparent": "00-1-2-01", "Outboxcdc-Position": "x", "Authorization": "", "Tracestate": "", "User-Agent": "outboxcdc"}
+		body := string(rec.Value)
+		if batch > 1 {
+			want["Content-Type"], want["Ce-Id"], want["Webhook-Id"], want["Traceparent"], want["Outboxcdc-Position"] = typeBatch, "", two.Get("Webhook-Id"), "", ""
+			body = "[" + body + "]"
+		}
+		for name, value := range want {
+			if one.Get(name) != value || two.Get(name) != value {
+				t.Errorf("batch %d: %s: %q, %q, not %q", batch, name, one.Get(name), two.Get(name), value)
+			}
+		}
+		if s.bodies[0] != body || s.seen[0].URL.Path != "/in/orders" || s.seen[0].Method != http.MethodPost {
+			t.Errorf("batch %d: %s %s: %s", batch, s.seen[0].Method, s.seen[0].URL, s.bodies[0])
+		}
+		id, at := two.Get("Webhook-Id"), two.Get("Webhook-Timestamp")
+		if signature := sign([][]byte{secret}, id, at, []byte(body)); id == "" || two.Get("Webhook-Signature") != signature {
+			t.Errorf("batch %d: signature %q of %s at %s", batch, two.Get("Webhook-Signature"), id, at)
+		}
+	}
+}
+
+// TestBatchID: the id of a batch names its content. A receiver drops a message whose id it knows.
+func TestBatchID(t *testing.T) {
+	to := &address{}
+	one, two := &item{to: to, id: "1", body: []byte("{1}")}, &item{to: to, id: "2", body: []byte("{2}")}
+	a, b := newMessage([]*item{one}, true), newMessage([]*item{one, two}, true)
+	if a.id == b.id || a.id != newMessage([]*item{one}, true).id || string(b.body) != "[{1},{2}]" {
+		t.Errorf("%s %s %s", a.id, b.id, b.body)
+	}
+}
+
+// TestTLS: the receiver's certificate is verified, and the client's is sent.
+func TestTLS(t *testing.T) {
+	s := newServer(t)
+	srv := httptest.NewUnstartedServer(s.http.Handler)
+	srv.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+	srv.StartTLS()
+	t.Cleanup(srv.Close)
+	target := Target{URL: srv.URL + "/in/{topic}"}
+	r := testReceiver(t, "", func(c *Config) { c.Target = func() (Target, error) { return target, nil } })
+	var f *failure
+	if err := r.Probe(t.Context()); !errors.As(err, &f) || f.reason != reasonTLS {
+		t.Errorf("unknown authority: %v", err)
+	}
+	pool := x509.NewCertPool()
+	pool.AddCert(srv.Certificate())
+	target.TLS = &tls.Config{RootCAs: pool, Certificates: srv.TLS.Certificates}
+	p, l := openSession(t, r)
+	send(t, p, 1, record("a", "k", "orders"))
+	eventually(t, "an acknowledgement", func() bool { return len(l.acks()) == 1 })
+	if got := s.Read(); !slices.Equal(got, []string{"a"}) {
+		t.Errorf("stored %v", got)
+	}
+}
+
+// TestNoProxy: the environment cannot put another server between daemon and receiver.
+func TestNoProxy(t *testing.T) {
+	proxy := newServer(t)
+	t.Setenv("HTTP_PROXY", "http://"+proxy.addr)
+	t.Setenv("http_proxy", "http://"+proxy.addr)
+	r := testReceiver(t, "http://receiver.invalid/in")
+	if err := r.Probe(t.Context()); err == nil || proxy.Requests() > 0 {
+		t.Errorf("probe: %v", err)
+	}
+	p := newProducer(r, &Target{URL: "http://receiver.invalid/in"}, (&listener{}).callbacks())
+	if p.transport.Proxy != nil {
+		t.Error("a proxy is used")
+	}
+	_ = p.Close(ended())
+}
+
+// TestNoGoroutinesLeft: after Close, which cuts a request that is not answered, nothing is left.
+func TestNoGoroutinesLeft(t *testing.T) {
+	s := newServer(t)
+	before := goleak.IgnoreCurrent()
+	s.Script(func() sinktest.Fault { return sinktest.NoAnswer })
+	p, _ := openSession(t, testReceiver(t, "http://"+s.addr+"/in/{topic}", func(c *Config) { c.Timeout = time.Hour }))
+	for i := range uint64(20) {
+		send(t, p, i, record(fmt.Sprint(i), fmt.Sprint("k", i), "orders"))
+	}
+	eventually(t, "a request", func() bool { return s.Requests() > 0 })
+	if err := p.Close(ended()); err == nil || !strings.Contains(err.Error(), "20 events") {
+		t.Errorf("close: %v", err)
+	}
+	s.Stop()
+	goleak.VerifyNone(t, before)
+}
+
+// TestLongAnswer: the length of an answer does not matter.
+func TestLongAnswer(t *testing.T) {
+	s := newServer(t)
+	s.answer = func(w http.ResponseWriter, _ *http.Request) {
+		for range 1000 {
+			if _, err := w.Write(make([]byte, 1000)); err != nil {
+				return
+			}
+		}
+	}
+	p, l := openSession(t, testReceiver(t, "http://"+s.addr+"/in"))
+	for i := range uint64(20) {
+		send(t, p, i, record(fmt.Sprint(i), "k", "orders"))
+	}
+	eventually(t, "all acknowledgements", func() bool { return len(l.acks()) == 20 })
+}
