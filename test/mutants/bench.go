@@ -111,7 +111,7 @@ func (b *bench) try(ctx context.Context, m *mutant) result {
 			r.Problem = err.Error()
 			return r
 		}
-		o, err := b.test(ctx, s, "-overlay", overlay)
+		o, err := b.test(ctx, s, overlay)
 		switch {
 		case err != nil:
 			r.Problem = err.Error()
@@ -184,7 +184,7 @@ func (b *bench) control(ctx context.Context, s suite) error {
 	once, ok := b.controls[s]
 	if !ok {
 		once = sync.OnceValue(func() error {
-			o, err := b.test(ctx, s)
+			o, err := b.test(ctx, s, "")
 			switch {
 			case err != nil:
 				return err
@@ -213,19 +213,21 @@ func (b *bench) module(pkg string) string {
 	return b.root
 }
 
-// test runs a suite with go test.
-func (b *bench) test(ctx context.Context, s suite, flags ...string) (outcome, error) {
+// test runs a suite with go test. With an overlay, a test that builds the daemon has the mutant in it, too.
+func (b *bench) test(ctx context.Context, s suite, overlay string) (outcome, error) {
 	// In case go test itself hangs, or the machine.
 	ctx, cancel := context.WithTimeout(ctx, 3*b.bound+time.Minute)
 	defer cancel()
-	args := append([]string{"test", "-json", "-vet=off", "-count=1", "-failfast", "-timeout", b.bound.String(), "-run", s.run}, flags...)
 	module := b.module(s.pkg)
 	pkg, err := filepath.Rel(module, filepath.Join(b.root, s.pkg))
 	if err != nil {
 		return outcome{}, err
 	}
-	cmd := exec.CommandContext(ctx, "go", append(args, "./"+filepath.ToSlash(pkg))...)
+	cmd := exec.CommandContext(ctx, "go", "test", "-json", "-vet=off", "-count=1", "-failfast", "-timeout", b.bound.String(), "-run", s.run, "./"+filepath.ToSlash(pkg))
 	cmd.Dir, cmd.Env = module, append(os.Environ(), "GOWORK=off")
+	if overlay != "" {
+		cmd.Env = append(cmd.Env, "GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+overlay)
+	}
 	cmd.WaitDelay = 5 * time.Second
 	var complaints strings.Builder
 	cmd.Stderr = &complaints

@@ -8,24 +8,12 @@ var (
 
 // parkMutants has mutants of the rules of parked keys (docs/parked.md).
 var parkMutants = []mutant{
-	{
-		name:  "park-handled-is-committed",
-		rule:  "A try that the handler survives can be committed.",
-		edits: []edit{{"inbox/internal/engine/park.go", "if err != nil && out.Record != nil && out.Failure == nil &&", "if false &&"}},
-		tests: []suite{{"./test/ends/inbox", "^TestParkFaults$/^kgo$"}},
-	},
-	{
-		name:  "park-number-is-the-record",
-		rule:  "A number names one record of a key.",
-		edits: []edit{{"internal/parked/parked.go", "if number != k.number || partition != k.Partition || offset != k.Offset {", "if number != k.number {"}},
-		tests: []suite{{"./test/ends/inbox", "^TestParkedCommand$"}},
-	},
-	{
-		name:  "park-one-key-to-its-end",
-		rule:  "A key whose record succeeds is handled to its end.",
-		edits: []edit{{"inbox/internal/park/retry.go", "if k.Failures > 0 || number%turn == 0 {", "if k.Failures > 0 {"}},
-		tests: []suite{{"./inbox/internal/park", "^TestTurns$"}},
-	},
+	wrong("park-handled-is-committed", "A try that the handler survives can be committed.",
+		edits{{"inbox/internal/engine/park.go", "if err != nil && out.Record != nil && out.Failure == nil &&", "if false &&"}}, suite{"./test/ends/inbox", "^TestParkFaults$/^kgo$"}),
+	wrong("park-number-is-the-record", "A number names one record of a key.",
+		edits{{"internal/parked/parked.go", "if number != k.number || partition != k.Partition || offset != k.Offset {", "if number != k.number {"}}, suite{"./test/ends/inbox", "^TestParkedCommand$"}),
+	wrong("park-one-key-to-its-end", "A key whose record succeeds is handled to its end.",
+		edits{{"inbox/internal/park/retry.go", "if k.Failures > 0 || number%turn == 0 {", "if k.Failures > 0 {"}}, suite{"./inbox/internal/park", "^TestTurns$"}),
 	wrong("park-only-what-fails", "A record of a parked key is handled like any other: the failed one is tried later.",
 		edits{{"inbox/internal/park/rule.go", "return key != nil && b.held[string(key)] }", "return len(b.held) < 0 && key != nil }"}}, parkRule),
 	wrong("park-same-batch-goes-on", "A record that fails holds up its key from the next batch on.",

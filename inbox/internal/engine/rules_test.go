@@ -193,8 +193,8 @@ func TestCheckTopic(t *testing.T) {
 	}
 }
 
-// Records of a topic that was recreated after the partition was assigned are not handled: neither their offsets nor the
-// mark's are known to be of the topic that there is now.
+// F134: records of a topic that was recreated after the partition was assigned are not handled: neither their offsets
+// nor the mark's are known to be of the topic that there is now.
 func TestRecreatedBesideRecords(t *testing.T) {
 	e := &Engine[fake]{Store: &inbox.Store{}, Read: readFake, Describe: func(context.Context, string) (string, error) { return "new", nil }}
 	p, err := e.Assign(inbox.Place{Topic: "t"}, Stored{mark: inbox.Mark{Next: -1}, topicID: "old"}, Range{End: 10}, -1)

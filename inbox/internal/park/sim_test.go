@@ -213,8 +213,8 @@ func (w *world) turn() {
 	<-a.yielded
 }
 
-// TestHistories: whatever is killed or frozen between two statements, each event has its effect once, and no key's
-// events change their order.
+// TestHistories (F141): whatever is killed or frozen between two statements, each event has its effect once, and no
+// key's events change their order.
 func TestHistories(t *testing.T) {
 	n := 1000
 	if text := os.Getenv("OUTBOXCDC_PARK_HISTORIES"); text != "" {

@@ -21,8 +21,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/inbox"
 )
 
-// TestInboxFailureClasses: whatever the SQLSTATE of a handler's error is, it is the record's. The record becomes a dead
-// letter, and all other records have their effect.
+// TestInboxFailureClasses (F137): whatever the SQLSTATE of a handler's error is, it is the record's. The record becomes
+// a dead letter, and all other records have their effect.
 func TestInboxFailureClasses(t *testing.T) {
 	for _, code := range []string{"53400", "53200", "55P03", "25006", "57014", "40001", "40P01"} {
 		t.Run(code, func(t *testing.T) {
@@ -134,8 +134,8 @@ func TestInboxFewCalls(t *testing.T) {
 	})
 }
 
-// TestInboxNoMarkBeforeLog: the mark is lost, and retention has deleted records after the group's offset. Whether they
-// were handled is not known.
+// TestInboxNoMarkBeforeLog (F134): the mark is lost, and retention has deleted records after the group's offset.
+// Whether they were handled is not known.
 func TestInboxNoMarkBeforeLog(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		records := r.events(10, 1)
@@ -170,7 +170,7 @@ func (r *room) commitOffset(offset int64) {
 	must(r.t, old.CommitRecords(r.t.Context(), &kgo.Record{Topic: r.Topic, Offset: offset - 1, LeaderEpoch: -1}))
 }
 
-// TestInboxPartitionWithoutLeader: one partition has no leader. The other ones are consumed, the log names the
+// TestInboxPartitionWithoutLeader (F140): one partition has no leader. The other ones are consumed, the log names the
 // partition, and it is consumed when it has a leader.
 func TestInboxPartitionWithoutLeader(t *testing.T) {
 	for _, client := range clients {

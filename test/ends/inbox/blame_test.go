@@ -68,7 +68,8 @@ func TestInboxHandlerTimesOut(t *testing.T) {
 	})
 }
 
-// A server that refuses to write, and a timeout while another transaction holds the mark, pass: the consumer waits.
+// F133: a server that refuses to write, and a timeout while another transaction holds the mark, pass: the consumer
+// waits.
 func TestInboxWaitsForPostgres(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		records := r.events(3, 1)

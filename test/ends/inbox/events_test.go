@@ -43,8 +43,8 @@ func (r *room) handleAll(batches ...[]*kgo.Record) {
 	must(r.t, stop())
 }
 
-// TestInboxRepeats: whatever sends an event again, and in whatever order, its effect happens once. None of these needs
-// a setting.
+// TestInboxRepeats (F135): whatever sends an event again, and in whatever order, its effect happens once. None of these
+// needs a setting.
 func TestInboxRepeats(t *testing.T) {
 	const n = 100
 	for name, repeat := range map[string]func(i int) (first, again []string){
@@ -104,8 +104,8 @@ func TestInboxNewAfterRestore(t *testing.T) {
 	})
 }
 
-// TestInboxReused: an id that may be used again, and is. The consumer stops, with the records before it handled, and
-// goes on as Store.Reused says.
+// TestInboxReused (F136): an id that may be used again, and is. The consumer stops, with the records before it handled,
+// and goes on as Store.Reused says.
 func TestInboxReused(t *testing.T) {
 	first := of("5", "a", at(7, 5, "s:1:3:0000000000000100:0")...)
 	for name, c := range map[string]struct {
@@ -198,7 +198,7 @@ func TestInboxKafkaLost(t *testing.T) {
 	})
 }
 
-// TestInboxPartitionsAdded: keys move to other partitions, while the daemon repeats events.
+// TestInboxPartitionsAdded (F135): keys move to other partitions, while the daemon repeats events.
 func TestInboxPartitionsAdded(t *testing.T) {
 	forClients(t, 2, func(t *testing.T, r *room) {
 		first := r.events(200, 2)

@@ -201,13 +201,26 @@ func (r *room) start(h handle) (stop func() error) {
 	return stop
 }
 
-// runUntilError runs the consumer, which has to end with an error that contains each text. as is nil, or a target for
-// errors.As.
+// runUntilError runs the consumer, which has to end with an error that contains each text, before it has handled all
+// records. as is nil, or a target for errors.As.
 func (r *room) runUntilError(as any, h handle, texts ...string) {
 	r.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	err := r.run(ctx, h)
+	result := make(chan error, 1)
+	go func() { result <- r.run(ctx, h) }()
+	var err error
+	isAtEnd := r.isAtEnd()
+	for was, isOver := isAtEnd() == nil, false; !isOver; {
+		select {
+		case err = <-result:
+			isOver = true
+		case <-time.After(50 * time.Millisecond):
+			if !was && isAtEnd() == nil {
+				cancel()
+			}
+		}
+	}
 	if err == nil {
 		r.t.Fatalf("the consumer did not stop; want an error with %q", texts)
 	}
@@ -244,10 +257,17 @@ func scan[T any](r *room, sql string, args ...any) (v T) {
 	return v
 }
 
-// awaitEnd waits until the marks of all partitions are at the end of the log.
+// awaitEnd waits until the marks of all partitions are at the end of the log, and not longer than the consumer runs.
 func (r *room) awaitEnd() {
 	r.t.Helper()
-	r.await(r.isAtEnd())
+	isAtEnd := r.isAtEnd()
+	r.await(func() error {
+		err := isAtEnd()
+		if ended := r.ended.Load(); err != nil && ended != nil {
+			r.t.Fatalf("the consumer has ended: %v", *ended)
+		}
+		return err
+	})
 }
 
 // isAtEnd returns what reports whether all records were handled.
@@ -264,10 +284,12 @@ func (r *room) isAtEnd() func() error {
 		for _, n := range all {
 			end += n
 		}
-		if at := scan[int64](r, `SELECT coalesce(sum(next_offset), 0) FROM inbox_marks WHERE consumer = $1`, r.Group); at != end {
-			return fmt.Errorf("the consumer has handled %d of %d records", at, end)
+		var at int64
+		err = r.pool.QueryRow(r.t.Context(), `SELECT coalesce(sum(next_offset), 0) FROM inbox_marks WHERE consumer = $1`, r.Group).Scan(&at)
+		if err == nil && at != end {
+			err = fmt.Errorf("the consumer has handled %d of %d records", at, end)
 		}
-		return nil
+		return err
 	}
 }
 

@@ -34,7 +34,7 @@ func (r *room) startProcess(name string) *child.Process {
 	return p
 }
 
-// Three consumer processes share the partitions while they are killed, frozen until the group has given their
+// F130: three consumer processes share the partitions while they are killed, frozen until the group has given their
 // partitions away, stopped and started, and their Postgres backends are terminated. The daemon repeats events
 // meanwhile. Each event has its effect once.
 func TestInboxKills(t *testing.T) {
@@ -119,8 +119,8 @@ func TestInboxKills(t *testing.T) {
 	})
 }
 
-// A process that is frozen in a transaction holds the lock of its partition. Its successor does not wait longer than
-// IdleLimit, and when the frozen process continues, its transaction has no effect.
+// F130: a process that is frozen in a transaction holds the lock of its partition. Its successor does not wait longer
+// than IdleLimit, and when the frozen process continues, its transaction has no effect.
 func TestInboxFrozen(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		r.Session, r.Idle, r.Pause = 2*time.Second, 2*time.Second, 20*time.Millisecond

@@ -16,7 +16,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/child"
 )
 
-// Of many keys one in a hundred is poisonous: its first event fails, and others of it, until a person fixes them.
+// F141: of many keys one in a hundred is poisonous: its first event fails, and others of it, until a person fixes them.
 // Three processes share the partitions and the tries while they are killed and frozen, and while events are repeated.
 // Each event has its effect once, no key's events change their order, and nothing is left in the tables.
 func TestParkKills(t *testing.T) {

@@ -38,8 +38,8 @@ func (r *room) parked(binary string, args ...string) (stdout, stderr string, cod
 	return out.String(), errs.String(), code
 }
 
-// The command and the metrics work on the tables of Store.Schema. list shows what is parked, drop deletes the failing
-// record alone and the key goes on, retry makes a dead key due.
+// F142: the command and the metrics work on the tables of Store.Schema. list shows what is parked, drop deletes the
+// failing record alone and the key goes on, retry makes a dead key due.
 func TestParkedCommand(t *testing.T) {
 	useShared(t)
 	t.Parallel()
@@ -118,39 +118,45 @@ func TestParkedCommand(t *testing.T) {
 	r.awaitCount(1, parkedKeys)
 	must(t, stop())
 
-	// A consumer has the key, for example in a try.
-	tx, err := r.pool.Begin(t.Context())
+	// A consumer has the key, for example in a try. The command gives up after a while; meanwhile, there is more to do.
+	try, err := r.pool.Begin(t.Context())
 	must(t, err)
-	_, err = tx.Exec(t.Context(), `SELECT FROM inbox_parked_keys FOR NO KEY UPDATE`)
+	defer func() { _ = try.Rollback(context.Background()) }()
+	_, err = try.Exec(t.Context(), `SELECT FROM inbox_parked_keys FOR NO KEY UPDATE`)
 	must(t, err)
-	if out, errs, code = r.parked(binary, "drop", "--all", "--behind", "--yes"); code != exit.Fault || !strings.Contains(out, "NOT DROPPED") || !strings.Contains(out, "try again") {
-		t.Errorf("exit code %d: %s%s", code, out, errs)
-	}
-	must(t, tx.Rollback(t.Context()))
-	if out, errs, code = r.parked(binary, "drop", "--all", "--behind", "--yes"); code != 0 {
-		t.Errorf("exit code %d: %s%s", code, out, errs)
-	}
-	r.awaitCount(0, parkedRecords)
-	r.checkLedger(ids[1], ids[2])
-	r.exec(`DROP TABLE inbox_parked_records, inbox_parked_keys`)
-	if _, errs, code := r.parked(binary, "list"); code != exit.Config || !strings.Contains(errs, "Store.Schema") {
-		t.Errorf("exit code %d: %s", code, errs)
-	}
+	one := r
+	var giving sync.WaitGroup
+	giving.Go(func() { out, errs, code = one.parked(binary, "drop", "--all", "--behind", "--yes") })
 
 	// drop does not delete another record than the one that it has shown.
 	r = roomOn(t, pg, kafka, "sarama", 1)
 	r.park([]time.Duration{time.Millisecond}, inbox.Hold)
 	bad, behind = r.keyed(0, "k"), r.keyed(0, "k")
-	ids = idsOf([]*kgo.Record{bad, behind})
-	r.exec(`INSERT INTO failing VALUES ($1)`, ids[0])
+	others := idsOf([]*kgo.Record{bad, behind})
+	r.exec(`INSERT INTO failing VALUES ($1)`, others[0])
 	stop = r.start(r.parking)
 	r.produce(bad, behind)
 	r.awaitEnd()
 	r.awaitCount(1, parkedKeys+` WHERE next_try IS NULL`)
 	must(t, stop())
 
+	giving.Wait()
+	if code != exit.Fault || !strings.Contains(out, "NOT DROPPED") || !strings.Contains(out, "try again") {
+		t.Errorf("exit code %d: %s%s", code, out, errs)
+	}
+	must(t, try.Rollback(t.Context()))
+	if out, errs, code = one.parked(binary, "drop", "--all", "--behind", "--yes"); code != 0 {
+		t.Errorf("exit code %d: %s%s", code, out, errs)
+	}
+	one.awaitCount(0, parkedRecords)
+	one.checkLedger(ids[1], ids[2])
+	one.exec(`DROP TABLE inbox_parked_records, inbox_parked_keys`)
+	if _, errs, code := one.parked(binary, "list"); code != exit.Config || !strings.Contains(errs, "Store.Schema") {
+		t.Errorf("exit code %d: %s", code, errs)
+	}
+
 	// A consumer has the key while the command waits; then the oldest record is handled.
-	tx, err = r.pool.Begin(t.Context())
+	tx, err := r.pool.Begin(t.Context())
 	must(t, err)
 	defer func() { _ = tx.Rollback(context.Background()) }()
 	_, err = tx.Exec(t.Context(), `SELECT FROM inbox_parked_keys FOR NO KEY UPDATE`)
@@ -158,7 +164,7 @@ func TestParkedCommand(t *testing.T) {
 	var wait sync.WaitGroup
 	wait.Go(func() { out, _, code = r.parked(binary, "drop", "--all", "--yes") })
 	awaitBlocked(t, pgtestConn(t, r), tx.Conn().PgConn().PID())
-	_, err = tx.Exec(t.Context(), `DELETE FROM inbox_parked_records WHERE event_id = $1`, ids[0])
+	_, err = tx.Exec(t.Context(), `DELETE FROM inbox_parked_records WHERE event_id = $1`, others[0])
 	must(t, err)
 	_, err = tx.Exec(t.Context(), `UPDATE inbox_parked_records SET number = 1`) // as of a record that a batch adds to a key that has none
 	must(t, err)
@@ -167,7 +173,7 @@ func TestParkedCommand(t *testing.T) {
 	if code != exit.Fault || !strings.Contains(out, "was handled meanwhile") {
 		t.Errorf("exit code %d: %s", code, out)
 	}
-	r.awaitCount(1, parkedRecords+` WHERE event_id = $1`, ids[1])
+	r.awaitCount(1, parkedRecords+` WHERE event_id = $1`, others[1])
 }
 
 func metricValues(t *testing.T, registry *prometheus.Registry) map[string]float64 {

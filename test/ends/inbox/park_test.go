@@ -181,7 +181,7 @@ func TestParkHoldsTheKey(t *testing.T) {
 	})
 }
 
-// Each fault of a handler parks the record, and fails its tries, also one that makes the connection useless.
+// F137: each fault of a handler parks the record, and fails its tries, also one that makes the connection useless.
 func TestParkFaults(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		r.exec(constraint)
@@ -281,8 +281,8 @@ func TestParkDuplicates(t *testing.T) {
 	})
 }
 
-// While a try is at work, a batch parks behind the key without a wait. While a batch is open that adds a record, the
-// key does not end: the record would never be tried.
+// F141: while a try is at work, a batch parks behind the key without a wait. While a batch is open that adds a record,
+// the key does not end: the record would never be tried.
 func TestParkSlowHandlers(t *testing.T) {
 	forClients(t, 2, func(t *testing.T, r *room) {
 		r.park(soon, inbox.Hold)
@@ -340,9 +340,9 @@ func TestParkSlowHandlers(t *testing.T) {
 	})
 }
 
-// A process that is frozen or killed in a try delays no other process: batches of another process park behind its key,
-// and when the server has ended its transaction, the other process tries the record. When the frozen process continues,
-// its transaction has no effect.
+// F141: a process that is frozen or killed in a try delays no other process: batches of another process park behind its
+// key, and when the server has ended its transaction, the other process tries the record. When the frozen process
+// continues, its transaction has no effect.
 func TestParkFrozenTry(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		r.park(soon, inbox.Hold)

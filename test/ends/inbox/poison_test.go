@@ -58,8 +58,8 @@ const constraint = `CREATE TABLE IF NOT EXISTS parent (id int PRIMARY KEY);
 		RETURN NULL; END $$;
 	CREATE CONSTRAINT TRIGGER late AFTER INSERT ON late DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION is_late()`
 
-// Two records in a batch cannot be handled. Whatever the fault is, they are found, tried again on the schedule, and
-// handed over in the same transaction; the other records have their effect once, in order.
+// F137: two records in a batch cannot be handled. Whatever the fault is, they are found, tried again on the schedule,
+// and handed over in the same transaction; the other records have their effect once, in order.
 func TestInboxDeadLetter(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		r.exec(constraint)
@@ -167,7 +167,7 @@ func TestInboxRetrySucceeds(t *testing.T) {
 	})
 }
 
-// If the callback fails, the record is not handed over, and the consumer stops with both errors.
+// F139: if the callback fails, the record is not handed over, and the consumer stops with both errors.
 func TestInboxDeadLetterFails(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		r.events(3, 1)
@@ -198,8 +198,8 @@ func TestInboxDeadLetterFails(t *testing.T) {
 	})
 }
 
-// A handler that ends the transaction itself has no effect behind it: neither are the records before it lost with its
-// ROLLBACK, nor do those behind it go on without a transaction.
+// F138: a handler that ends the transaction itself has no effect behind it: neither are the records before it lost with
+// its ROLLBACK, nor do those behind it go on without a transaction.
 func TestInboxHandlerEndsTransaction(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		var records []*kgo.Record
@@ -291,7 +291,7 @@ func TestInboxContextEnds(t *testing.T) {
 	})
 }
 
-// The row lock of the mark is the fence: while a transaction holds it, no effect of the partition is committed.
+// F132: the row lock of the mark is the fence: while a transaction holds it, no effect of the partition is committed.
 func TestInboxFence(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		records := r.events(10, 1)
@@ -322,8 +322,8 @@ func TestInboxFence(t *testing.T) {
 	})
 }
 
-// The mark goes back when the consumer's database fails over to a standby without the last transactions. The consumer
-// notices, and handles again what the database has forgotten.
+// F133: the mark goes back when the consumer's database fails over to a standby without the last transactions. The
+// consumer notices, and handles again what the database has forgotten.
 func TestInboxRewound(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		first := r.events(10, 1)
@@ -340,7 +340,7 @@ func TestInboxRewound(t *testing.T) {
 	})
 }
 
-// The connection breaks after the server has executed COMMIT, and before the answer arrives. The effects are not
+// F131: the connection breaks after the server has executed COMMIT, and before the answer arrives. The effects are not
 // repeated.
 func TestInboxCommitAnswerLost(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {

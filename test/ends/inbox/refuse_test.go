@@ -33,7 +33,7 @@ func TestInboxRefuses(t *testing.T) {
 	}
 }
 
-// In a recreated topic the stored offset means nothing, although the topic may have that many records.
+// F134: in a recreated topic the stored offset means nothing, although the topic may have that many records.
 func TestInboxTopicRecreated(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		first := r.events(5, 1)
@@ -54,7 +54,7 @@ func TestInboxTopicRecreated(t *testing.T) {
 	})
 }
 
-// The same while the consumer runs.
+// F134: the same while the consumer runs.
 func TestInboxTopicRecreatedBesideConsumer(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		first := r.events(5, 1)
@@ -79,7 +79,7 @@ func TestInboxTopicRecreatedBesideConsumer(t *testing.T) {
 	})
 }
 
-// Records that Kafka has deleted before the consumer has handled them are not skipped silently.
+// F134: records that Kafka has deleted before the consumer has handled them are not skipped silently.
 func TestInboxRecordsDeleted(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		first := r.events(5, 1)
@@ -97,7 +97,7 @@ func TestInboxRecordsDeleted(t *testing.T) {
 	})
 }
 
-// A log that ends before the stored offset has lost records.
+// F134: a log that ends before the stored offset has lost records.
 func TestInboxLogTruncated(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		r.events(5, 1)
@@ -109,7 +109,7 @@ func TestInboxLogTruncated(t *testing.T) {
 	})
 }
 
-// A consumer group that has read the topic without marks continues at its offset.
+// F134: a consumer group that has read the topic without marks continues at its offset.
 func TestInboxContinuesAGroup(t *testing.T) {
 	forClients(t, 1, func(t *testing.T, r *room) {
 		records := r.events(10, 1)

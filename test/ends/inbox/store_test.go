@@ -180,7 +180,7 @@ func testStore(t *testing.T, db storeDB, conn *pgx.Conn) {
 	}
 }
 
-// A repeat that is looked up when its id has just been pruned is a new event, whose id is stored.
+// F135: a repeat that is looked up when its id has just been pruned is a new event, whose id is stored.
 func TestInboxReusedPruned(t *testing.T) {
 	useShared(t)
 	t.Parallel()

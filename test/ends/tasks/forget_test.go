@@ -26,8 +26,8 @@ func (r *room) inbox(group string, n int) {
 	r.await(n, `SELECT count(*) FROM handled WHERE consumer = $1`, group)
 }
 
-// An event is repeated. If the inbox knows its id, it never becomes a job again, even if River has removed the job. If
-// only River knows it, it does not either, whatever state the job is in. If neither knows it, it does.
+// F143: an event is repeated. If the inbox knows its id, it never becomes a job again, even if River has removed the
+// job. If only River knows it, it does not either, whatever state the job is in. If neither knows it, it does.
 func TestRepeatedEvents(t *testing.T) {
 	r := newRoom(t, 1)
 	states := rivertype.JobStates()

@@ -26,8 +26,8 @@ func kills(t *testing.T) int {
 	return 6
 }
 
-// Consumers and workers are killed while the daemon delivers events, some of them twice. Each event becomes one job,
-// each job is completed, and each has its effect once.
+// F143: consumers and workers are killed while the daemon delivers events, some of them twice. Each event becomes one
+// job, each job is completed, and each has its effect once.
 func TestTasksKilled(t *testing.T) {
 	const partitions = 4
 	r := newRoom(t, partitions)
@@ -88,8 +88,9 @@ func TestTasksKilled(t *testing.T) {
 	t.Logf("%d kills, %d events, %d attempts, %d of them after a rescue", n, sent, scan[int](r, `SELECT count(*) FROM attempts`), scan[int](r, `SELECT count(*) FROM attempts WHERE attempt > 1`))
 }
 
-// A worker is frozen for so long that its job is rescued, and another one completes it. When the first one continues,
-// River may let it complete the job, too: only the event's id in the table of effects keeps it from a second effect.
+// F143: a worker is frozen for so long that its job is rescued, and another one completes it. When the first one
+// continues, River may let it complete the job, too: only the event's id in the table of effects keeps it from a second
+// effect.
 func TestTaskFrozen(t *testing.T) {
 	r := newRoom(t, 1)
 	r.start("consumer")
