@@ -30,9 +30,7 @@ func asyncSend(t *testing.T, addrs []string, codec string, parts int32, recs []*
 	conf.Producer.Return.Successes = true
 	conf.Producer.Retry.Max, conf.Producer.Retry.Backoff = 100, 5*time.Millisecond
 	async, err := sarama.NewAsyncProducer(addrs, conf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	go func() {
 		for _, rec := range recs {
 			m := &sarama.ProducerMessage{Topic: rec.Topic, Partition: partitionFor(rec.PartitionBy, parts)}
@@ -55,9 +53,7 @@ func asyncSend(t *testing.T, addrs []string, codec string, parts int32, recs []*
 			t.Fatal(e)
 		}
 	}
-	if err := async.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, async.Close())
 }
 
 // The Producer and sarama's AsyncProducer store the same records in the same order, even with faults.
@@ -87,9 +83,7 @@ func TestSameAsAsyncProducer(t *testing.T) {
 				rec.Topic = "ours"
 				send(t, p, uint64(i), rec)
 			}
-			if err := finish(within(30*time.Second), p); err != nil {
-				t.Fatal(err)
-			}
+			must(t, finish(within(30*time.Second), p))
 			if len(l.acks()) != len(recs) {
 				t.Fatalf("%d acks", len(l.acks()))
 			}

@@ -43,18 +43,12 @@ func onTheWire(t testing.TB, b *batch) []byte {
 	conf.MetricRegistry = saramaMetrics{noMetrics()}
 	conf.Net.Proxy.Enable, conf.Net.Proxy.Dialer = true, w
 	broker := sarama.NewBroker("localhost:1")
-	if err := broker.Open(conf); err != nil {
-		t.Fatal(err)
-	}
+	must(t, broker.Open(conf))
 	req := &sarama.ProduceRequest{Version: 9, RequiredAcks: sarama.NoResponse}
 	new(wireRecords).set([]*batch{b})
 	req.AddBatch("t", 0, &b.wire)
-	if err := broker.AsyncProduce(req, nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := broker.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, broker.AsyncProduce(req, nil))
+	must(t, broker.Close())
 	frame := w.buf.Bytes()
 	clientID := int(binary.BigEndian.Uint16(frame[12:]))
 	got := kmsg.NewPtrProduceRequest()
@@ -129,9 +123,7 @@ func checkBatch(t testing.TB, b *batch, codec sarama.CompressionCodec, recs []*r
 		t.Fatalf("%d bytes, counted as at most %d", len(raw), b.size)
 	}
 	var head kmsg.RecordBatch
-	if err := head.ReadFrom(raw); err != nil {
-		t.Fatal(err)
-	}
+	must(t, head.ReadFrom(raw))
 	if head.ProducerID != 7 || head.ProducerEpoch != 3 || head.FirstSequence != 11 || int(head.NumRecords) != len(recs) ||
 		int(head.LastOffsetDelta) != len(recs)-1 || head.Attributes != int16(codec) {
 		t.Fatalf("header: %+v", head)
@@ -263,9 +255,7 @@ func TestSendAllocates(t *testing.T) {
 	const events = 5000
 	round := func() {
 		for i := range events {
-			if err := b.Send(recs[i%len(recs)], uint64(i)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, b.Send(recs[i%len(recs)], uint64(i)))
 		}
 		for b.inflight.Load() > 0 {
 			req := b.request()

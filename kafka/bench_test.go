@@ -62,9 +62,7 @@ func benchmarkSend(b *testing.B, codec string, sent func(n int, flush func())) {
 	p, err := newTestCluster(b, cfg).Open(context.Background(), Callbacks{
 		Acked: func(events []uint64) { acked.Add(int64(len(events))) }, Failed: func(err error) { b.Error(err) }, Wake: func() {},
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	waitReady(b, p, "bench")
 	recs := make([]*router.Record, 10_000)
 	for i := range recs {
@@ -87,13 +85,9 @@ func benchmarkSend(b *testing.B, codec string, sent func(n int, flush func())) {
 			runtime.Gosched()
 			time.Sleep(50 * time.Microsecond)
 		}
-		if err := p.Send(rec, uint64(n)); err != nil {
-			b.Fatal(err)
-		}
+		must(b, p.Send(rec, uint64(n)))
 	}
-	if err := finish(within(time.Minute), p); err != nil {
-		b.Fatal(err)
-	}
+	must(b, finish(within(time.Minute), p))
 	b.StopTimer()
 	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &after)
 	cpu := time.Duration(after.Utime.Nano() + after.Stime.Nano() - before.Utime.Nano() - before.Stime.Nano())

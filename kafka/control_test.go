@@ -32,9 +32,7 @@ type hungBroker struct {
 func newHungBroker(t *testing.T) *hungBroker {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h := &hungBroker{Listener: l, asked: make(chan struct{}, 1000)}
 	h.serving.Go(func() {
 		for {
@@ -110,19 +108,15 @@ func TestHungBrokersFirst(t *testing.T) {
 				all, addrs = append(all, h), append(addrs, h.addr())
 			}
 			cfg, log := patientConfig(append(addrs, f.ListenAddrs()...)...)
-			c := newTestCluster(t, withPositions(cfg, "s"))
+			c := newTestCluster(t, withPositions(cfg))
 			if _, err := c.CreatePositionTopic(within(30*time.Second), positions, 1); err != nil {
 				t.Fatal(err)
 			}
 			for range 3 {
-				if err := c.Probe(within(30 * time.Second)); err != nil {
-					t.Fatal(err)
-				}
+				must(t, c.Probe(within(30*time.Second)))
 			}
 			p, l := openSession(t, c)
-			if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, save(t, p, checkpoint.PositionRecord{Slot: "s"}))
 			if s, err := p.LoadPosition(within(30 * time.Second)); err != nil || s == nil {
 				t.Fatalf("the position record: %v, %v", s, err)
 			}
@@ -181,9 +175,7 @@ func TestSlowBrokerIsHeard(t *testing.T) {
 	cfg, _ := patientConfig(f.ListenAddrs()[0], hung.addr(), "127.0.0.1:1")
 	c := newTestCluster(t, cfg)
 	ctl, done, err := c.temporaryControl(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer done()
 	ctx := within(30 * time.Second)
 	_, err = ask(ctx, ctl, func(b *sarama.Broker) (struct{}, error) {
@@ -231,9 +223,7 @@ func TestOpeningIsBounded(t *testing.T) {
 	cfg := testConfig(hung.addr())
 	cfg.DialTimeout, cfg.AskTimeout = time.Second, 1500*time.Millisecond // the bound is less than two answers
 	ctl, done, err := newTestCluster(t, cfg).temporaryControl(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer done()
 	err = ctl.askBroker(t.Context(), hung.addr(), func(*sarama.Broker) error { t.Error("the question was put"); return nil })
 	if !errors.Is(err, errSilent) || kindOf(err).reason != reasonConnection {

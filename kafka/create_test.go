@@ -77,9 +77,7 @@ func TestCreate(t *testing.T) {
 		t.Errorf("limit %d, config %v", p.byName["orders"].limit, config)
 	}
 	// A deleted topic is recreated with the pinned partition count, also by a probe.
-	if err := finish(within(time.Second), p); err != nil {
-		t.Fatal(err)
-	}
+	must(t, finish(within(time.Second), p))
 	f.deleteTopic(t, "orders")
 	c.cfg.Create.Partitions = 2
 	c.waiting = map[string]struct{}{"orders": {}, "probed": {}}

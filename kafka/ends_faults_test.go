@@ -27,13 +27,9 @@ func sendToEach(t testing.TB, cfg Config, topic string, n int) int64 {
 		if i >= n {
 			pos = at(10 + i - n)
 		}
-		if err := p.Send(toPartition(int32(i%n), event(topic, "k", pos)), uint64(i)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Send(toPartition(int32(i%n), event(topic, "k", pos)), uint64(i)))
 	}
-	if err := finish(within(20*time.Second), p); err != nil {
-		t.Fatal(err)
-	}
+	must(t, finish(within(20*time.Second), p))
 	return p.ProducerID()
 }
 
@@ -88,9 +84,7 @@ func TestEndsWhileLeadersMove(t *testing.T) {
 		f.loseAnswers.Store(0) // those of the last round would fail the opening of the session
 		s := searchIn(t, cfg, 100, []string{"t"}, id)
 		for i := range int32(n) { // the session may or may not know the leader
-			if err := f.MoveTopicPartition("t", i, rand.Int32N(3)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, f.MoveTopicPartition("t", i, rand.Int32N(3)))
 		}
 		f.loseAnswers.Store(int32(round))
 		s.wantEach(t, n)
@@ -105,26 +99,20 @@ func TestEndsWhenConnectionsAreCut(t *testing.T) {
 	f.createTopic(t, "t", n, nil)
 	id := sendToEach(t, testConfig(f.ListenAddrs()...), "t", n)
 	proxy, err := faultproxy.Start(f.ListenAddrs()[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer proxy.Close()
 	f.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		f.KeepControl()
 		return f.metadataThroughProxy(r.(*kmsg.MetadataRequest), "t", n, proxy.Port()), nil, true
 	})
 	s := searchIn(t, testConfig(proxy.Addr()), 100, nil, id)
-	if err := proxy.Set(faultproxy.Faults{Down: faultproxy.Way{Cut: faultproxy.Reset, CutAfter: 700}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, proxy.Set(faultproxy.Faults{Down: faultproxy.Way{Cut: faultproxy.Reset, CutAfter: 700}}))
 	_ = s.EndsRead("t")
 	eventually(t, "cuts", func() bool { return proxy.Cuts() > 3 })
 	if s.EndsRead("t") {
 		t.Error("the ends are known already: this proved nothing")
 	}
-	if err := proxy.Set(faultproxy.Faults{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, proxy.Set(faultproxy.Faults{}))
 	s.wantEach(t, n)
 }
 
@@ -222,9 +210,7 @@ func TestEndsGoesBackInSteps(t *testing.T) {
 	waitReady(t, others, "t")
 	const n = 3000
 	for i := range n { // with larger positions
-		if err := others.Send(toPartition(int32(i%2), event("t", "k", at(500+i))), uint64(i)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, others.Send(toPartition(int32(i%2), event("t", "k", at(500+i))), uint64(i)))
 		if rand.IntN(20) == 0 {
 			others.Flush()
 		}

@@ -20,9 +20,7 @@ import (
 // TestRealEnds tests the reading of ends and position records with Apache Kafka. All subtests use one broker.
 func TestRealEnds(t *testing.T) {
 	authority, err := testcert.New("test")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	k := kafkatest.RealForTest(t, kafkatest.RealOptions{
 		QuickStart: true,
 		Guarded:    &kafkatest.Guarded{Authority: authority, Plain: map[string]string{"writer": "secret"}},
@@ -48,9 +46,7 @@ type realEnds struct {
 
 func (r *realEnds) create(ctx context.Context, t *testing.T, topic string, partitions int, configs map[string]string) {
 	t.Helper()
-	if err := kafkatest.CreateTopic(ctx, r.k.Brokers(), topic, partitions, configs); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kafkatest.CreateTopic(ctx, r.k.Brokers(), topic, partitions, configs))
 }
 
 // reader returns a session that has read the ends of a topic.
@@ -93,21 +89,13 @@ func (r *realEnds) transactions(ctx context.Context, t *testing.T) {
 		func(*kgo.Client) error { return nil },
 	} {
 		cl, err := kgo.NewClient(kgo.SeedBrokers(r.k.Brokers()...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.TransactionalID(fmt.Sprint("other-", part)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer cl.Close()
 		for range 3 { // markers have offsets, too
-			if err := cl.BeginTransaction(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, cl.BeginTransaction())
 			rec := &kgo.Record{Topic: topic, Partition: int32(part), Value: []byte("v"), Headers: []kgo.RecordHeader{{Key: router.HeaderPosition, Value: []byte(at(900_000).String())}}}
-			if err := cl.ProduceSync(ctx, rec).FirstErr(); err != nil {
-				t.Fatal(err)
-			}
-			if err := end(cl); err != nil {
-				t.Fatal(err)
-			}
+			must(t, cl.ProduceSync(ctx, rec).FirstErr())
+			must(t, end(cl))
 			if part == 2 {
 				break
 			}
@@ -144,9 +132,7 @@ func (r *realEnds) deletedRecords(ctx context.Context, t *testing.T) {
 func (r *realEnds) deleteRecords(ctx context.Context, t *testing.T, topic string, before map[int32]int64) {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(r.k.Brokers()...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer cl.Close()
 	req := kmsg.NewPtrDeleteRecordsRequest()
 	rt := kmsg.NewDeleteRecordsRequestTopic()
@@ -179,14 +165,10 @@ func (r *realEnds) compactedLog(ctx context.Context, t *testing.T) {
 	})
 	id := earlierSession(t, r.cfg, event(topic, "ours", at(10)))
 	cl, err := kgo.NewClient(kgo.SeedBrokers(r.k.Brokers()...), kgo.DefaultProduceTopic(topic))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer cl.Close()
 	put := func() {
-		if err := cl.ProduceSync(ctx, &kgo.Record{Key: []byte("theirs"), Value: []byte("v")}).FirstErr(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cl.ProduceSync(ctx, &kgo.Record{Key: []byte("theirs"), Value: []byte("v")}).FirstErr())
 	}
 	for range 200 {
 		put()
@@ -195,9 +177,7 @@ func (r *realEnds) compactedLog(ctx context.Context, t *testing.T) {
 		time.Sleep(200 * time.Millisecond)
 		put() // ends the segment, so that Kafka compacts it
 		recs, err := kafkatest.ReadAll(ctx, r.k.Brokers(), topic)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return len(recs) < 20
 	})
 	r.reader(t, topic, 10_000, id).want(t, at(10))

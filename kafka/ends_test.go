@@ -73,9 +73,7 @@ func earlierSession(t testing.TB, cfg Config, recs ...*router.Record) int64 {
 		send(t, p, uint64(i+1), rec)
 		l.waitAcks(t, i+1)
 	}
-	if err := finish(within(10*time.Second), p); err != nil {
-		t.Fatal(err)
-	}
+	must(t, finish(within(10*time.Second), p))
 	return p.ProducerID()
 }
 
@@ -145,17 +143,13 @@ func (s *search) want(t testing.TB, all ...checkpoint.Position) {
 func writeForeign(t testing.TB, addrs []string, topic string, partition int32, n int) {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(addrs...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer cl.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	for i := range n {
 		rec := &kgo.Record{Topic: topic, Partition: partition, Value: []byte(itoa(i)), Headers: []kgo.RecordHeader{{Key: router.HeaderPosition, Value: []byte(at(900_000).String())}}}
-		if err := cl.ProduceSync(ctx, rec).FirstErr(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cl.ProduceSync(ctx, rec).FirstErr())
 	}
 }
 

@@ -20,9 +20,7 @@ func TestForgottenProducer(t *testing.T) {
 		"producer.id.expiration.ms": "3600000", "producer.id.expiration.check.interval.ms": "100",
 	}})
 	ctx := within(3 * time.Minute)
-	if err := kafkatest.CreateTopic(ctx, k.Brokers(), "x", 1, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kafkatest.CreateTopic(ctx, k.Brokers(), "x", 1, nil))
 	cfg := realConfig(k)
 	cfg.Requests, cfg.BatchLimit, cfg.Compression = 5, 10_000, "none"
 	c := newTestCluster(t, cfg)
@@ -31,16 +29,12 @@ func TestForgottenProducer(t *testing.T) {
 	put := func(p *Producer, n uint64, size int) {
 		rec := record("x", "k", fmt.Sprintf("%06d", n)+repeatX(size))
 		rec.Timestamp = time.Now().Add(-2 * time.Hour).UnixMilli()
-		if err := p.Send(rec, n); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Send(rec, n))
 	}
 	put(p, 1, 10)
 	p.Flush()
 	l.waitAcks(t, 1)
-	if err := kafkatest.SetTopicConfig(ctx, k.Brokers(), "x", map[string]string{"max.message.bytes": "20000"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kafkatest.SetTopicConfig(ctx, k.Brokers(), "x", map[string]string{"max.message.bytes": "20000"}))
 	eventually(t, "the broker to forget the producer id", func() bool { return producersKnown(ctx, t, k, "x") == 0 })
 	const total = 22
 	put(p, 2, 60_000) // a batch of its own, and too large now
@@ -56,9 +50,7 @@ func TestForgottenProducer(t *testing.T) {
 	if err != nil || len(recs) != 1 {
 		t.Fatalf("%d records are in the topic, want the acknowledged one: the other records come after a refused one (%v)", len(recs), err)
 	}
-	if err := kafkatest.SetTopicConfig(ctx, k.Brokers(), "x", map[string]string{"max.message.bytes": "1048588"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kafkatest.SetTopicConfig(ctx, k.Brokers(), "x", map[string]string{"max.message.bytes": "1048588"}))
 	p, l = openSession(t, c)
 	waitReady(t, p, "x")
 	for n := uint64(2); n <= total; n++ {
@@ -73,18 +65,14 @@ func TestForgottenProducer(t *testing.T) {
 func producersKnown(ctx context.Context, t *testing.T, k *kafkatest.Real, topic string) int {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers()...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer cl.Close()
 	req := kmsg.NewPtrDescribeProducersRequest()
 	rt := kmsg.NewDescribeProducersRequestTopic()
 	rt.Topic, rt.Partitions = topic, []int32{0}
 	req.Topics = append(req.Topics, rt)
 	res, err := req.RequestWith(ctx, cl)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	part := res.Topics[0].Partitions[0]
 	if part.ErrorCode != 0 {
 		t.Fatalf("describe producers: error %d", part.ErrorCode)

@@ -196,9 +196,7 @@ func TestThrottledPosition(t *testing.T) {
 		return res, nil, true
 	})
 	for range 3 {
-		if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, save(t, p, checkpoint.PositionRecord{Slot: "s"}))
 	}
 	if asked.Load() != 3 {
 		t.Errorf("%d requests", asked.Load())
@@ -209,9 +207,7 @@ func TestThrottledPosition(t *testing.T) {
 func TestLeaderAway(t *testing.T) {
 	f := newFake(t, kfake.NumBrokers(2), kfake.SeedTopics(2, "orders"))
 	for id := range int32(2) {
-		if err := f.MoveTopicPartition("orders", id, 0); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.MoveTopicPartition("orders", id, 0))
 	}
 	cfg := testConfig(f.ListenAddrs()...)
 	cfg.AwayBudget = time.Second

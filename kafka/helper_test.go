@@ -127,16 +127,12 @@ func (f *fake) produces(fn func(*kmsg.ProduceRequest) (kmsg.Response, error, boo
 func (f *fake) admin(t testing.TB, req kmsg.Request) kmsg.Response {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(f.ListenAddrs()...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer cl.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 	res, err := cl.Request(ctx, req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return res
 }
 
@@ -207,9 +203,7 @@ func (f *fake) read(t testing.TB, topic string, want int) map[int32][]*kgo.Recor
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(f.ListenAddrs()...), kgo.ConsumeTopics(topic),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxWait(100*time.Millisecond))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer cl.Close()
 	out, n, deadline := map[int32][]*kgo.Record{}, 0, time.Now().Add(10*time.Second)
 	for {
@@ -308,9 +302,7 @@ func testConfig(addrs ...string) Config {
 func newTestCluster(t testing.TB, cfg Config) *Cluster {
 	t.Helper()
 	c, err := NewCluster(cfg, prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
@@ -322,9 +314,7 @@ func openSession(t testing.TB, c *Cluster) (*Producer, *callbackLog) {
 		Failed: func(err error) { l.failed <- err },
 		Wake:   func() { l.wakes.Add(1) },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = p.Close(endedContext()) })
 	return p, l
 }
@@ -370,9 +360,7 @@ func record(topic, key, value string) *router.Record {
 
 func send(t testing.TB, p *Producer, n uint64, rec *router.Record) {
 	t.Helper()
-	if err := p.Send(rec, n); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Send(rec, n))
 	p.Flush()
 }
 
@@ -443,4 +431,12 @@ var codecs = map[string]sarama.CompressionCodec{
 	"snappy": sarama.CompressionSnappy,
 	"lz4":    sarama.CompressionLZ4,
 	"zstd":   sarama.CompressionZSTD,
+}
+
+// must fails the test with an error that no step of it expects.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

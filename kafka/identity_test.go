@@ -57,9 +57,7 @@ func TestOneProducerID(t *testing.T) {
 // the broker refuses batches of earlier sessions there. Before that, a late request is stored.
 func realEpochs(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	for _, topic := range []string{"written", "not-yet"} {
-		if err := kafkatest.CreateTopic(ctx, k.Brokers(), topic, 1, nil); err != nil {
-			t.Fatal(err)
-		}
+		must(t, kafkatest.CreateTopic(ctx, k.Brokers(), topic, 1, nil))
 	}
 	c := newTestCluster(t, realConfig(k))
 	first, l := openSession(t, c)

@@ -441,9 +441,7 @@ func TestLeaseWakesTheReader(t *testing.T) {
 		p.Renew(time.Now())
 		select {
 		case err := <-loaded:
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		case <-time.After(30 * time.Second):
 			t.Fatal("the position record is not read")
 		}

@@ -94,9 +94,7 @@ func (s *nodesTest) run(requests int, harm func(context.Context, *nodesTest) err
 	t := s.t
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	if err := kafkatest.CreateTopic(ctx, s.k.Brokers(), s.topic, nodesPartitions, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kafkatest.CreateTopic(ctx, s.k.Brokers(), s.topic, nodesPartitions, nil))
 	cfg := testConfig(s.k.Brokers()...)
 	cfg.Requests, cfg.BatchLimit = requests, 8000 // so that a partition has several batches
 	cfg.RetryMin, cfg.RetryMax, cfg.Retries = 20*time.Millisecond, time.Second, 200
@@ -151,9 +149,7 @@ func (s *nodesTest) run(requests int, harm func(context.Context, *nodesTest) err
 	}
 	checkAcks(t, l.acks(), nodesPartitions, n-1)
 	recs, err := kafkatest.ReadAll(ctx, s.k.Brokers(), s.topic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := checkOrderAndHash(recs, nodesPartitions); err != nil || uint64(len(recs)) != n-1 {
 		t.Errorf("%d records, want %d; %v", len(recs), n-1, err)
 	}

@@ -78,10 +78,10 @@ func (b *bench) answer(req *request, codes ...sarama.KError) {
 	b.node.answer(req, res, nil)
 }
 
-func (b *bench) resend(part int) {
+func (b *bench) resend() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.release(&b.tp.parts[part])
+	b.release(&b.tp.parts[0])
 }
 
 func (b *bench) wantAcks(want string) {
@@ -142,7 +142,7 @@ func TestResend(t *testing.T) {
 			}
 			b.put(1, 1)
 			b.answer(b.request(), ok) // of the other partition
-			b.resend(0)
+			b.resend()
 			again := b.request()
 			if again.batches[0] != one.batches[0] || again.batches[0].wire.FirstSequence != number {
 				t.Error("not the same batch with the same number")
@@ -150,7 +150,7 @@ func TestResend(t *testing.T) {
 			b.answer(again, code)
 			resends := 1.0
 			if code == sarama.ErrNotEnoughReplicas {
-				b.resend(0)
+				b.resend()
 				b.answer(b.request(), ok)
 				resends++
 			}
@@ -177,7 +177,7 @@ func TestEndsTheSession(t *testing.T) {
 		if err := b.log.failure(t); !errors.Is(err, code) {
 			t.Errorf("%v: %v", code, err)
 		}
-		b.resend(0)
+		b.resend()
 		if b.node.gather(time.Now()) != nil {
 			t.Errorf("%v: goes on", code)
 		}
@@ -197,7 +197,7 @@ func TestOneBatchUnderWay(t *testing.T) {
 		b.put(1, 1)
 		other := b.request()
 		b.answer(first, sarama.ErrNotEnoughReplicas)
-		b.resend(0)
+		b.resend()
 		again := b.request()
 		if b.node.gather(time.Now()) != nil {
 			t.Fatal("a second batch beside the first when that is sent again")
@@ -226,7 +226,7 @@ func TestLeaderMoves(t *testing.T) {
 		t.Error("moved with a request open")
 	}
 	b.answer(first, sarama.ErrNotLeaderForPartition)
-	b.resend(0)
+	b.resend()
 	old := b.node
 	b.node = other
 	if old.gather(time.Now()) != nil {
@@ -305,7 +305,7 @@ func TestOldLeaderHangs(t *testing.T) {
 		t.Fatal("not given up")
 	}
 	b.node.answer(req, nil, errLost) // as hangUp does
-	b.resend(0)
+	b.resend()
 	b.node = other
 	b.answer(b.request(), ok)
 	b.wantAcks("[1]")
@@ -339,9 +339,7 @@ func TestFlush(t *testing.T) {
 	put := func(n int) {
 		for range n {
 			b.n++
-			if err := b.Send(rec, b.n); err != nil {
-				t.Fatal(err)
-			}
+			must(t, b.Send(rec, b.n))
 		}
 	}
 	looks := func(when string, want bool) {

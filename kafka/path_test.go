@@ -28,9 +28,7 @@ func BenchmarkPath(b *testing.B) {
 			b.Fatal(poison)
 		}
 		rec.Partition = int32(n % parts)
-		if err := s.Send(rec, uint64(n)); err != nil {
-			b.Fatal(err)
-		}
+		must(b, s.Send(rec, uint64(n)))
 		if n%events == events-1 {
 			s.Flush()
 			req := s.node.gather(time.Now())

@@ -30,31 +30,23 @@ func createTopic(t *testing.T, brokers []string, topic string, partitions int) {
 
 func deleteTopic(t *testing.T, brokers []string, topic string) {
 	t.Helper()
-	if err := kafkatest.DeleteTopic(within(30*time.Second), brokers, topic); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kafkatest.DeleteTopic(within(30*time.Second), brokers, topic))
 }
 
 // produceForeign stores a record of another producer in partition 0.
 func produceForeign(t *testing.T, brokers []string, topic string) {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer cl.Close()
-	if err := cl.ProduceSync(within(30*time.Second), &kgo.Record{Topic: topic, Value: []byte("000000"), Key: []byte("foreign")}).FirstErr(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cl.ProduceSync(within(30*time.Second), &kgo.Record{Topic: topic, Value: []byte("000000"), Key: []byte("foreign")}).FirstErr())
 }
 
 // deleteForeign deletes the records of partition 0.
 func deleteForeign(t *testing.T, brokers []string, topic string) {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer cl.Close()
 	req := kmsg.NewPtrDeleteRecordsRequest()
 	rt := kmsg.NewDeleteRecordsRequestTopic()
@@ -227,9 +219,7 @@ func TestFewerPartitionsWithoutIDs(t *testing.T) {
 		why := k.probeError()
 		return errors.Is(why, errFewerPartitions) && strings.Contains(why.Error(), "1 partitions, 3 wanted") && strings.Contains(why.Error(), "add partitions, or restart")
 	})
-	if err := kafkatest.AddPartitions(t.Context(), f.ListenAddrs(), "orders", 3); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kafkatest.AddPartitions(t.Context(), f.ListenAddrs(), "orders", 3))
 	k.delivered()
 	k.halt()
 	k.check(f.ListenAddrs(), 3, 100)

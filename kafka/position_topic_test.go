@@ -18,18 +18,14 @@ import (
 func TestNoEventInPositionTopic(t *testing.T) {
 	f := newFake(t)
 	p, l := openSession(t, newPositionCluster(t, f))
-	if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, save(t, p, checkpoint.PositionRecord{Slot: "s"}))
 	if ready, err := p.Ready(positions); ready || !errors.Is(err, errPositionsOnly) {
 		t.Errorf("ready %v, error %v", ready, err)
 	}
 	if err := p.Send(record(positions, "k", "an event"), 1); err == nil {
 		t.Error("sent")
 	}
-	if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, save(t, p, checkpoint.PositionRecord{Slot: "s"}))
 	if got := values(f.read(t, positions, 2)); len(got) != 2 || len(l.acks()) != 0 {
 		t.Errorf("%d acks, the topic has %q", len(l.acks()), got)
 	}

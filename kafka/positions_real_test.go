@@ -22,9 +22,7 @@ func (r *realEnds) missingPermissions(ctx context.Context, t *testing.T, authori
 	r.create(ctx, t, "writable", 2, nil)
 	r.create(ctx, t, "writable-positions", 1, map[string]string{"cleanup.policy": "compact"})
 	for _, topic := range []string{"writable", "writable-positions"} {
-		if err := kafkatest.Allow(ctx, r.k.Brokers(), "writer", topic); err != nil {
-			t.Fatal(err)
-		}
+		must(t, kafkatest.Allow(ctx, r.k.Brokers(), "writer", topic))
 	}
 	cfg := r.cfg
 	cfg.Brokers, cfg.PositionTopic, cfg.Slot = r.k.SASLBrokers(), "writable-positions", "s"
@@ -69,7 +67,7 @@ func trust(a *testcert.Authority) *tls.Config {
 // positions: the topic is created with its configuration, and position records are stored although the broker is
 // restarted.
 func (r *realEnds) positions(ctx context.Context, t *testing.T) {
-	cfg := withPositions(r.cfg, "s")
+	cfg := withPositions(r.cfg)
 	cfg.ReadTimeout, cfg.ProduceTimeout = 1500*time.Millisecond, time.Second
 	c := newTestCluster(t, cfg)
 	for _, want := range []bool{true, false} {
@@ -101,26 +99,18 @@ func (r *realEnds) positions(ctx context.Context, t *testing.T) {
 	}
 	for range 3 {
 		put()
-		if err := <-results; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-results)
 	}
-	if err := r.k.Freeze(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.k.Freeze(ctx))
 	for range 5 {
 		put()
 	}
 	time.Sleep(2 * time.Second) // longer than the read time-out, so the first request is sent twice
-	if err := r.k.Thaw(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.k.Thaw())
 	for range 5 {
 		select {
 		case err := <-results:
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		case err := <-l.failed:
 			t.Fatal(err)
 		case <-time.After(30 * time.Second):
@@ -128,9 +118,7 @@ func (r *realEnds) positions(ctx context.Context, t *testing.T) {
 		}
 	}
 	recs, err := kafkatest.ReadAll(ctx, r.k.Brokers(), positions)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	recs = slices.DeleteFunc(recs, func(r kafkatest.Record) bool { return strings.HasSuffix(string(r.Key), markKey) })
 	for i, rec := range recs {
 		var s checkpoint.PositionRecord

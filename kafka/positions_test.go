@@ -23,16 +23,16 @@ import (
 
 const positions = "positions"
 
-// withPositions adds position records to a configuration.
-func withPositions(cfg Config, slot string) Config {
-	cfg.PositionTopic, cfg.Slot = positions, slot
+// withPositions adds position records of slot s to a configuration.
+func withPositions(cfg Config) Config {
+	cfg.PositionTopic, cfg.Slot = positions, "s"
 	return cfg
 }
 
 // newPositionCluster returns a cluster with position records of slot s, and creates the position topic.
 func newPositionCluster(t *testing.T, f *fake) *Cluster {
 	t.Helper()
-	c := newTestCluster(t, withPositions(testConfig(f.ListenAddrs()...), "s"))
+	c := newTestCluster(t, withPositions(testConfig(f.ListenAddrs()...)))
 	if _, err := c.CreatePositionTopic(t.Context(), positions, 1); err != nil {
 		t.Fatal(err)
 	}
@@ -56,9 +56,7 @@ func save(t testing.TB, p *Producer, s checkpoint.PositionRecord) error {
 func load(t testing.TB, p *Producer) *checkpoint.PositionRecord {
 	t.Helper()
 	s, err := p.LoadPosition(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -66,15 +64,11 @@ func load(t testing.TB, p *Producer) *checkpoint.PositionRecord {
 func putRaw(t testing.TB, addrs []string, recs ...*kgo.Record) {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(addrs...), kgo.DefaultProduceTopic(positions))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer cl.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	if err := cl.ProduceSync(ctx, recs...).FirstErr(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cl.ProduceSync(ctx, recs...).FirstErr())
 }
 
 func rawSaved(slot string, generation uint64, confirm int) *kgo.Record {
@@ -88,9 +82,7 @@ func rawSaved(slot string, generation uint64, confirm int) *kgo.Record {
 func TestForgedPositionRecord(t *testing.T) {
 	f := newFake(t)
 	p, _ := openSession(t, newPositionCluster(t, f))
-	if err := save(t, p, checkpoint.PositionRecord{Slot: "s", Generation: 3, SystemID: historySystem, Confirm: 4}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, save(t, p, checkpoint.PositionRecord{Slot: "s", Generation: 3, SystemID: historySystem, Confirm: 4}))
 	forged, tombstone := rawSaved("s", 9, 98), &kgo.Record{Key: []byte("s")}
 	for _, rec := range []*kgo.Record{forged, tombstone} {
 		rec.Headers = []kgo.RecordHeader{{Key: router.HeaderID, Value: []byte("1")}}
@@ -103,7 +95,7 @@ func TestForgedPositionRecord(t *testing.T) {
 
 func TestPositions(t *testing.T) {
 	f := newFake(t)
-	c := newTestCluster(t, withPositions(testConfig(f.ListenAddrs()...), "s"))
+	c := newTestCluster(t, withPositions(testConfig(f.ListenAddrs()...)))
 	ctx := context.Background()
 	p, _ := openSession(t, c)
 	var u *checkpoint.Unusable
@@ -126,9 +118,7 @@ func TestPositions(t *testing.T) {
 	}
 	for i := range 5 {
 		s := checkpoint.PositionRecord{Slot: "s", Generation: 3, SystemID: historySystem, Confirm: pglogrepl.LSN(i)}
-		if err := save(t, p, s); err != nil {
-			t.Fatal(err)
-		}
+		must(t, save(t, p, s))
 		if s := load(t, p); s == nil || s.Confirm != pglogrepl.LSN(i) {
 			t.Errorf("loaded %+v, want %d", s, i)
 		}
@@ -183,9 +173,7 @@ func TestSavePositionInOrder(t *testing.T) {
 	for range n {
 		select {
 		case err := <-done:
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 		case err := <-l.failed:
 			t.Fatal(err)
 		case <-time.After(20 * time.Second):
@@ -259,9 +247,7 @@ func TestSavePositionEnds(t *testing.T) {
 	})
 	t.Run("unusable", func(t *testing.T) {
 		p, _ := openSession(t, c)
-		if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, save(t, p, checkpoint.PositionRecord{Slot: "s"}))
 		var u *checkpoint.Unusable
 		f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.TopicAuthorizationFailed, Count: 1})
 		if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); !errors.As(err, &u) {
@@ -308,9 +294,7 @@ func TestLoadPositionPasses(t *testing.T) {
 	f := newFake(t)
 	c := newPositionCluster(t, f)
 	p, _ := openSession(t, c)
-	if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, save(t, p, checkpoint.PositionRecord{Slot: "s"}))
 	for _, key := range []kmsg.Key{kmsg.ListOffsets, kmsg.Fetch, kmsg.Metadata} { // the leader is looked up again after a failure
 		lose := f.Fault(kfake.Fault{Keys: []kmsg.Key{key}, Topic: positions, Err: kerr.LeaderNotAvailable, Count: -1})
 		var u *checkpoint.Unusable
@@ -332,9 +316,7 @@ func TestLoadPositionUnheard(t *testing.T) {
 			f := newFake(t)
 			c := newPositionCluster(t, f)
 			before, _ := openSession(t, c)
-			if err := save(t, before, checkpoint.PositionRecord{Slot: "s"}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, save(t, before, checkpoint.PositionRecord{Slot: "s"}))
 			_ = before.Close(endedContext())
 			var silent atomic.Bool
 			goOn := make(chan struct{})

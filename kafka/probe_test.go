@@ -48,7 +48,7 @@ func TestProbe(t *testing.T) {
 // topic.
 func TestProbePositionTopic(t *testing.T) {
 	f := newFake(t)
-	cfg := withPositions(testConfig(f.ListenAddrs()...), "s")
+	cfg := withPositions(testConfig(f.ListenAddrs()...))
 	cfg.Create = &Create{Partitions: 3, ReplicationFactor: 1}
 	c := newTestCluster(t, cfg)
 	if _, err := c.CreatePositionTopic(t.Context(), positions, 1); err != nil {
@@ -64,9 +64,7 @@ func TestProbePositionTopic(t *testing.T) {
 		err := p.Healthy()
 		return err != nil && strings.Contains(err.Error(), "write the position record to topic "+positions) && errors.Is(err, sarama.ErrNotEnoughReplicas)
 	})
-	if err := finish(within(50*time.Millisecond), p); err != nil {
-		t.Fatal(err)
-	}
+	must(t, finish(within(50*time.Millisecond), p))
 	fault.Remove()
 	if err := c.Probe(t.Context()); err != nil {
 		t.Error(err)
@@ -90,7 +88,7 @@ func TestProbePositionTopic(t *testing.T) {
 // A probe names a position topic that cannot be used, with the remedy, and does not create it.
 func TestProbeWithoutPositionTopic(t *testing.T) {
 	f := newFake(t)
-	cfg := withPositions(testConfig(f.ListenAddrs()...), "s")
+	cfg := withPositions(testConfig(f.ListenAddrs()...))
 	cfg.Create = &Create{Partitions: 3, ReplicationFactor: 1}
 	c := newTestCluster(t, cfg)
 	var u *checkpoint.Unusable

@@ -30,9 +30,7 @@ func TestDeliver(t *testing.T) {
 	}
 	waitReady(t, p, "orders")
 	sendMany(t, p, "orders", 1, 5001)
-	if err := finish(within(20*time.Second), p); err != nil {
-		t.Fatal(err)
-	}
+	must(t, finish(within(20*time.Second), p))
 	checkAcks(t, l.acks(), 6, 5000)
 	checkOrder(t, f.read(t, "orders", 5000), 6, 5000)
 	if n := testutil.ToFloat64(c.metrics.delivered.WithLabelValues("orders")); n != 5000 {
@@ -50,9 +48,7 @@ func checkCounts(t *testing.T, m *metrics, events uint64) {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(m.bytes, m.size, m.duration, m.batchEvents, m.batchBytes)
 	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	h, bytes := map[string]*dto.Histogram{}, 0.0
 	for _, f := range families {
 		if h[f.GetName()] = f.GetMetric()[0].GetHistogram(); f.GetName() == "outboxcdc_event_bytes_total" {
@@ -89,9 +85,7 @@ func TestRecordAsSent(t *testing.T) {
 			}})
 			send(t, p, 2, &router.Record{Topic: "t", PartitionBy: []byte("x")})
 			send(t, p, 3, &router.Record{Topic: "t", Key: []byte{}, Value: []byte{}})
-			if err := finish(within(10*time.Second), p); err != nil {
-				t.Fatal(err)
-			}
+			must(t, finish(within(10*time.Second), p))
 			rs := f.read(t, "t", 3)[0]
 			if len(rs) != 3 {
 				t.Fatalf("%d records", len(rs))
@@ -344,9 +338,7 @@ func TestMissingTopic(t *testing.T) {
 		t.Errorf("waiting for %v", w)
 	}
 	sendMany(t, p, "orders", 1, 101)
-	if err := finish(within(5*time.Second), p); err != nil {
-		t.Fatal(err)
-	}
+	must(t, finish(within(5*time.Second), p))
 	checkOrder(t, f.read(t, "orders", 100), 4, 100)
 }
 
@@ -427,18 +419,14 @@ func TestRowNamesANewPartition(t *testing.T) {
 	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
 	p, l := openSession(t, c)
 	waitReady(t, p, "t")
-	if err := kafkatest.AddPartitions(t.Context(), f.ListenAddrs(), "t", 5); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kafkatest.AddPartitions(t.Context(), f.ListenAddrs(), "t", 5))
 	eventually(t, "the growth to be noticed", func() bool { return c.lastCount("t") == 5 })
 	rec := record("t", "k", "v")
 	rec.Partition, rec.OwnPartition = 5, true
 	if _, poison := p.Check(rec); poison == nil || !strings.Contains(poison.Message, "5 partitions") {
 		t.Errorf("partition 5 of 5: %v", poison)
 	}
-	if err := kafkatest.AddPartitions(t.Context(), f.ListenAddrs(), "t", 6); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kafkatest.AddPartitions(t.Context(), f.ListenAddrs(), "t", 6))
 	p.Recount("t")
 	waitReady(t, p, "t")
 	if _, poison := p.Check(rec); poison != nil {

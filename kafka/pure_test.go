@@ -232,9 +232,7 @@ func TestUsable(t *testing.T) {
 
 func TestTopicLabelsAreCapped(t *testing.T) {
 	m, err := newMetrics(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i := range 300 {
 		m.label(fmt.Sprint(i))
 	}
@@ -260,9 +258,7 @@ func TestTopicLabelsAreCapped(t *testing.T) {
 // After a cut, a dialer opens no connection, not even one whose dial had begun.
 func TestDialerAfterCut(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = l.Close() }()
 	m, _ := newMetrics(nil)
 	d := newDialer(time.Second, m.connections)
@@ -331,9 +327,7 @@ func TestSizeHistogram(t *testing.T) {
 		}
 		ours.add(entries)
 		want, err := testutil.CollectAndFormat(theirs, expfmt.TypeTextPlain, "outboxcdc_"+name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := testutil.CollectAndCompare(ours, bytes.NewReader(want)); err != nil {
 			t.Error(err)
 		}

@@ -44,15 +44,11 @@ func realSizes(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	for _, codec := range []string{"none", "gzip", "snappy", "lz4", "zstd"} {
 		rec := record("fits-"+codec, "k", repeatX(1_500_000)+strings.Repeat("some more text; ", 30_000))
 		size, err := exactSize(rec, codecs[codec])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		over := *rec
 		over.Topic = "over-" + codec
 		for name, limit := range map[string]int{rec.Topic: size, over.Topic: size - 1} {
-			if err := kafkatest.CreateTopic(ctx, k.Brokers(), name, 1, map[string]string{"max.message.bytes": itoa(limit)}); err != nil {
-				t.Fatal(err)
-			}
+			must(t, kafkatest.CreateTopic(ctx, k.Brokers(), name, 1, map[string]string{"max.message.bytes": itoa(limit)}))
 		}
 		cfg := realConfig(k)
 		cfg.Compression = codec
@@ -81,23 +77,15 @@ func realTopics(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 		t.Fatal(ok, err)
 	}
 	eventually(t, "the look-up", func() bool { return len(p.Waiting()) == 1 })
-	if err := kafkatest.CreateTopic(ctx, k.Brokers(), "grows", 3, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kafkatest.CreateTopic(ctx, k.Brokers(), "grows", 3, nil))
 	waitReady(t, p, "grows")
 	sendMany(t, p, "grows", 1, 1001)
-	if err := kafkatest.AddPartitions(ctx, k.Brokers(), "grows", 7); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kafkatest.AddPartitions(ctx, k.Brokers(), "grows", 7))
 	eventually(t, "the growth to be noticed", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.pins["grows"].lastCount == 7 })
 	sendMany(t, p, "grows", 1001, 2001)
-	if err := finish(within(20*time.Second), p); err != nil {
-		t.Fatal(err)
-	}
+	must(t, finish(within(20*time.Second), p))
 	checkReal(ctx, t, k, "grows", 3, 2000)
-	if err := kafkatest.DeleteTopic(ctx, k.Brokers(), "grows"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kafkatest.DeleteTopic(ctx, k.Brokers(), "grows"))
 	p, _ = openSession(t, c)
 	_, _ = p.Ready("grows")
 	eventually(t, "the look-up", func() bool { return len(p.Waiting()) == 1 })
@@ -105,9 +93,7 @@ func realTopics(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	if err := c.Probe(ctx); err == nil || !strings.Contains(err.Error(), "grows") {
 		t.Errorf("probe: %v", err)
 	}
-	if err := kafkatest.CreateTopic(ctx, k.Brokers(), "grows", 3, map[string]string{"min.insync.replicas": "2"}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kafkatest.CreateTopic(ctx, k.Brokers(), "grows", 3, map[string]string{"min.insync.replicas": "2"}))
 	if err := c.Probe(ctx); err != nil {
 		t.Errorf("probe: %v", err)
 	}
@@ -116,9 +102,7 @@ func realTopics(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 // realFaults: the broker is suspended, killed and started again under load. Within one session no record is
 // duplicated, lost or out of order.
 func realFaults(ctx context.Context, t *testing.T, k *kafkatest.Real) {
-	if err := kafkatest.CreateTopic(ctx, k.Brokers(), "faults", 6, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kafkatest.CreateTopic(ctx, k.Brokers(), "faults", 6, nil))
 	cfg := realConfig(k)
 	cfg.Compression, cfg.ReadTimeout, cfg.ProduceTimeout = "lz4", 1500*time.Millisecond, time.Second
 	p, l := openSession(t, newTestCluster(t, cfg))
@@ -132,21 +116,13 @@ func realFaults(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 		total = n - 1
 	}
 	load(300 * time.Millisecond)
-	if err := k.Freeze(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must(t, k.Freeze(ctx))
 	load(2 * time.Second) // longer than the read time-out, so connections with open requests are closed
-	if err := k.Thaw(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, k.Thaw())
 	load(300 * time.Millisecond)
-	if err := k.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, k.Kill())
 	load(300 * time.Millisecond)
-	if err := k.StartAgain(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must(t, k.StartAgain(ctx))
 	load(300 * time.Millisecond)
 	if err := finish(within(60*time.Second), p); err != nil {
 		if len(l.failed) > 0 {
@@ -161,9 +137,7 @@ func realFaults(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 // realWrap: with five open requests and connections that are cut, the sequence numbers of each partition pass 2³¹-1.
 // (kfake counts modulo 2³¹-1, unlike Kafka.)
 func realWrap(ctx context.Context, t *testing.T, k *kafkatest.Real) {
-	if err := kafkatest.CreateTopic(ctx, k.Brokers(), "wraps", 3, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kafkatest.CreateTopic(ctx, k.Brokers(), "wraps", 3, nil))
 	cfg := realConfig(k)
 	cfg.Requests, cfg.BatchLimit = 5, 20_000
 	c := newTestCluster(t, cfg)
@@ -212,15 +186,11 @@ func requestOpen(p *Producer) bool {
 
 // realQuota: the broker throttles and refuses no batch.
 func realQuota(ctx context.Context, t *testing.T, k *kafkatest.Real) {
-	if err := kafkatest.CreateTopic(ctx, k.Brokers(), "quota", 3, nil); err != nil {
-		t.Fatal(err)
-	}
-	cfg := withPositions(realConfig(k), "s")
+	must(t, kafkatest.CreateTopic(ctx, k.Brokers(), "quota", 3, nil))
+	cfg := withPositions(realConfig(k))
 	cfg.ClientID, cfg.Compression = "poor", "none"
 	const rate = 300_000 // over a window of ten seconds
-	if err := kafkatest.SetProducerQuota(ctx, k.Brokers(), cfg.ClientID, rate); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kafkatest.SetProducerQuota(ctx, k.Brokers(), cfg.ClientID, rate))
 	c := newTestCluster(t, cfg)
 	if _, err := c.CreatePositionTopic(ctx, positions, 1); err != nil {
 		t.Fatal(err)
@@ -235,17 +205,13 @@ func realQuota(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	p.Flush()
 	saved := 0 // while events wait for the ends of throttling pauses of several seconds
 	for p.inflight.Load() > 0 {
-		if err := save(t, p, checkpoint.PositionRecord{Slot: "s"}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, save(t, p, checkpoint.PositionRecord{Slot: "s"}))
 		saved++
 	}
 	if saved < 20 {
 		t.Errorf("%d position records were stored while the events were throttled", saved)
 	}
-	if err := finish(within(60*time.Second), p); err != nil {
-		t.Fatal(err)
-	}
+	must(t, finish(within(60*time.Second), p))
 	throttled := testutil.ToFloat64(c.metrics.throttle)
 	t.Logf("%d kB in %v at %d kB/s; throttled for %.1f s; %d position records meanwhile",
 		total*size/1000, time.Since(began).Round(time.Millisecond), rate/1000, throttled, saved)
@@ -266,17 +232,13 @@ func cutConnections(p *Producer) {
 }
 
 func realAway(ctx context.Context, t *testing.T, k *kafkatest.Real) {
-	if err := kafkatest.CreateTopic(ctx, k.Brokers(), "away", 2, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kafkatest.CreateTopic(ctx, k.Brokers(), "away", 2, nil))
 	c := newTestCluster(t, realConfig(k))
 	p, l := openSession(t, c)
 	waitReady(t, p, "away")
 	sendMany(t, p, "away", 1, 101)
 	l.waitAcks(t, 100)
-	if err := k.Stop(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must(t, k.Stop(ctx))
 	sendMany(t, p, "away", 101, 201)
 	began := time.Now()
 	if err := finish(within(200*time.Millisecond), p); err == nil || time.Since(began) > 3*time.Second {
@@ -285,9 +247,7 @@ func realAway(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	if err := c.Probe(ctx); err == nil {
 		t.Error("probe succeeds without a broker")
 	}
-	if err := k.StartAgain(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must(t, k.StartAgain(ctx))
 	var err error
 	eventually(t, "the probe", func() bool { err = c.Probe(ctx); return err == nil })
 	p, l = openSession(t, c)
@@ -301,9 +261,7 @@ func realAway(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 func checkReal(ctx context.Context, t *testing.T, k *kafkatest.Real, topic string, count int32, want uint64) {
 	t.Helper()
 	recs, err := kafkatest.ReadAll(ctx, k.Brokers(), topic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if err := checkOrderAndHash(recs, count); err != nil || uint64(len(recs)) != want {
 		t.Errorf("%d records, want %d; %v", len(recs), want, err)
 	}

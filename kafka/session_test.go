@@ -96,9 +96,7 @@ func TestCloseDrains(t *testing.T) {
 	waitReady(t, p, "orders")
 	fault := f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.NotEnoughReplicas, Count: 6})
 	sendMany(t, p, "orders", 1, 1001)
-	if err := finish(within(20*time.Second), p); err != nil {
-		t.Fatal(err)
-	}
+	must(t, finish(within(20*time.Second), p))
 	checkAcks(t, l.acks(), 2, 1000)
 	if fault.Hits() < 6 {
 		t.Errorf("%d faults", fault.Hits())
@@ -129,9 +127,7 @@ func testSilentAfterClose(t *testing.T) {
 	p, err := newTestCluster(t, cfg).Open(context.Background(), Callbacks{
 		Acked: func([]uint64) { call() }, Failed: func(error) { call() }, Wake: call,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	waitReady(t, p, "orders")
 	sendMany(t, p, "orders", 1, 20_000)
 	eventually(t, "some acks", func() bool { return p.inflight.Load() < 19_000 })
@@ -170,9 +166,7 @@ func TestPartitionsPinned(t *testing.T) {
 	gauge := c.metrics.changed.WithLabelValues("orders")
 	eventually(t, "the growth to be noticed", func() bool { return testutil.ToFloat64(gauge) == 5 })
 	sendMany(t, p, "orders", 301, 601)
-	if err := finish(within(5*time.Second), p); err != nil {
-		t.Fatal(err)
-	}
+	must(t, finish(within(5*time.Second), p))
 	p, l = openSession(t, c) // in a new session, too
 	waitReady(t, p, "orders")
 	sendMany(t, p, "orders", 601, 901)
@@ -251,9 +245,7 @@ func TestLargeRecordCompressed(t *testing.T) {
 			rec := record("t", "k", repeatX(1_500_000)+strings.Repeat("some more text; ", 30_000))
 			rec.Headers = []router.Header{{Name: "id", Value: []byte("1")}, {Name: "none"}}
 			size, err := exactSize(rec, codecs[codec])
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			f := newFake(t)
 			f.createTopic(t, "t", 1, map[string]string{"max.message.bytes": itoa(size)})
 			f.createTopic(t, "s", 1, map[string]string{"max.message.bytes": itoa(size - 1)})
@@ -328,9 +320,7 @@ func TestLimitUnknown(t *testing.T) {
 func TestHealthy(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(1, "t"))
 	p, _ := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
-	if err := p.Healthy(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Healthy())
 	waitReady(t, p, "t")
 	fault := f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Metadata}, Topic: "t", Err: kerr.UnknownServerError, Count: -1})
 	time.Sleep(300 * time.Millisecond)

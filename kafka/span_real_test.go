@@ -77,14 +77,12 @@ func (r *realEnds) spans(ctx context.Context, t *testing.T, authority *testcert.
 		put(t, r.k.Brokers(), 1, numbered("span-deleted", 0, 40, 300_000)...)
 		s := spansOf(t, c, time.Time{}, "span-deleted")[0]
 		var got []int64
-		if err := c.ReadSpan(ctx, &s, func(rec *Record) error {
+		must(t, c.ReadSpan(ctx, &s, func(rec *Record) error {
 			if got = append(got, rec.Offset); len(got) == 1 {
 				deleteRecords(t, r.k.Brokers(), "span-deleted", 0, 30)
 			}
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		if k := int64(len(got)) - 10; s.First != 30 || s.Deleted != 30-k || k > 10 {
 			t.Errorf("%d records came before the deletion; %+v", k, s)
 		}
@@ -126,9 +124,7 @@ func (r *realEnds) spans(ctx context.Context, t *testing.T, authority *testcert.
 
 	t.Run("permissions", func(t *testing.T) {
 		r.create(ctx, t, "span-writable", 1, nil)
-		if err := kafkatest.Allow(ctx, r.k.Brokers(), "writer", "span-writable"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, kafkatest.Allow(ctx, r.k.Brokers(), "writer", "span-writable"))
 		cfg := r.cfg
 		cfg.Brokers = r.k.SASLBrokers()
 		cfg.Security = func() (brokerauth.Config, error) {
@@ -156,7 +152,7 @@ func (r *realEnds) spans(ctx context.Context, t *testing.T, authority *testcert.
 		put(t, r.k.Brokers(), 1, numbered("span-killed", 0, 30, 300_000)...)
 		s := spansOf(t, c, time.Time{}, "span-killed")[0]
 		var got []int64
-		if err := c.ReadSpan(ctx, &s, func(rec *Record) error {
+		must(t, c.ReadSpan(ctx, &s, func(rec *Record) error {
 			if got = append(got, rec.Offset); len(got) == 5 {
 				if err := r.k.Kill(); err != nil {
 					t.Error(err)
@@ -164,9 +160,7 @@ func (r *realEnds) spans(ctx context.Context, t *testing.T, authority *testcert.
 				go func() { _ = r.k.StartAgain(ctx) }()
 			}
 			return nil
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 		wantOffsets(t, got, 0, 30)
 	})
 }

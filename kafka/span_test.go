@@ -36,9 +36,7 @@ func spanConfig(brokers ...string) Config {
 func newClient(t testing.TB, cfg Config) *Client {
 	t.Helper()
 	c, err := newTestCluster(t, cfg).NewClient(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -48,14 +46,10 @@ func put(t testing.TB, brokers []string, batch int, records ...*kgo.Record) {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerBatchMaxBytes(8<<20),
 		kgo.ProducerBatchCompression(kgo.NoCompression()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer cl.Close()
 	for some := range slices.Chunk(records, batch) {
-		if err := cl.ProduceSync(t.Context(), some...).FirstErr(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cl.ProduceSync(t.Context(), some...).FirstErr())
 	}
 }
 
@@ -76,9 +70,7 @@ func spanTime(i int) time.Time {
 func deleteRecords(t testing.TB, brokers []string, topic string, partition int32, before int64) {
 	t.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer cl.Close()
 	req := kmsg.NewPtrDeleteRecordsRequest()
 	rt := kmsg.NewDeleteRecordsRequestTopic()
@@ -90,9 +82,7 @@ func deleteRecords(t testing.TB, brokers []string, topic string, partition int32
 	if err == nil {
 		err = kerr.ErrorForCode(res.Topics[0].Partitions[0].ErrorCode)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 func spansOf(t testing.TB, c *Client, since time.Time, topics ...string) []Span {
@@ -114,9 +104,7 @@ func offsetsOf(t testing.TB, c *Client, s *Span) (out []int64) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if s.From != s.End {
 		t.Errorf("read up to %d, the end is %d", s.From, s.End)
 	}
@@ -150,14 +138,12 @@ func TestSpanRecord(t *testing.T) {
 		t.Fatalf("spans %+v", spans)
 	}
 	var got []Record
-	if err := c.ReadSpan(t.Context(), &spans[1], func(r *Record) error {
+	must(t, c.ReadSpan(t.Context(), &spans[1], func(r *Record) error {
 		kept := *r
 		kept.Headers = slices.Clone(r.Headers)
 		got = append(got, kept)
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	want := []Record{
 		{Offset: 0, Time: spanTime(0), Headers: []router.Header{{Name: "a", Value: []byte("b")}, {Name: "nil"}, {Name: "", Value: []byte{}}}},
 		{Offset: 1, Time: spanTime(7), Key: []byte{}, Value: []byte{}, Headers: []router.Header{}},
@@ -298,9 +284,7 @@ func TestSpanWhileLeadersMove(t *testing.T) {
 	c := newClient(t, cfg)
 	spans := spansOf(t, c, time.Time{}, "t")
 	for i := range int32(parts) {
-		if err := f.MoveTopicPartition("t", i, (i+1)%3); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.MoveTopicPartition("t", i, (i+1)%3))
 	}
 	var moves atomic.Int32
 	var wg sync.WaitGroup
@@ -329,22 +313,18 @@ func TestSpanWhileLeadersMove(t *testing.T) {
 func TestSpanBrokerSilent(t *testing.T) {
 	f := newFake(t, kfake.NumBrokers(2))
 	f.createTopic(t, "t", 1, nil)
-	if err := f.MoveTopicPartition("t", 0, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, f.MoveTopicPartition("t", 0, 0))
 	put(t, f.ListenAddrs(), 10, numbered("t", 0, 100, 30_000)...)
 	c := newClient(t, spanConfig(f.ListenAddrs()...))
 	s := spansOf(t, c, time.Time{}, "t")[0]
 	var got []int64
-	if err := c.ReadSpan(t.Context(), &s, func(r *Record) error {
+	must(t, c.ReadSpan(t.Context(), &s, func(r *Record) error {
 		if got = append(got, r.Offset); len(got) == 1 {
 			f.freeze(f.ListenAddrs()[0])
 			return f.MoveTopicPartition("t", 0, 1)
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	wantOffsets(t, got, 0, 100)
 }
 
@@ -356,14 +336,12 @@ func TestSpanDeletedMeanwhile(t *testing.T) {
 	c := newClient(t, spanConfig(f.ListenAddrs()...))
 	s := spansOf(t, c, time.Time{}, "t")[0]
 	var got []int64
-	if err := c.ReadSpan(t.Context(), &s, func(r *Record) error {
+	must(t, c.ReadSpan(t.Context(), &s, func(r *Record) error {
 		if got = append(got, r.Offset); len(got) == 1 {
 			deleteRecords(t, f.ListenAddrs(), "t", 0, 30)
 		}
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	k := int64(len(got)) - 10 // that came before the deletion
 	wantOffsets(t, got[:k], 0, k)
 	wantOffsets(t, got[k:], 30, 40)
@@ -547,9 +525,7 @@ func TestSpanGaps(t *testing.T) {
 			return nil
 		}}
 		for _, b := range c.batches {
-			if err := r.deliver(t.Context(), b, false); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.deliver(t.Context(), b, false))
 		}
 		if got != c.want || r.gap != c.end {
 			t.Errorf("%s: gaps before%s, at the end %v; want%s, %v", c.name, got, r.gap, c.want, c.end)
@@ -590,21 +566,13 @@ func transactions(t testing.TB, brokers []string, topic string) {
 		func(*kgo.Client) error { return nil },
 	} {
 		cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.TransactionalID(fmt.Sprint(topic, "-", i)), kgo.DefaultProduceTopic(topic))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer cl.Close()
-		if err := cl.BeginTransaction(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cl.BeginTransaction())
 		for range 2 {
-			if err := cl.ProduceSync(t.Context(), &kgo.Record{Value: fmt.Append(nil, i)}).FirstErr(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, cl.ProduceSync(t.Context(), &kgo.Record{Value: fmt.Append(nil, i)}).FirstErr())
 		}
-		if err := end(cl); err != nil {
-			t.Fatal(err)
-		}
+		must(t, end(cl))
 	}
 }
 
@@ -859,9 +827,7 @@ func BenchmarkReadSpan(b *testing.B) {
 			}
 			c := newClient(b, testConfig(addrs...))
 			spans, _, err := c.Spans(b.Context(), []string{topic}, time.Time{})
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 			b.ReportAllocs()
 			b.ResetTimer()
 			var before, after syscall.Rusage
@@ -870,12 +836,10 @@ func BenchmarkReadSpan(b *testing.B) {
 			for b.Loop() {
 				s := spans[0]
 				s.From, s.End = 0, min(n, s.End)
-				if err := c.ReadSpan(b.Context(), &s, func(r *Record) error {
+				must(b, c.ReadSpan(b.Context(), &s, func(r *Record) error {
 					read, bytes = read+1, bytes+len(r.Value)+len(r.Headers[0].Value)
 					return nil
-				}); err != nil {
-					b.Fatal(err)
-				}
+				}))
 			}
 			b.StopTimer()
 			_ = syscall.Getrusage(syscall.RUSAGE_SELF, &after)
@@ -901,9 +865,7 @@ func spanRecord(topic string, i int) *kgo.Record {
 func fill(b *testing.B, addrs []string, topic string, codec kgo.CompressionCodec, n int) {
 	b.Helper()
 	cl, err := kgo.NewClient(kgo.SeedBrokers(addrs...), kgo.ProducerBatchCompression(codec), kgo.ProducerLinger(50*time.Millisecond), kgo.ProducerBatchMaxBytes(256<<10))
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	defer cl.Close()
 	for i := range n {
 		cl.Produce(b.Context(), spanRecord(topic, i), func(_ *kgo.Record, err error) {
@@ -912,9 +874,7 @@ func fill(b *testing.B, addrs []string, topic string, codec kgo.CompressionCodec
 			}
 		})
 	}
-	if err := cl.Flush(b.Context()); err != nil {
-		b.Fatal(err)
-	}
+	must(b, cl.Flush(b.Context()))
 }
 
 // spanBatch is a batch of 1000 records, as a broker has stored it.
@@ -930,12 +890,8 @@ func spanBatch(b *testing.B, codec kgo.CompressionCodec) (batch []byte) {
 		recs = append(recs, spanRecord("t", i))
 	}
 	cl, err := kgo.NewClient(kgo.SeedBrokers(f.ListenAddrs()...), kgo.ProducerBatchCompression(codec), kgo.ProducerLinger(time.Second), kgo.MaxBufferedRecords(1000))
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	defer cl.Close()
-	if err := cl.ProduceSync(b.Context(), recs...).FirstErr(); err != nil {
-		b.Fatal(err)
-	}
+	must(b, cl.ProduceSync(b.Context(), recs...).FirstErr())
 	return batch
 }

@@ -21,12 +21,8 @@ import (
 func (f *fake) losesController(t *testing.T, topics ...string) {
 	t.Helper()
 	for _, topic := range topics {
-		if err := f.MoveTopicPartition(topic, 0, 0); err != nil {
-			t.Fatal(err)
-		}
-		if err := f.MoveTopicPartition(topic, 0, 1); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.MoveTopicPartition(topic, 0, 0))
+		must(t, f.MoveTopicPartition(topic, 0, 1))
 	}
 	f.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		f.KeepControl()
@@ -68,7 +64,7 @@ func TestBrokerWithOldMetadata(t *testing.T) {
 	f := newFake(t, kfake.NumBrokers(2))
 	f.createTopic(t, "t", 1, nil)
 	f.createTopic(t, positions, 1, nil)
-	cfg := withPositions(testConfig(f.ListenAddrs()...), "s")
+	cfg := withPositions(testConfig(f.ListenAddrs()...))
 	putRaw(t, f.ListenAddrs(), rawSaved("s", 1, 5))
 	f.losesController(t, "t", positions)
 	c := newTestCluster(t, cfg)
@@ -79,9 +75,7 @@ func TestBrokerWithOldMetadata(t *testing.T) {
 	waitReady(t, p, "t")
 	send(t, p, 1, event("t", "k", at(1)))
 	l.waitAcks(t, 1)
-	if err := finish(within(10*time.Second), p); err != nil {
-		t.Fatal(err)
-	}
+	must(t, finish(within(10*time.Second), p))
 	if err := c.Probe(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -107,7 +101,7 @@ func TestHigherLeaderEpochWins(t *testing.T) {
 func TestPositionsOfABrokerThatDoesNotLead(t *testing.T) {
 	f := newFake(t)
 	f.createTopic(t, positions, 1, nil)
-	p, _ := openSession(t, newTestCluster(t, withPositions(testConfig(f.ListenAddrs()...), "s")))
+	p, _ := openSession(t, newTestCluster(t, withPositions(testConfig(f.ListenAddrs()...))))
 	putRaw(t, f.ListenAddrs(), rawSaved("s", 1, 5))
 	f.ControlKey(int16(kmsg.ListOffsets), func(r kmsg.Request) (kmsg.Response, error, bool) { // the log of before
 		f.KeepControl()
@@ -143,7 +137,7 @@ func TestDamagedPositions(t *testing.T) {
 			putRaw(t, f.ListenAddrs(), rawSaved("s", 1, 7))
 		}
 		f.damaged.Store("to be damaged")
-		p, _ := openSession(t, newTestCluster(t, withPositions(testConfig(f.ListenAddrs()...), "s")))
+		p, _ := openSession(t, newTestCluster(t, withPositions(testConfig(f.ListenAddrs()...))))
 		s, err := p.LoadPosition(within(20 * time.Second))
 		var u *checkpoint.Unusable
 		switch {

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/jackc/pglogrepl"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 
@@ -45,9 +46,7 @@ func newRouter(t testing.TB) *router.Router {
 	cfg := router.DefaultConfig()
 	cfg.Topic = "{aggregate_type}"
 	r, err := router.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return r
 }
 
@@ -166,6 +165,44 @@ func (b *bench) delivered(ids ...string) {
 	}
 }
 
+// inFlight checks that Kafka has exactly these events, and has not acknowledged them.
+func (b *bench) inFlight(ids ...string) {
+	b.Helper()
+	if got := b.kafka.flying(); !slices.Equal(got, ids) {
+		b.Fatalf("in flight %v, want %v", got, ids)
+	}
+}
+
+func (b *bench) slotIs(want pglogrepl.LSN) {
+	b.Helper()
+	if got := b.pg.slotAt(); got != want {
+		b.Errorf("the slot is at %s, want %s", got, want)
+	}
+}
+
+func (b *bench) sessionsAre(want int) {
+	b.Helper()
+	if got := b.pg.sessions(); got != want {
+		b.Fatalf("%d sessions, want %d", got, want)
+	}
+}
+
+// logged checks how many lines of the log contain a text.
+func (b *bench) logged(want int, text string) {
+	b.Helper()
+	if got := b.log.count(text); got != want {
+		b.Errorf("%d lines with %q, want %d", got, text, want)
+	}
+}
+
+// counts checks the value of a counter or gauge.
+func (b *bench) counts(want float64, name string, labels ...string) {
+	b.Helper()
+	if got := b.metric(name, labels...); got != want {
+		b.Errorf("%s%v is %v, want %v", name, labels, got, want)
+	}
+}
+
 // metric returns the value of a counter or gauge; labels are "name=value".
 func (b *bench) metric(name string, labels ...string) float64 {
 	b.Helper()
@@ -188,9 +225,7 @@ func (b *bench) metric(name string, labels ...string) float64 {
 func (b *bench) family(name string) []*dto.Metric {
 	b.Helper()
 	families, err := b.reg.Gather()
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	for _, f := range families {
 		if f.GetName() == "outboxcdc_"+name {
 			return f.GetMetric()
@@ -251,4 +286,12 @@ func (l *logbook) line(s string) string {
 		}
 	}
 	return ""
+}
+
+// must fails the test with an error that no step of it expects.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -286,9 +286,7 @@ func TestAServerThatAsksAllTheTimeGetsItsPosition(t *testing.T) {
 		b.sleep(16 * time.Second) // the guard has just checked the catalogs
 		end := b.pg.foreign()
 		b.askInALoop(4 * time.Second)
-		if got := b.pg.slotAt(); got != end {
-			b.Fatalf("the slot is at %s 4 s after the server began to ask for %s", got, end)
-		}
+		b.slotIs(end)
 	})
 }
 
@@ -317,16 +315,12 @@ func TestLastStatusOnLeaving(t *testing.T) {
 		b.sleep(10 * time.Second)
 		x := b.pg.commit("a", "b")
 		synctest.Wait()
-		if err := b.quit(); err != nil {
-			b.Fatal(err)
-		}
+		must(b, b.quit())
 		st := b.pg.stream()
 		if closed, _ := st.isClosed(); !closed {
 			b.Error("the stream was not closed")
 		}
-		if got := b.pg.slotAt(); got != x.End {
-			b.Errorf("the slot is at %s, want %s", got, x.End)
-		}
+		b.slotIs(x.End)
 		b.delivered("a", "b")
 	})
 }
@@ -347,17 +341,11 @@ func TestOnlyWhatACheckHasSeenIsConfirmed(t *testing.T) {
 		b.pg.commit("b")
 		b.sleep(2 * time.Second) // acknowledged, but that check began before it
 		b.delivered("a", "b")
-		if got := b.pg.slotAt(); got != firstLSN {
-			b.Fatalf("the slot is at %s before the check has a result", got)
-		}
+		b.slotIs(firstLSN)
 		b.sleep(4 * time.Second)
-		if got := b.pg.slotAt(); got != x.End {
-			b.Fatalf("the slot is at %s, want %s: the check had seen no more", got, x.End)
-		}
+		b.slotIs(x.End)
 		b.sleep(10 * time.Second)
-		if got := b.pg.slotAt(); got != b.pg.end {
-			b.Fatalf("the slot is at %s, want %s", got, b.pg.end)
-		}
+		b.slotIs(b.pg.end)
 	})
 }
 
@@ -480,9 +468,7 @@ func TestFreeze(t *testing.T) {
 				first := b.pg.stream()
 				if c.class != Retry {
 					b.ends(c.class, 20*time.Second)
-					if n := b.pg.sessions(); n != 1 {
-						b.Errorf("%d sessions", n)
-					}
+					b.sessionsAre(1)
 				} else {
 					b.sleep(20 * time.Second)
 					if n := b.pg.sessions(); n < 2 {
@@ -518,9 +504,7 @@ func TestWaitingForStandby(t *testing.T) {
 			b.sleep(10 * time.Second)
 			b.want(WaitingForStandby)
 		}
-		if n := b.log.count("was=" + string(Streaming)); n != 1 {
-			b.Errorf("%d lines for one change of state", n)
-		}
+		b.logged(1, "was="+string(Streaming))
 		if ok, _ := b.relay.Ready(); ok {
 			b.Error("ready while rows are withheld")
 		}
@@ -595,8 +579,6 @@ func TestTablesThatAreNotOurs(t *testing.T) {
 		if got := b.kafka.log[1].position; got != "1:7:1:0000000000001000:1" {
 			b.Errorf("position of b: %s", got)
 		}
-		if b.pg.slotAt() != x.End {
-			b.Errorf("the slot is at %s", b.pg.slotAt())
-		}
+		b.slotIs(x.End)
 	})
 }

@@ -51,15 +51,9 @@ func TestSinkFailure(t *testing.T) {
 					b.Errorf("the second session began at %v", b.pg.streams[1].updates()[0])
 				}
 				b.delivered(c.want...)
-				if got := b.metric("events_skipped_total"); got != 1 {
-					b.Errorf("%v events skipped", got)
-				}
-				if got := b.metric("replication_reconnects_total", "reason=other"); got != 1 {
-					b.Errorf("%v reconnects", got)
-				}
-				if b.pg.slotAt() != x.End {
-					b.Errorf("the slot is at %s, want %s", b.pg.slotAt(), x.End)
-				}
+				b.counts(1, "events_skipped_total")
+				b.counts(1, "replication_reconnects_total", "reason=other")
+				b.slotIs(x.End)
 			})
 		})
 	}
@@ -75,9 +69,7 @@ func TestLostAcknowledgements(t *testing.T) {
 		b.sleep(time.Second)
 		b.kafka.keep()
 		b.sleep(10 * time.Second)
-		if got := b.pg.slotAt(); got != firstLSN {
-			b.Fatalf("the slot is at %s", got)
-		}
+		b.slotIs(firstLSN)
 		b.pg.cut()
 		b.kafka.edit(func() { b.kafka.auto = time.Millisecond })
 		b.sleep(10 * time.Second)
@@ -129,9 +121,7 @@ func TestStreamFailure(t *testing.T) {
 		b.pg.cut()
 		b.sleep(10 * time.Second)
 		b.delivered("a", "b")
-		if got := b.metric("replication_reconnects_total", "reason=postgres_unavailable"); got != 1 {
-			b.Errorf("%v reconnects", got)
-		}
+		b.counts(1, "replication_reconnects_total", "reason=postgres_unavailable")
 	})
 }
 
@@ -145,9 +135,7 @@ func TestSendFails(t *testing.T) {
 		b.pg.commit("b")
 		b.sleep(10 * time.Second)
 		b.delivered("a", "b")
-		if b.pg.sessions() != 2 {
-			b.Errorf("%d sessions", b.pg.sessions())
-		}
+		b.sessionsAre(2)
 	})
 }
 
@@ -166,9 +154,7 @@ func TestBrokenPromise(t *testing.T) {
 		if !strings.Contains(s.Error(), "internal error") {
 			b.Errorf("ended with %v", s.Err)
 		}
-		if got := b.pg.slotAt(); got != at {
-			b.Errorf("the slot is at %s, was at %s", got, at)
-		}
+		b.slotIs(at)
 	})
 }
 
@@ -220,15 +206,11 @@ func pauses(t *testing.T, cfg Config, err error, most time.Duration) {
 		if mean < most*43/100 || mean > most*57/100 || late < most*93/100 {
 			b.Errorf("the pauses have a mean of %s and a maximum of %s, want %s and %s", mean, late, most/2, most)
 		}
-		if n := b.log.count("state=reconnecting was="); n != 1 {
-			b.Errorf("%d lines about it", n)
-		}
+		b.logged(1, "state=reconnecting was=")
 		if age := b.relay.Alive(); age > 2*time.Second {
 			b.Errorf("the main loop has not shown that it lives for %s", age)
 		}
-		if err := b.quit(); err != nil {
-			b.Errorf("stopped while waiting: %v", err)
-		}
+		must(b, b.quit())
 	})
 }
 
@@ -329,9 +311,7 @@ func TestPoisonStops(t *testing.T) {
 					b.Errorf("poison %+v, want id bad at %s", p, want)
 				}
 				b.delivered("a", "b", "c")
-				if got := b.pg.slotAt(); got != x.End {
-					b.Errorf("the slot is at %s, want %s: everything before the poison", got, x.End)
-				}
+				b.slotIs(x.End)
 			})
 		})
 	}
@@ -345,9 +325,7 @@ func TestPoisonWithKafkaGone(t *testing.T) {
 		b.pg.commit("a")
 		b.pg.commit("!bad")
 		b.ends(Poison, b.relay.cfg.ShutdownTimeout+5*time.Second)
-		if got := b.pg.slotAt(); got != firstLSN {
-			b.Errorf("the slot is at %s", got)
-		}
+		b.slotIs(firstLSN)
 	})
 }
 
@@ -373,12 +351,8 @@ func TestRefusedBatch(t *testing.T) {
 			b.Errorf("the broker's words are missing: %s", p.Message)
 		}
 		b.delivered("a", "b", "c", "d")
-		if b.pg.sessions() != 2 {
-			b.Errorf("%d sessions", b.pg.sessions())
-		}
-		if got := b.pg.slotAt(); got != x.End {
-			b.Errorf("the slot is at %s, want %s", got, x.End)
-		}
+		b.sessionsAre(2)
+		b.slotIs(x.End)
 	})
 }
 
@@ -405,9 +379,7 @@ func TestRefusedTogether(t *testing.T) {
 		b.pg.commit("d")
 		b.pg.commit("e")
 		b.sleep(10 * time.Millisecond)
-		if got := b.kafka.flying(); !slices.Equal(got, []string{"d", "e"}) {
-			b.Errorf("in flight after the part that is sent record by record: %v", got)
-		}
+		b.inFlight("d", "e")
 		b.kafka.ack()
 		b.sleep(3 * time.Second)
 		b.delivered("a", "b", "c", "d", "e")
@@ -520,9 +492,7 @@ func TestWindow(t *testing.T) {
 				if n := len(b.kafka.flying()); n != c.most {
 					b.Errorf("%d in flight, want %d", n, c.most)
 				}
-				if got := b.metric("inflight_events"); got != float64(c.most) {
-					b.Errorf("inflight_events is %v", got)
-				}
+				b.counts(float64(c.most), "inflight_events")
 				for len(b.kafka.flying()) > 0 {
 					b.kafka.ack(b.kafka.flying()[0])
 					b.sleep(10 * time.Millisecond)
@@ -548,17 +518,13 @@ func TestSilentServer(t *testing.T) {
 	bubble(t, cfg, func(b *bench) {
 		b.start()
 		b.sleep(5 * time.Minute) // an idle server replies when it is asked
-		if b.pg.sessions() != 1 {
-			b.Fatalf("%d sessions with an idle server", b.pg.sessions())
-		}
+		b.sessionsAre(1)
 		st := b.pg.stream()
 		st.silence()
 		st.forget()
 		begin := time.Now()
 		b.sleep(cfg.WalSenderTimeout - 5*time.Second)
-		if b.pg.sessions() != 1 {
-			b.Fatal("given up too soon")
-		}
+		b.sessionsAre(1)
 		asked := 0
 		for _, s := range st.updates() {
 			if s.reply {
@@ -573,12 +539,8 @@ func TestSilentServer(t *testing.T) {
 		if !closed || at.Sub(begin) > cfg.WalSenderTimeout+6*time.Second {
 			b.Fatalf("closed %v after %s", closed, at.Sub(begin))
 		}
-		if got := b.metric("replication_reconnects_total", "reason=postgres_silent"); got != 1 {
-			b.Errorf("%v reconnects", got)
-		}
-		if b.pg.sessions() != 2 {
-			b.Errorf("%d sessions", b.pg.sessions())
-		}
+		b.counts(1, "replication_reconnects_total", "reason=postgres_silent")
+		b.sessionsAre(2)
 	})
 }
 
@@ -593,9 +555,7 @@ func TestServerDecodesForLong(t *testing.T) {
 			st.silence()
 			b.pg.edit(func() { b.pg.works = true })
 			b.sleep(20 * time.Minute)
-			if n := b.pg.sessions(); n != 1 {
-				b.Fatalf("%d sessions", n)
-			}
+			b.sessionsAre(1)
 			b.want(WaitingForPostgres)
 			if ok, why := b.relay.Ready(); ok || !strings.Contains(why, "its walsender works") {
 				b.Errorf("ready %v: %s", ok, why)
@@ -644,14 +604,10 @@ func TestPausedReadingIsNoSilence(t *testing.T) {
 				b.pg.commit(c.after...)
 				b.pg.stream().silence()
 				b.sleep(10 * cfg.WalSenderTimeout)
-				if b.pg.sessions() != 1 {
-					b.Fatal("the session ended while reading was paused")
-				}
+				b.sessionsAre(1)
 				c.end(b)
 				b.sleep(cfg.WalSenderTimeout / 2)
-				if b.pg.sessions() != 1 {
-					b.Fatal("the session ended right after the pause")
-				}
+				b.sessionsAre(1)
 			})
 		})
 	}

@@ -150,9 +150,7 @@ func TestLeaseWhileTheFirstRecordWaits(t *testing.T) {
 				t.Fatalf("the last record waits, and the slot was last seen %s ago", age)
 			}
 		}
-		if err := b.result(20 * time.Second); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.result(20*time.Second))
 		if s := p.last(); !s.Clean {
 			t.Errorf("the last record: %+v", s)
 		}

@@ -37,13 +37,9 @@ func TestDrain(t *testing.T) {
 		}
 		b.kafka.ack("a")
 		b.sleep(3 * time.Second)
-		if got := b.pg.slotAt(); got != firstLSN+0x30 {
-			b.Errorf("the slot is at %s while draining", got)
-		}
+		b.slotIs(firstLSN + 0x30)
 		b.kafka.ack("b", "c")
-		if err := b.result(3 * time.Second); err != nil {
-			b.Fatal(err)
-		}
+		must(b, b.result(3*time.Second))
 		b.delivered("a", "b", "c")
 		st := b.pg.stream()
 		if closed, _ := st.isClosed(); !closed || b.pg.slotAt() != x.End {
@@ -68,9 +64,7 @@ func TestDrainLooksOnceMore(t *testing.T) {
 		b.pg.edit(func() { b.pg.checkErr = func(int) error { return altered() } })
 		b.stop()
 		b.ends(Lost, time.Minute)
-		if got := b.pg.slotAt(); got != at {
-			b.Errorf("the slot is at %s, was at %s", got, at)
-		}
+		b.slotIs(at)
 	})
 }
 
@@ -88,9 +82,7 @@ func TestDrainWithTheOrdinaryConnectionGone(t *testing.T) {
 		if !strings.Contains(s.Error(), "0/1000") {
 			b.Errorf("ended with %v", s.Err)
 		}
-		if got := b.pg.slotAt(); got != at {
-			b.Errorf("the slot is at %s, was at %s", got, at)
-		}
+		b.slotIs(at)
 	})
 }
 
@@ -114,9 +106,7 @@ func TestDrainIncomplete(t *testing.T) {
 		if !strings.Contains(s.Error(), "shutdown_timeout") || !strings.Contains(s.Error(), "2 events") {
 			b.Errorf("ended with %v", s.Err)
 		}
-		if b.pg.slotAt() != x.End {
-			b.Errorf("the slot is at %s, want %s", b.pg.slotAt(), x.End)
-		}
+		b.slotIs(x.End)
 	})
 }
 
@@ -171,9 +161,7 @@ func TestPostgresGoneWhileStopping(t *testing.T) {
 			b.pg.edit(func() { b.pg.down = true })
 			b.pg.cut()
 			b.sleep(time.Minute)
-			if err := b.quit(); err != nil {
-				b.Error(err)
-			}
+			must(b, b.quit())
 		})
 	})
 }
@@ -221,9 +209,7 @@ func TestSIGTERMInEveryState(t *testing.T) {
 			b.kafka.openErr = func(int) error { time.Sleep(time.Minute); return nil }
 			b.start()
 			b.want(Starting)
-			if err := b.quit(); err != nil {
-				b.Error(err)
-			}
+			must(b, b.quit())
 		})
 	})
 }
@@ -267,9 +253,7 @@ func TestStopFinishesATransaction(t *testing.T) {
 				if c.all {
 					b.delivered(want...)
 				}
-				if got := b.pg.slotAt(); got != end {
-					b.Errorf("the slot is at %s, want %s", got, end)
-				}
+				b.slotIs(end)
 			})
 		})
 	}
@@ -282,13 +266,9 @@ func TestStopInsideATransaction(t *testing.T) {
 		x := b.pg.commit("a")
 		b.pg.begin("b", "c")
 		b.sleep(3 * time.Second)
-		if err := b.quit(); err != nil {
-			b.Error(err)
-		}
+		must(b, b.quit())
 		b.delivered("a", "b", "c")
-		if b.pg.slotAt() != x.End {
-			b.Errorf("the slot is at %s, want %s", b.pg.slotAt(), x.End)
-		}
+		b.slotIs(x.End)
 	})
 }
 
@@ -301,9 +281,7 @@ func TestStopWhileTheServerIsBusy(t *testing.T) {
 		end  func(*bench)
 	}{
 		{"told to stop", func(b *bench) { b.pg.begin("b", "c") }, func(b *bench) {
-			if err := b.quit(); err != nil {
-				b.Error(err)
-			}
+			must(b, b.quit())
 			b.delivered("a", "b", "c")
 		}},
 		{"poison", func(b *bench) { b.pg.begin("b", "!c") }, func(b *bench) {
@@ -321,9 +299,7 @@ func TestStopWhileTheServerIsBusy(t *testing.T) {
 				c.send(b)
 				b.sleep(10 * time.Millisecond)
 				c.end(b)
-				if b.pg.slotAt() != x.End {
-					b.Errorf("the slot is at %s, want %s", b.pg.slotAt(), x.End)
-				}
+				b.slotIs(x.End)
 			})
 		})
 	}
@@ -379,12 +355,8 @@ func TestStopWhileTheRecordWaits(t *testing.T) {
 		st.forget()
 		p.locked(func() { p.slow = b.relay.cfg.ShutdownTimeout - 10*time.Second })
 		stopped := time.Now()
-		if err := b.quit(); err != nil {
-			t.Error(err)
-		}
-		if b.pg.slotAt() != x.End {
-			t.Errorf("the slot is at %s, want %s", b.pg.slotAt(), x.End)
-		}
+		must(b, b.quit())
+		b.slotIs(x.End)
 		if d := time.Since(stopped); d < p.slow {
 			t.Errorf("it has left after %s", d)
 		}
@@ -420,8 +392,6 @@ func TestRowsBeforeOneThatCannotBeRead(t *testing.T) {
 		b.kafka.ack()
 		b.ends(Lost, 20*time.Second)
 		b.delivered("a", "b")
-		if got := b.pg.slotAt(); got != at {
-			t.Errorf("the slot is at %s, was at %s", got, at)
-		}
+		b.slotIs(at)
 	})
 }

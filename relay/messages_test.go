@@ -36,15 +36,11 @@ func TestMessagesBesideRows(t *testing.T) {
 		b.kafka.ack("a", "b", "c")
 		b.kafka.fail(errKafka, lost)
 		b.sleep(3 * time.Second)
-		if got := b.kafka.flying(); !slices.Equal(got, []string{"d", "e", "f"}) {
-			b.Fatalf("in flight %v", got)
-		}
+		b.inFlight("d", "e", "f")
 		b.kafka.ack()
 		b.sleep(3 * time.Second)
 		b.delivered("a", "b", "c", "d", "e", "f")
-		if b.pg.slotAt() != b.pg.end {
-			b.Errorf("the slot is at %s, want %s", b.pg.slotAt(), b.pg.end)
-		}
+		b.slotIs(b.pg.end)
 	})
 }
 
@@ -84,15 +80,9 @@ func TestMessagesOfOthers(t *testing.T) {
 			b.pg.finish()
 			b.sleep(5 * time.Second)
 			b.delivered("a", "b")
-			if got := b.pg.slotAt(); got != b.pg.end {
-				b.Errorf("the slot is at %s, want %s", got, b.pg.end)
-			}
-			if n := b.metric("replication_messages_total", "type=message"); n != 3 {
-				b.Errorf("%v messages are counted", n)
-			}
-			if n := b.metric("events_skipped_total", "reason=not_transactional"); n != 0 {
-				b.Errorf("%v of other prefixes are counted as refused", n)
-			}
+			b.slotIs(b.pg.end)
+			b.counts(3, "replication_messages_total", "type=message")
+			b.counts(0, "events_skipped_total", "reason=not_transactional")
 		})
 	}
 }
@@ -120,9 +110,7 @@ func TestMessagesWithoutATransaction(t *testing.T) {
 		b.sleep(5 * time.Second)
 		b.delivered("a", "b")
 		b.want(Streaming)
-		if n := b.metric("events_skipped_total", "reason=not_transactional"); n != 3 {
-			b.Errorf("%v are counted", n)
-		}
+		b.counts(3, "events_skipped_total", "reason=not_transactional")
 		if text := b.log.String(); strings.Count(text, "skipping messages that are not transactional") != 1 || strings.Contains(text, `id\":\"x`) {
 			b.Errorf("the log says\n%s", text)
 		}
@@ -152,8 +140,6 @@ func TestMessageIsPoison(t *testing.T) {
 		if got := b.pg.slotAt(); got < x.End {
 			b.Errorf("the slot is at %s, before %s", got, x.End)
 		}
-		if n := b.metric("events_dead_lettered_total", "topic=u", "reason=bad_payload"); n != 1 {
-			b.Errorf("%v dead letters are counted", n)
-		}
+		b.counts(1, "events_dead_lettered_total", "topic=u", "reason=bad_payload")
 	})
 }

@@ -82,9 +82,7 @@ func TestTimestamps(t *testing.T) {
 			}
 		}
 		never := time.Time{}
-		if got := b.metric("start_time_seconds"); got != unix(began) {
-			b.Errorf("started at %v, want %v", got, unix(began))
-		}
+		b.counts(unix(began), "start_time_seconds")
 		b.start()
 		b.sleep(time.Minute)
 		wants("last_commit", never)
@@ -174,9 +172,7 @@ func TestScrapeShowsOneMoment(t *testing.T) {
 		var events, bytes float64
 		for m := range ch {
 			var p dto.Metric
-			if err := m.Write(&p); err != nil {
-				t.Fatal(err)
-			}
+			must(t, m.Write(&p))
 			switch desc := m.Desc().String(); {
 			case strings.Contains(desc, `"outboxcdc_inflight_events"`):
 				events = p.GetGauge().GetValue()
@@ -194,9 +190,7 @@ func TestScrapeShowsOneMoment(t *testing.T) {
 // TestCausesAreComplete: the list of causes, which has the values of a label, is complete.
 func TestCausesAreComplete(t *testing.T) {
 	text, err := os.ReadFile("../router/poison.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	declared := regexp.MustCompile(`(?m)^\t\w+ +Cause = "(\w+)"`).FindAllStringSubmatch(string(text), -1)
 	for _, m := range declared {
 		if !slices.Contains(router.Causes, router.Cause(m[1])) {
@@ -226,9 +220,7 @@ func TestCountsArePublished(t *testing.T) {
 	b.more = true
 	b.transaction(1)
 	b.more = false
-	if err := b.handle(t.Context(), replication.Message{ServerWALEnd: b.at}, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.handle(t.Context(), replication.Message{ServerWALEnd: b.at}, nil))
 	check("after a keepalive", 4)
 	b.message(b.begin)
 	b.message(b.row)
@@ -247,8 +239,6 @@ func TestCountsOfFailedSession(t *testing.T) {
 		b.pg.commit("!a", "b")
 		b.start()
 		b.ends(Poison, time.Minute)
-		if n := b.metric("events_received_total"); n != 1 {
-			b.Errorf("%v events received, want 1", n)
-		}
+		b.counts(1, "events_received_total")
 	})
 }

@@ -81,9 +81,7 @@ func TestRowsOlderThanTheLastCommit(t *testing.T) {
 		end := b.pg.finish().End
 		b.sleep(3 * time.Second)
 		b.delivered("a", "b", "old")
-		if got := b.pg.slotAt(); got != end {
-			b.Errorf("the slot is at %s, want %s", got, end)
-		}
+		b.slotIs(end)
 	})
 }
 
@@ -105,15 +103,11 @@ func TestTwoTransactionsWereCut(t *testing.T) {
 		b.kafka.ack("d")
 		b.pg.crash()
 		b.sleep(5 * time.Second)
-		if got := b.kafka.flying(); !slices.Equal(got, []string{"a", "b", "c", "e"}) {
-			b.Fatalf("in flight %v", got)
-		}
+		b.inFlight("a", "b", "c", "e")
 		b.kafka.ack("a", "b")
 		b.pg.cut()
 		b.sleep(5 * time.Second)
-		if got := b.kafka.flying(); !slices.Equal(got, []string{"c", "e"}) {
-			b.Fatalf("in flight %v, of which only c and e are not in Kafka", got)
-		}
+		b.inFlight("c", "e")
 		b.kafka.ack()
 		b.sleep(3 * time.Second)
 		b.delivered("d", "a", "b", "c", "e")
@@ -133,9 +127,7 @@ func TestKeepaliveInsideATransactionIsNotReceived(t *testing.T) {
 		x := b.pg.finish()
 		b.sleep(3 * time.Second)
 		b.delivered("a")
-		if got := b.pg.slotAt(); got != firstLSN {
-			b.Errorf("the slot is at %s with no look since the commit was received", got)
-		}
+		b.slotIs(firstLSN)
 		b.sleep(10 * time.Second)
 		if got := b.pg.slotAt(); got < x.End {
 			b.Errorf("the slot is at %s, want %s at the least", got, x.End)

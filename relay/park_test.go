@@ -68,9 +68,7 @@ func TestPark(t *testing.T) {
 				if age := b.relay.Alive(); age > 2*time.Second {
 					b.Errorf("the main loop has not shown that it lives for %s", age)
 				}
-				if n := b.log.count("state=parked was="); n != 1 {
-					b.Errorf("%d lines about it", n)
-				}
+				b.logged(1, "state=parked was=")
 				if line := b.log.line("still parked"); !strings.Contains(line, "level=WARN") || !strings.Contains(line, errKafka.Error()) {
 					b.Errorf("what the first probe says is not logged: %s", line)
 				}
@@ -80,9 +78,7 @@ func TestPark(t *testing.T) {
 				b.want(Streaming)
 				b.delivered(c.want...)
 				b.sleep(3 * time.Second)
-				if b.pg.slotAt() != b.pg.end {
-					b.Errorf("the slot is at %s, want %s", b.pg.slotAt(), b.pg.end)
-				}
+				b.slotIs(b.pg.end)
 			})
 		})
 	}
@@ -183,9 +179,7 @@ func TestTopicAppears(t *testing.T) {
 		b.delivered("a")
 		b.sleep(10 * time.Minute) // the wait for the topic has no later effect
 		b.want(Streaming)
-		if b.pg.sessions() != 1 {
-			b.Errorf("%d sessions", b.pg.sessions())
-		}
+		b.sessionsAre(1)
 	})
 }
 
@@ -198,9 +192,7 @@ func TestTopicDeletedWhileIdle(t *testing.T) {
 		b.kafka.edit(func() { delete(b.kafka.topics, "t") })
 		b.sleep(10 * time.Minute)
 		b.want(Streaming)
-		if b.pg.sessions() != 1 {
-			b.Errorf("%d sessions", b.pg.sessions())
-		}
+		b.sessionsAre(1)
 	})
 }
 
@@ -324,14 +316,10 @@ func TestRightTakenAwayParks(t *testing.T) {
 		b.pg.commit("b")
 		b.sleep(10 * time.Second)
 		b.want(Parked)
-		if got := b.metric("replication_reconnects_total", "reason=kafka_permission"); got != 1 {
-			b.Errorf("%v reconnects", got)
-		}
+		b.counts(1, "replication_reconnects_total", "reason=kafka_permission")
 		b.sleep(time.Hour)
 		b.want(Parked)
-		if b.pg.sessions() != 1 {
-			b.Errorf("%d sessions", b.pg.sessions())
-		}
+		b.sessionsAre(1)
 		b.kafka.edit(func() { b.kafka.readyErr, b.kafka.probeErr = nil, nil })
 		b.sleep(5 * time.Second)
 		b.delivered("a", "b")
@@ -349,9 +337,7 @@ func TestSIGTERMWhileParked(t *testing.T) {
 		b.sleep(time.Minute)
 		b.want(Parked)
 		begin := time.Now()
-		if err := b.quit(); err != nil {
-			b.Errorf("stopped while parked, with everything acknowledged confirmed: %v", err)
-		}
+		must(b, b.quit())
 		if d := time.Since(begin); d > time.Second {
 			b.Errorf("it took %s", d)
 		}

@@ -54,9 +54,7 @@ func TestDeadLetter(t *testing.T) {
 		if got := b.pg.slotAt(); got < x.End {
 			b.Errorf("the slot is at %s, before %s", got, x.End)
 		}
-		if n := b.metric("events_dead_lettered_total", "topic=u", "reason=null_key"); n != 4 {
-			b.Errorf("%v dead letters are counted", n)
-		}
+		b.counts(4, "events_dead_lettered_total", "topic=u", "reason=null_key")
 	})
 }
 
@@ -105,9 +103,7 @@ func TestPoisonSkipped(t *testing.T) {
 		if got := b.pg.slotAt(); got < x.End {
 			b.Errorf("the slot is at %s, before %s", got, x.End)
 		}
-		if n := b.metric("events_skipped_total", "reason=poison"); n != 1 {
-			b.Errorf("%v are counted", n)
-		}
+		b.counts(1, "events_skipped_total", "reason=poison")
 		if text := b.log.String(); strings.Count(text, "poison skipped") != 1 || !strings.Contains(text, "event_id=b") || strings.Contains(text, "payload of") {
 			b.Errorf("the log says\n%s", text)
 		}
@@ -147,9 +143,7 @@ func TestRefusedBecomesDeadLetter(t *testing.T) {
 		if got := b.pg.slotAt(); got < x.End {
 			b.Errorf("the slot is at %s, before %s", got, x.End)
 		}
-		if n := b.metric("events_dead_lettered_total", "topic=u", "reason=rejected"); n != 1 {
-			b.Errorf("%v dead letters are counted", n)
-		}
+		b.counts(1, "events_dead_lettered_total", "topic=u", "reason=rejected")
 	})
 }
 
@@ -246,19 +240,13 @@ func TestDeadLetterIsAwaited(t *testing.T) {
 		b.start()
 		b.pg.commit("a", "!b", "!c", "d", "e")
 		b.sleep(time.Second)
-		if got := b.kafka.flying(); !slices.Equal(got, []string{"a", "b", "c"}) {
-			t.Errorf("in flight are %v", got)
-		}
+		b.inFlight("a", "b", "c")
 		b.kafka.ack("b")
 		b.sleep(time.Second)
-		if got := b.kafka.flying(); !slices.Equal(got, []string{"a", "c"}) {
-			t.Errorf("in flight are %v", got)
-		}
+		b.inFlight("a", "c")
 		b.kafka.ack("c")
 		synctest.Wait() // at once
-		if got := b.kafka.flying(); !slices.Equal(got, []string{"a", "d", "e"}) {
-			t.Errorf("in flight are %v", got)
-		}
+		b.inFlight("a", "d", "e")
 		b.kafka.ack()
 		b.sleep(10 * time.Second)
 		b.delivered("b", "c", "a", "d", "e")
@@ -283,9 +271,7 @@ func TestHold(t *testing.T) {
 		if ago := b.relay.Alive(); ago > 2*time.Second {
 			b.Errorf("its main loop last ran %s ago", ago)
 		}
-		if got := b.pg.slotAt(); got != x.End {
-			b.Errorf("the slot is at %s, want %s", got, x.End)
-		}
+		b.slotIs(x.End)
 		err := b.quit()
 		var s *Stopped
 		if !errors.As(err, &s) || s.Class != Poison {
@@ -333,15 +319,11 @@ func TestHoldKeepsTheSlot(t *testing.T) {
 		b.sleep(2 * time.Hour)
 		b.want(Failed)
 		b.pg.edit(b.slotKept)
-		if got := b.pg.slotAt(); got != x.End {
-			b.Errorf("the slot is at %s, want %s", got, x.End)
-		}
+		b.slotIs(x.End)
 		b.pg.edit(func() { b.pg.id.SystemID = 8 }) // the error of the slot is logged once
 		b.sleep(2 * time.Hour)
 		b.want(Failed)
-		if n := b.log.count("waiting events may be lost"); n != 1 {
-			b.Errorf("logged %d times", n)
-		}
+		b.logged(1, "waiting events may be lost")
 		if err := b.quit(); err == nil {
 			b.Error("it ended well")
 		}
@@ -354,9 +336,7 @@ func TestDeadLetterIsCountedWhenAcknowledged(t *testing.T) {
 	bubble(t, dead(nil), func(b *bench) {
 		counted := func(want float64) {
 			b.Helper()
-			if n := b.metric("events_dead_lettered_total", "topic=u", "reason=null_key"); n != want {
-				b.Errorf("%v dead letters are counted, want %v", n, want)
-			}
+			b.counts(want, "events_dead_lettered_total", "topic=u", "reason=null_key")
 		}
 		b.kafka.hold()
 		b.start()

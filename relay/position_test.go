@@ -213,9 +213,7 @@ func TestPositionRecord(t *testing.T) {
 		at := b.pg.slotAt()
 		x := b.pg.commit("a", "b")
 		b.sleep(10 * time.Second)
-		if got := b.pg.slotAt(); got != at {
-			t.Errorf("the slot is at %s although no record says so", got)
-		}
+		b.slotIs(at)
 		b.sleep(40 * time.Second)
 		if !strings.Contains(b.log.String(), "state=parked") {
 			t.Error("the relay has not parked")
@@ -229,9 +227,7 @@ func TestPositionRecord(t *testing.T) {
 		if s.Confirm != b.pg.slotAt() || s.Acked.CommitLSN != x.Commit || !slices.Equal(s.Topics, []string{"t"}) || s.Sources != "s" || s.Published != "p" || s.Clean {
 			t.Errorf("the record: %+v", s)
 		}
-		if err := b.quit(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, b.quit())
 		if s := p.last(); !s.Clean || s.Confirm != b.pg.slotAt() {
 			t.Errorf("the last record: %+v", s)
 		}
@@ -242,9 +238,7 @@ func TestPositionRecord(t *testing.T) {
 // TestFollows: which position records the daemon refuses to continue from.
 func TestFollows(t *testing.T) {
 	id, err := replication.Identity{SystemID: 7, Timeline: 3, WALEnd: 0x1000}.WithHistory([]byte("1\t0/400\tx\n3\t0/800\tx\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	id.Timeline = 4
 	pos := func(timeline int32, lsn pglogrepl.LSN) checkpoint.Position {
 		return checkpoint.Position{SystemID: 7, Timeline: timeline, CommitLSN: lsn}
@@ -378,9 +372,7 @@ func TestFindingOfAnOpening(t *testing.T) {
 		if s := b.ends(Lost, time.Hour); !strings.Contains(s.Error(), found) {
 			b.Error(&s)
 		}
-		if got := b.pg.slotAt(); got != at {
-			b.Errorf("the slot is at %s, was at %s", got, at)
-		}
+		b.slotIs(at)
 		b.delivered("a")
 	}
 	for _, parked := range []bool{false, true} {
@@ -520,18 +512,12 @@ func TestPositionUnheard(t *testing.T) {
 		if line := b.log.line("state=parked"); !strings.Contains(line, "the position record for 30s: not enough replicas") {
 			t.Errorf("logged %q", line)
 		}
-		if n := b.pg.sessions(); n != 1 {
-			t.Errorf("%d sessions while Kafka cannot", n)
-		}
-		if now := b.pg.slotAt(); now != at {
-			t.Errorf("the slot went from %s to %s", at, now)
-		}
+		b.sessionsAre(1)
+		b.slotIs(at)
 		p.locked(func() { p.mute, b.kafka.healthErr, b.kafka.probeErr = false, nil, nil })
 		b.sleep(30 * time.Second)
 		b.delivered("a")
-		if n := b.metric("slot_ahead_total"); n != 0 {
-			t.Errorf("the previous session has confirmed the slot's position, but slot_ahead_total is %v", n)
-		}
+		b.counts(0, "slot_ahead_total")
 	})
 }
 
@@ -624,9 +610,7 @@ func TestFenceIsNoSilence(t *testing.T) {
 		b.start()
 		b.sleep(5500 * time.Millisecond)
 		b.delivered("a")
-		if n := b.pg.sessions(); n != 1 {
-			t.Errorf("%d sessions, want 1", n)
-		}
+		b.sessionsAre(1)
 		b.kafka.hold() // the relay waits for Kafka again
 		b.pg.commit("b")
 		b.sleep(10 * time.Second)
@@ -832,9 +816,7 @@ func TestStoppedWhileRereading(t *testing.T) {
 		if err := b.result(time.Second); !errors.As(err, &s) || s.Class != Fault || !strings.Contains(err.Error(), "stopped before Postgres had sent again all events that were already delivered") {
 			t.Error(err)
 		}
-		if now := b.pg.slotAt(); now != at {
-			t.Errorf("the slot went from %s to %s", at, now)
-		}
+		b.slotIs(at)
 		if last := p.last(); len(p.saved) < 2 || last.Acked != p.saved[0].Acked {
 			t.Errorf("the record has events that the server has not verified: %+v", last)
 		}
@@ -910,9 +892,7 @@ func TestPhantoms(t *testing.T) {
 		b.kafka.fail(errKafka, stored)
 		b.sleep(3 * time.Second)
 		b.delivered("a")
-		if got := b.metric("phantom_events_total"); got != 3 {
-			t.Errorf("%v phantoms are counted", got)
-		}
+		b.counts(3, "phantom_events_total")
 		if log := b.log.String(); !strings.Contains(log, "first_event_id=x") || !strings.Contains(log, "last_event_id=z") || !strings.Contains(log, "delivered_up_to=") {
 			t.Errorf("the log: %s", log)
 		}

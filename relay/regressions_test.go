@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -46,9 +45,7 @@ func TestBugLearnForgetsThePartialTransaction(t *testing.T) {
 		b.pg.edit(func() { b.pg.breaks = 7 }) // Begin, Relation and five events
 		b.pg.crash()
 		b.sleep(10 * time.Second)
-		if got := b.kafka.flying(); !slices.Equal(got, []string{"i"}) {
-			b.Errorf("sent again: %v, of which only i is not in Kafka", got)
-		}
+		b.inFlight("i")
 	})
 }
 
@@ -125,9 +122,7 @@ func TestBugFirstStatusFails(t *testing.T) {
 		if closed, _ := b.pg.streams[0].isClosed(); !closed {
 			b.Error("the stream was not closed")
 		}
-		if got := b.metric("replication_connected"); got != 0 {
-			b.Errorf("replication_connected is %v", got)
-		}
+		b.counts(0, "replication_connected")
 	})
 }
 
@@ -212,9 +207,7 @@ func TestBugWaitingForStandbyStays(t *testing.T) {
 		b.want(WaitingForStandby)
 		end := b.pg.foreign()
 		b.sleep(10 * time.Second)
-		if got := b.pg.slotAt(); got != end {
-			b.Errorf("the slot is at %s", got)
-		}
+		b.slotIs(end)
 		b.want(Streaming)
 	})
 }
@@ -491,12 +484,8 @@ func TestBugParkedAtTheEnd(t *testing.T) {
 		b.kafka.openErr = func(int) error { return kafkaError{} }
 		b.start()
 		b.want(Reconnecting)
-		if err := b.quit(); err != nil {
-			b.Error(err)
-		}
-		if n := b.log.count("state=parked"); n != 0 {
-			b.Errorf("%d lines that say parked", n)
-		}
+		must(b, b.quit())
+		b.logged(0, "state=parked")
 	})
 }
 
@@ -513,9 +502,7 @@ func TestBugPoisonForgetsFailure(t *testing.T) {
 		b.kafka.ack("a")
 		b.kafka.fail(errKafka, lost)
 		b.ends(Poison, 10*time.Second)
-		if got := b.pg.slotAt(); got != firstLSN {
-			b.Errorf("the slot is at %s after a failure of Kafka, was at 0/%X", got, firstLSN)
-		}
+		b.slotIs(firstLSN)
 	})
 }
 
@@ -531,9 +518,7 @@ func TestBugOwnStatusTakenForAnothers(t *testing.T) {
 		if got := b.pg.slotAt(); got != x.End || b.pg.sessions() < 2 {
 			b.Fatalf("the slot is at %s, want %s, in session %d", got, x.End, b.pg.sessions())
 		}
-		if n := b.metric("slot_ahead_total"); n != 0 {
-			b.Errorf("slot_ahead_total is %v", n)
-		}
+		b.counts(0, "slot_ahead_total")
 	})
 }
 
@@ -547,14 +532,10 @@ func TestBugLargeMessageTakenForSilence(t *testing.T) {
 		st := b.pg.stream()
 		b.pg.edit(func() { st.mute, st.dribbles = true, true })
 		b.sleep(5 * time.Minute)
-		if n := b.pg.sessions(); n != 1 {
-			b.Errorf("%d sessions while a message was coming in", n)
-		}
+		b.sessionsAre(1)
 		b.pg.edit(func() { st.dribbles = false })
 		b.sleep(time.Minute)
-		if n := b.pg.sessions(); n != 2 {
-			b.Errorf("%d sessions after a minute of silence, want 2", n)
-		}
+		b.sessionsAre(2)
 	})
 }
 
@@ -581,9 +562,7 @@ func TestBugCheckFailsForGoodAtTheEnd(t *testing.T) {
 		})
 		b.stop()
 		b.ends(Wrong, 10*time.Second)
-		if got := b.pg.slotAt(); got != end {
-			b.Errorf("the slot is at %s after a check that failed for good", got)
-		}
+		b.slotIs(end)
 	})
 }
 
@@ -608,9 +587,7 @@ func TestBugPartialTransactionOfBeforeATakeOver(t *testing.T) {
 		b.kafka.ack("c")
 		b.pg.crash()
 		b.sleep(5 * time.Second)
-		if got := b.kafka.flying(); !slices.Equal(got, []string{"b", "d"}) {
-			b.Errorf("in flight %v, want b, which this process has not delivered, and d", got)
-		}
+		b.inFlight("b", "d")
 	})
 }
 
@@ -624,9 +601,7 @@ func TestBugCrashWhileKafkaIsSlow(t *testing.T) {
 		b.sleep(time.Second)
 		b.pg.crash()
 		b.sleep(1500 * time.Millisecond)
-		if n := b.pg.sessions(); n != 1 {
-			b.Fatalf("session %d while acknowledgements are under way", n)
-		}
+		b.sessionsAre(1)
 		b.kafka.ack("a", "b", "c", "d")
 		b.sleep(15 * time.Second)
 		b.delivered("a", "b", "c", "d")

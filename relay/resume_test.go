@@ -29,21 +29,15 @@ func TestNothingIsRepeatedAfterACrashOfPostgres(t *testing.T) {
 		}
 		for range 3 {
 			b.pg.crash()
-			if b.pg.slotAt() != firstLSN {
-				b.Fatal("the slot has not forgotten")
-			}
+			b.slotIs(firstLSN)
 			b.sleep(3 * time.Second)
 			b.delivered(want...)
 		}
 		b.pg.commit("new")
 		b.sleep(3 * time.Second)
 		b.delivered(append(want, "new")...)
-		if b.pg.slotAt() != b.pg.end {
-			b.Errorf("the slot is at %s, want %s", b.pg.slotAt(), b.pg.end)
-		}
-		if got := b.metric("events_skipped_total", "reason=already_delivered"); got != 300 {
-			b.Errorf("%v events skipped, want 300", got)
-		}
+		b.slotIs(b.pg.end)
+		b.counts(300, "events_skipped_total", "reason=already_delivered")
 	})
 }
 
@@ -60,9 +54,7 @@ func TestPartlyAcknowledgedTransactionIsResumed(t *testing.T) {
 		b.kafka.ack("z", "a", "b")
 		b.kafka.fail(errKafka, lost)
 		b.sleep(time.Second)
-		if got := b.kafka.flying(); !slices.Equal(got, []string{"c", "d", "e", "f", "g"}) {
-			b.Fatalf("in flight %v", got)
-		}
+		b.inFlight("c", "d", "e", "f", "g")
 		if got := b.kafka.sink().flying[0].rec.position; got != "1:7:1:0000000000001030:2" {
 			b.Errorf("position of c: %s", got)
 		}
@@ -71,15 +63,11 @@ func TestPartlyAcknowledgedTransactionIsResumed(t *testing.T) {
 		b.sleep(3 * time.Second)
 		b.kafka.fail(errKafka, lost) // the next session begins at the same event
 		b.sleep(time.Second)
-		if got := b.kafka.flying(); !slices.Equal(got, []string{"d", "e", "f", "g"}) {
-			b.Fatalf("in flight %v", got)
-		}
+		b.inFlight("d", "e", "f", "g")
 		b.kafka.ack()
 		b.sleep(3 * time.Second)
 		b.delivered("z", "a", "b", "c", "d", "e", "f", "g")
-		if b.pg.slotAt() != b.pg.end {
-			b.Errorf("the slot is at %s, want %s", b.pg.slotAt(), b.pg.end)
-		}
+		b.slotIs(b.pg.end)
 	})
 }
 
@@ -121,9 +109,7 @@ func TestOtherHistory(t *testing.T) {
 					b.Errorf("ended with %v, want it to say %q", s.Err, c.say)
 				}
 				b.delivered("a", "b", "c")
-				if got := b.pg.slotAt(); got != firstLSN {
-					b.Errorf("the slot is at %s; nothing was known to be the same", got)
-				}
+				b.slotIs(firstLSN)
 			})
 		})
 	}
@@ -160,15 +146,11 @@ func TestNothingIsConfirmedOnSuspicion(t *testing.T) {
 				if n := len(b.pg.stream().updates()); n < 4 {
 					b.Errorf("%d status updates", n)
 				}
-				if got := b.pg.slotAt(); got != firstLSN {
-					b.Errorf("the slot is at %s", got)
-				}
+				b.slotIs(firstLSN)
 				b.pg.commit("x") // at the LSN of b, and skipped if a later one was the last
 				b.pg.commit("y") // at the LSNs of c and d
 				b.ends(Lost, time.Minute)
-				if got := b.pg.slotAt(); got != firstLSN {
-					b.Errorf("the slot is at %s", got)
-				}
+				b.slotIs(firstLSN)
 			})
 		})
 	}
@@ -193,9 +175,7 @@ func TestSlotBeyondTheFork(t *testing.T) {
 			b.sleep(3 * time.Second)
 			told := b.pg.foreign()
 			b.sleep(20 * time.Second)
-			if b.pg.slotAt() != told {
-				b.Fatalf("the slot is at %s, want %s", b.pg.slotAt(), told)
-			}
+			b.slotIs(told)
 			fork := x.End + 0x100
 			b.pg.edit(func() {
 				var err error
@@ -221,9 +201,7 @@ func TestSlotFurtherAhead(t *testing.T) {
 		b.start()
 		b.pg.commit("a")
 		b.sleep(3 * time.Second)
-		if b.metric("slot_ahead_total") != 0 {
-			b.Error("slot_ahead_total before anything happened")
-		}
+		b.counts(0, "slot_ahead_total")
 		b.pg.edit(func() {
 			b.pg.live().fail(errGone) // another instance delivers b
 			b.pg.end += 0x500
@@ -242,9 +220,7 @@ func TestSlotFurtherAhead(t *testing.T) {
 		b.sleep(time.Second)
 		b.pg.crash()
 		b.sleep(time.Second)
-		if b.metric("slot_ahead_total") != 1 {
-			b.Errorf("slot_ahead_total %v", b.metric("slot_ahead_total"))
-		}
+		b.counts(1, "slot_ahead_total")
 	})
 }
 
@@ -261,19 +237,13 @@ func TestNotRepeatedBehindAHole(t *testing.T) {
 		for range 3 {
 			b.kafka.fail(errKafka, lost)
 			b.sleep(10 * time.Second)
-			if got := b.kafka.flying(); !slices.Equal(got, []string{"a", "c"}) {
-				b.Fatalf("in flight %v, want a and c", got)
-			}
+			b.inFlight("a", "c")
 		}
-		if got := b.pg.slotAt(); got != firstLSN {
-			b.Errorf("the slot is at %s", got)
-		}
+		b.slotIs(firstLSN)
 		b.kafka.ack()
 		b.sleep(3 * time.Second)
 		b.delivered("b", "d", "a", "c")
-		if b.pg.slotAt() != b.pg.end {
-			b.Errorf("the slot is at %s, want %s", b.pg.slotAt(), b.pg.end)
-		}
+		b.slotIs(b.pg.end)
 	})
 }
 
@@ -303,9 +273,7 @@ func TestLossyFailover(t *testing.T) {
 		if b.log.count("a failover lost their transactions") != 1 {
 			b.Errorf("the log: %s", b.log.String())
 		}
-		if b.pg.slotAt() != b.pg.end {
-			b.Errorf("the slot is at %s, want %s", b.pg.slotAt(), b.pg.end)
-		}
+		b.slotIs(b.pg.end)
 	})
 }
 
@@ -330,8 +298,6 @@ func TestSkippedTakePlaceInTheWindow(t *testing.T) {
 		b.kafka.ack()
 		b.sleep(3 * time.Second)
 		b.want(Streaming)
-		if b.pg.slotAt() != b.pg.end {
-			b.Errorf("the slot is at %s, want %s", b.pg.slotAt(), b.pg.end)
-		}
+		b.slotIs(b.pg.end)
 	})
 }

@@ -24,9 +24,7 @@ func TestStandby(t *testing.T) {
 		if len(b.pg.opens) != 1 || b.pg.waits != 1 {
 			b.Errorf("%d times opened, %d waits", len(b.pg.opens), b.pg.waits)
 		}
-		if b.log.count("state=waiting_for_slot") != 1 {
-			b.Errorf("%d lines about it", b.log.count("state=waiting_for_slot"))
-		}
+		b.logged(1, "state=waiting_for_slot")
 		b.pg.edit(func() { b.pg.held = false })
 		b.pg.commit("a")
 		b.sleep(2 * time.Second)
@@ -174,9 +172,7 @@ func TestLagSeconds(t *testing.T) {
 		b.sleep(100 * time.Second)
 		near(b, 105) // no session, and b still waits
 		waits(b, 105*time.Second)
-		if b.metric("replication_connected") != 0 {
-			b.Error("connected")
-		}
+		b.counts(0, "replication_connected")
 		b.pg.edit(func() { b.pg.down = false })
 		b.sleep(time.Minute)
 		near(b, 165) // a session, with b in flight
@@ -218,9 +214,7 @@ func TestLagWhileCatchingUp(t *testing.T) {
 		}
 		b.kafka.ack("c", "d")
 		b.sleep(2 * time.Second)
-		if got := b.metric("replication_lag_seconds"); got != 0 {
-			b.Errorf("lag %v", got)
-		}
+		b.counts(0, "replication_lag_seconds")
 	})
 }
 
@@ -238,9 +232,7 @@ func TestMetrics(t *testing.T) {
 			"replication_connected": 1, "confirmed_position_bytes": firstLSN, "received_position_bytes": float64(end),
 			"replication_lag_bytes": float64(end - firstLSN),
 		} {
-			if got := b.metric(name); got != want {
-				b.Errorf("%s is %v, want %v", name, got, want)
-			}
+			b.counts(want, name)
 		}
 		b.kafka.ack()
 		b.sleep(16 * time.Second)
@@ -249,16 +241,10 @@ func TestMetrics(t *testing.T) {
 			"confirmed_position_bytes": float64(end), "replication_lag_bytes": 0, "slot_retained_wal_bytes": 0x100,
 			"slot_unconfirmed_wal_bytes": 0, "slot_active": 1,
 		} {
-			if got := b.metric(name); got != want {
-				b.Errorf("%s is %v, want %v", name, got, want)
-			}
+			b.counts(want, name)
 		}
-		if got := b.metric("slot_wal_status", "status=reserved"); got != 1 {
-			b.Errorf("wal_status reserved is %v", got)
-		}
-		if got := b.metric("slot_wal_status", "status=lost"); got != 0 {
-			b.Errorf("wal_status lost is %v", got)
-		}
+		b.counts(1, "slot_wal_status", "status=reserved")
+		b.counts(0, "slot_wal_status", "status=lost")
 	})
 }
 
@@ -277,9 +263,7 @@ func TestSlotIsWatchedWhileParked(t *testing.T) {
 		if got := b.metric("slot_unconfirmed_wal_bytes"); got != before+0x1000 {
 			b.Errorf("unconfirmed %v, want %v more than %v", got, 0x1000, before)
 		}
-		if b.metric("slot_active") != 0 {
-			b.Error("active")
-		}
+		b.counts(0, "slot_active")
 		b.pg.edit(func() { b.pg.down = true })
 		b.sleep(31 * time.Second)
 		if got := b.metric("slot_poll_errors_total"); got < 1 || got > 3 {

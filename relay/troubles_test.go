@@ -21,19 +21,13 @@ func TestTroubles(t *testing.T) {
 		if tr.State != Reconnecting || tr.Count < 2 || !tr.Last.After(tr.First) || tr.Error == fmt.Sprintf("attempt 1: %v", errKafka) {
 			t.Errorf("%+v", tr)
 		}
-		if n := b.log.count("state=reconnecting was="); n != 1 {
-			t.Errorf("%d lines about it", n)
-		}
+		b.logged(1, "state=reconnecting was=")
 		// After 10 s, and then once a minute.
-		if n := b.log.count("level=WARN msg=\"events are waiting\" state=reconnecting reason="); n != 5 {
-			t.Errorf("%d warnings in 5 minutes", n)
-		}
+		b.logged(5, "level=WARN msg=\"events are waiting\" state=reconnecting reason=")
 		b.kafka.edit(func() { b.kafka.openErr = nil })
 		b.sleep(time.Minute)
 		b.want(Streaming)
-		if n := b.log.count("state=streaming was=reconnecting for=5m"); n != 1 {
-			t.Errorf("the end is logged %d times, or without its duration", n)
-		}
+		b.logged(1, "state=streaming was=reconnecting for=5m")
 		if n := b.relay.Status().Troubles[0].Count; b.log.count(fmt.Sprintf("repeated=%d reason=", n-1)) != 1 {
 			t.Errorf("%d attempts, and no line says so", n)
 		}
@@ -76,16 +70,12 @@ func TestBothAway(t *testing.T) {
 		})
 		b.start()
 		b.sleep(5 * time.Minute)
-		if n := b.log.count(line); n != 1 {
-			t.Errorf("%d warnings", n)
-		}
+		b.logged(1, line)
 		b.pg.edit(func() { b.pg.down = false })
 		b.sleep(2 * time.Minute)
 		b.pg.edit(func() { b.pg.down = true })
 		b.sleep(2 * time.Minute)
-		if n := b.log.count(line); n != 2 {
-			t.Errorf("%d warnings, want one for each time Postgres was away", n)
-		}
+		b.logged(2, line)
 		b.pg.edit(func() { b.pg.down = false })
 		b.kafka.edit(func() { b.kafka.openErr, b.kafka.probeErr = nil, nil })
 		b.sleep(time.Minute)
@@ -93,9 +83,7 @@ func TestBothAway(t *testing.T) {
 		b.pg.edit(func() { b.pg.down = true }) // a session without Postgres logs that itself
 		b.pg.cut()
 		b.sleep(time.Minute)
-		if n := b.log.count(line); n != 2 {
-			t.Errorf("%d warnings", n)
-		}
+		b.logged(2, line)
 		b.pg.edit(func() { b.pg.down = false })
 		b.sleep(time.Minute)
 	})

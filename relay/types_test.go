@@ -31,9 +31,7 @@ func TestDomains(t *testing.T) {
 	cfg := router.DefaultConfig()
 	cfg.Timestamp = "id"
 	r, err := router.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cat := walsendertest.NewCatalog()
 	table := cat.Outbox()
 	u32 := func(n uint32) []byte { return binary.BigEndian.AppendUint32(nil, n) }

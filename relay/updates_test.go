@@ -18,9 +18,7 @@ func (b *bench) poisonUpdates() {
 	cfg := router.DefaultConfig()
 	cfg.Topic, cfg.UpdateIsPoison = "{aggregate_type}", true
 	r, err := router.New(cfg)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	b.relay.router = r
 }
 
@@ -36,9 +34,7 @@ func TestUpdatesSkipped(t *testing.T) {
 		if got := b.pg.slotAt(); got < x.End {
 			b.Errorf("the slot is at %s, before %s", got, x.End)
 		}
-		if n := b.metric("events_skipped_total", "reason=update"); n != 3 {
-			b.Errorf("%v are counted", n)
-		}
+		b.counts(3, "events_skipped_total", "reason=update")
 		if text := b.log.String(); strings.Count(text, "skipping updates") != 1 || !strings.Contains(text, "table=public.outbox") || strings.Contains(text, "payload of") {
 			b.Errorf("the log says\n%s", text)
 		}
@@ -64,9 +60,7 @@ func TestUpdatesPoison(t *testing.T) {
 		b.pg.commit("a", "^b", "^!c", "d")
 		b.sleep(5 * time.Second)
 		b.wantStored("a@t", "b@u", "c@u", "d@t")
-		if n := b.metric("events_dead_lettered_total", "topic=u", "reason=update"); n != 2 {
-			b.Errorf("%v dead letters are counted", n)
-		}
+		b.counts(2, "events_dead_lettered_total", "topic=u", "reason=update")
 	})
 }
 
@@ -129,14 +123,10 @@ func TestRowsOfAnUnattachedTable(t *testing.T) {
 		if got := b.kafka.log[1].position; got != "1:7:1:0000000000001000:3" {
 			b.Errorf("position of b: %s", got)
 		}
-		if n := b.metric("events_skipped_total", "reason=not_attached"); n != 2 {
-			b.Errorf("%v are counted", n)
-		}
+		b.counts(2, "events_skipped_total", "reason=not_attached")
 		if text := b.log.String(); strings.Count(text, "skipping rows of a table") != 1 || !strings.Contains(text, "table=public.leaf") {
 			b.Errorf("the log says\n%s", text)
 		}
-		if b.pg.slotAt() != x.End {
-			b.Errorf("the slot is at %s", b.pg.slotAt())
-		}
+		b.slotIs(x.End)
 	})
 }

@@ -49,9 +49,7 @@ func newWired(t *testing.T, cfg Config, srv *walsendertest.Server, inMemory bool
 		rc.Dial = srv.Dial
 	}
 	src, err := replication.NewSource(rc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b.reg = prometheus.NewRegistry()
 	b.relay = New(cfg, source{src}, b.kafka, newRouter(t), NewMetrics(b.reg, "outboxcdc"), slog.New(slog.NewTextHandler(b.log, nil)))
 	w := &wired{bench: b, srv: srv, table: cat.Outbox()}
@@ -107,9 +105,7 @@ func TestProtocol(t *testing.T) {
 		one, two := w.commit("a", "b"), w.commit("c")
 		end := two.End + 0x10000
 		x.AwaitSent(two.End)
-		if err := x.Keepalive(end, true); err != nil {
-			w.Fatal(err)
-		}
+		must(w, x.Keepalive(end, true))
 		x.AwaitStatuses("an answer", func(all []walsendertest.Status) bool { return len(all) >= 2 })
 		for _, s := range x.Statuses() {
 			if s.Flushed != firstLSN {
@@ -638,9 +634,7 @@ func TestMessageInPieces(t *testing.T) {
 		x.Silence() // no keepalive may arrive between the pieces
 		piece := len(all)/9 + 1
 		for i := 0; i < len(all); i += piece {
-			if err := x.Raw(all[i:min(i+piece, len(all))]); err != nil {
-				w.Fatal(err)
-			}
+			must(w, x.Raw(all[i:min(i+piece, len(all))]))
 			w.sleep(1300 * time.Millisecond)
 		}
 		w.sleep(3 * time.Second)

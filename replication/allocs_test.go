@@ -33,13 +33,9 @@ func (e *endlessConn) SetReadDeadline(time.Time) error { return nil }
 func streamOver(t *testing.T, conn net.Conn) *Stream {
 	t.Helper()
 	cfg, err := pgconn.ParseConfig("host=localhost")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pg, err := pgconn.Construct(&pgconn.HijackedConn{Conn: conn, Frontend: pgproto3.NewFrontend(conn, conn), Config: cfg})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return &Stream{conn: pg}
 }
 
@@ -60,9 +56,7 @@ func TestMoreHasArrived(t *testing.T) {
 			with, last := 0, false
 			for range messages {
 				msg, err := st.Receive()
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				if last = msg.More; last {
 					with++
 				}

@@ -40,8 +40,6 @@ func autoBuffer(t *testing.T, conn net.Conn) (size int) {
 	}
 	narrow(true)
 	err := rawConn(conn).Control(func(fd uintptr) { size, _ = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return size / 2 // the kernel doubles the size that is set
 }

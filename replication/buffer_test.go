@@ -185,9 +185,7 @@ func slowReads(t *testing.T) (slow int) {
 	for got < total/200*200 {
 		start := time.Now()
 		n, err := c.Read(p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got += n; time.Since(start) > 150*time.Millisecond {
 			slow++
 		}

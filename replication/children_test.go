@@ -59,9 +59,7 @@ func TestInherited(t *testing.T) {
 		find := func(outboxes ...Table) string {
 			t.Helper()
 			found, err := FindUnpublished(t.Context(), b.sql, "public", "outbox", outboxes)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if found == nil {
 				return ""
 			}

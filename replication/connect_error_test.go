@@ -14,9 +14,7 @@ import (
 // A server without TLS says so first: what it says then is the cause.
 func TestConnectErrorNamesTheCause(t *testing.T) {
 	listen, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = listen.Close() })
 	go func() {
 		for {
@@ -49,9 +47,7 @@ func TestConnectErrorNamesTheCause(t *testing.T) {
 		}
 	}
 	dead, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_ = dead.Close()
 	_, err = pgconn.Connect(context.Background(), "postgres://u@"+dead.Addr().String()+"/d?sslmode=prefer")
 	if text := classify("connect", connecting, err).Error(); strings.Count(text, "connection refused") != 1 {

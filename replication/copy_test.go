@@ -14,9 +14,7 @@ import (
 func (b *bench) openCopy() *Stream {
 	b.Helper()
 	st, err := b.source.OpenCopy(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	b.Cleanup(st.Abandon)
 	return st
 }
@@ -59,9 +57,7 @@ func TestCopy(t *testing.T) {
 				}
 			}
 			at := st.Start() + 8
-			if err := st.Status(at, false, time.Now()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, st.Status(at, false, time.Now()))
 			b.await(`SELECT string_agg(distinct application_name, ', ') FROM pg_stat_replication`, "outboxcdc-peek-slot, outboxcdc-slot")
 			b.await(slotPositionsSQL, fmt.Sprintf("%s, %s copy, %s copy", daemon.Start(), daemon.Start(), at))
 			if slot, err := st.Check(t.Context()); err != nil || slot.ConfirmedFlush != at {

@@ -14,22 +14,14 @@ import (
 func TestURLErrors(t *testing.T) {
 	dir := t.TempDir()
 	a, err := testcert.New("a")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	certificate, key, err := a.Issue("one")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, other, err := a.Issue("two")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	file := func(name string, text []byte) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, text, 0o600))
 		return path
 	}
 	const base = "host=h user=u password=s3cr3t sslmode=verify-full"

@@ -159,9 +159,7 @@ func TestCheckSlotName(t *testing.T) {
 
 func TestTimelineOf(t *testing.T) {
 	forks, err := parseHistory([]byte("1\t0/3000000\tno recovery target specified\n\n# comment\n2\t0/05000028\tbefore 2000-01-01\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	id := Identity{Timeline: 3, forks: forks}
 	for lsn, want := range map[pglogrepl.LSN]int32{1: 1, 0x2FFFFFF: 1, 0x3000000: 2, 0x5000027: 2, 0x5000028: 3, 0x9000000: 3} {
 		if got := id.TimelineOf(lsn); got != want {

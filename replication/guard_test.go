@@ -13,9 +13,7 @@ import (
 func (b *bench) connect() *pgx.Conn {
 	b.Helper()
 	conn, err := pgx.Connect(b.Context(), b.server.SuperURL("postgres"))
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	b.Cleanup(func() { _ = conn.Close(context.Background()) })
 	return conn
 }
@@ -111,9 +109,7 @@ func TestGuardWaitsForCommits(t *testing.T) {
 		}
 		b.exec(`ALTER SYSTEM RESET synchronous_standby_names`)
 		b.exec(`SELECT pg_reload_conf()`)
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
+		must(t, <-done)
 		if _, err := st.Check(t.Context()); err == nil || KindOf(err) != PublicationChanged {
 			t.Errorf("%s: %s, committed: %v", major, alter, err)
 		}

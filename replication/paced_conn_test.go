@@ -200,9 +200,7 @@ func TestPacedFullReadsFollowAtOnce(t *testing.T) {
 			got := make([]byte, len(want))
 			for n := 0; n < len(got); {
 				m, err := c.Read(got[n:min(n+take, len(got))])
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				n += m
 			}
 			if d := time.Since(start); d != 0 || !bytes.Equal(got, want) {
@@ -255,9 +253,7 @@ func TestPacedDrained(t *testing.T) {
 		time.AfterFunc(2*time.Second, func() { s.arrive(make([]byte, 30)) })
 		for handed < 130 {
 			n, err := c.Read(make([]byte, 10))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			handed += n
 		}
 		if !slices.Equal(calls, []int{100}) {
@@ -283,9 +279,7 @@ func TestPacedDrained(t *testing.T) {
 		s.arrive(make([]byte, 2*maxRead))
 		for handed < 2*maxRead {
 			n, err := c.Read(make([]byte, maxRead-1))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			handed += n
 		}
 		if !slices.Equal(calls, []int{maxRead}) {

@@ -101,9 +101,7 @@ func tcpPair(t testing.TB) (client, server net.Conn) {
 func tcpPairWith(t testing.TB, control func(network, addr string, raw syscall.RawConn) error) (client, server net.Conn) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	if client, err = (&net.Dialer{Control: control}).Dial("tcp", l.Addr().String()); err != nil {
 		t.Fatal(err)
@@ -118,14 +116,10 @@ func tcpPairWith(t testing.TB, control func(network, addr string, raw syscall.Ra
 func certificate(t testing.TB) tls.Certificate {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), crand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
 	der, err := x509.CreateCertificate(crand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
 }
 
@@ -165,16 +159,12 @@ func TestPacedRealConnection(t *testing.T) {
 // The dialer returns a connection with the configured pauses. A receive buffer without pauses stays the kernel's.
 func TestPacedDialer(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	for _, interval := range []time.Duration{0, testInterval} {
 		cfg := Config{ReadInterval: interval, ReceiveBuffer: 1 << 20} // larger than two segments
 		conn, err := cfg.pacedDialer((&net.Dialer{}).DialContext, &readTap{})(t.Context(), "tcp", l.Addr().String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer conn.Close()
 		paced := conn.(*pacedConn)
 		narrow := interval > 0 && bufferSetter(paced.Conn, 1<<20) != nil
@@ -192,14 +182,10 @@ func TestPacedDialer(t *testing.T) {
 func awaitBytes(t *testing.T, conn net.Conn) {
 	t.Helper()
 	raw, err := conn.(*net.TCPConn).SyscallConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for n := 0; n <= 0; time.Sleep(20 * time.Microsecond) {
 		// Not raw.Read: it waits for as many bytes as the low watermark.
-		if err := raw.Control(func(fd uintptr) { n, _, _ = syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK) }); err != nil {
-			t.Fatal(err)
-		}
+		must(t, raw.Control(func(fd uintptr) { n, _, _ = syscall.Recvfrom(int(fd), make([]byte, 1), syscall.MSG_PEEK) }))
 	}
 }
 
@@ -227,9 +213,7 @@ func TestPacedLowWatermarkDuringBacklog(t *testing.T) {
 	for got := 0; got < total; {
 		awaitBytes(t, client) // it is a backlog: no read waits
 		n, err := c.Read(p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got += n
 	}
 	if len(marks) > 3 || len(marks) == 0 {

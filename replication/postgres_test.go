@@ -39,9 +39,7 @@ func newBench(t *testing.T, major string) *bench {
 	server := pgtest.ForTest(t, pgtest.Options{Major: major})
 	ctx := t.Context()
 	sql, err := pgx.Connect(ctx, server.SuperURL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = sql.Close(context.Background()) })
 	b := &bench{T: t, server: server, sql: sql}
 	b.exec(`CREATE ROLE relay LOGIN REPLICATION PASSWORD 'secret'`)
@@ -54,9 +52,7 @@ func newBench(t *testing.T, major string) *bench {
 		Slot: "slot", Publication: "pub", Tables: []Table{{Schema: "public", Name: "outbox", Columns: []string{"id", "s"}}},
 		WalSenderTimeout: time.Minute, ReadInterval: testInterval,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b
 }
 
@@ -71,9 +67,7 @@ func (b *bench) exec(sql string) {
 func (b *bench) open() *Stream {
 	b.Helper()
 	st, err := b.source.Open(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	b.Cleanup(func() { _ = st.Close(0, time.Now()) })
 	return st
 }
@@ -141,9 +135,7 @@ func TestBytesDoNotDependOnRoleOrDatabase(t *testing.T) {
 	b.exec(`INSERT INTO outbox VALUES (1, '2026-11-21 10:00:00+00', 0.1::float8 + 0.2::float8, '\x00ff5c', '1 year 2 days 03:00:00', 'Grüße, 世界', 'outbox', 1234.5)`)
 	dec := newDecoder(t, st)
 	ev, err := b.next(st, dec)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for i, want := range []string{"1", "2026-11-21 10:00:00+00", "0.30000000000000004", `\x00ff5c`, "1 year 2 days 03:00:00", "Grüße, 世界", "public.outbox", "$1,234.50"} {
 		if got := string(ev.Values[i].Data); got != want {
 			t.Errorf("column %s: %q, want %q", ev.Relation.Columns[i].Name, got, want)
@@ -162,9 +154,7 @@ func TestTransactionTimeoutIsOurs(t *testing.T) {
 		t.Run(major, func(t *testing.T) {
 			b := newBench(t, major)
 			st, err := b.source.Open(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			_ = st.Close(0, time.Now())
 			if major == "16" { // has no transaction_timeout
 				return
@@ -196,12 +186,8 @@ func TestRemovedSegment(t *testing.T) {
 				b.exec(`SELECT pg_switch_wal()`)
 			}
 			var name string
-			if err := b.sql.QueryRow(t.Context(), `SELECT pg_walfile_name(restart_lsn) FROM pg_replication_slots`).Scan(&name); err != nil {
-				t.Fatal(err)
-			}
-			if err := os.Remove(filepath.Join(b.server.DataDir, "pg_wal", name)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, b.sql.QueryRow(t.Context(), `SELECT pg_walfile_name(restart_lsn) FROM pg_replication_slots`).Scan(&name))
+			must(t, os.Remove(filepath.Join(b.server.DataDir, "pg_wal", name)))
 			for range 10 {
 				st, err := b.source.Open(t.Context())
 				if err == nil {
@@ -224,9 +210,7 @@ func TestWalSenderTimeoutIsOurs(t *testing.T) {
 	b.source.cfg.WalSenderTimeout = time.Second
 	b.open()
 	start := time.Now()
-	if err := b.source.WaitFree(t.Context(), func(*Slot) {}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, b.source.WaitFree(t.Context(), func(*Slot) {}))
 	if d := time.Since(start); d > 30*time.Second { // the sender of other tests has a minute
 		t.Fatalf("the slot was free after %s", d)
 	}
@@ -279,9 +263,7 @@ func TestOpenErrors(t *testing.T) {
 	}
 	b.source.last.Store(nil)
 	b.openFails(SlotActive)
-	if err := st.Close(st.Start(), time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, st.Close(st.Start(), time.Now()))
 	b.open() // a clean end frees the slot at once
 }
 
@@ -355,14 +337,10 @@ func (b *bench) await(query, want string) {
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
 		// A new connection each time, because a backend reloads its configuration only between two commands.
 		conn, err := pgx.Connect(b.Context(), b.server.SuperURL("postgres"))
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		err = conn.QueryRow(b.Context(), query).Scan(&got)
 		_ = conn.Close(b.Context())
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		if got == want {
 			return
 		}
@@ -400,20 +378,14 @@ func TestConfirmedIsWhatWasSent(t *testing.T) {
 	}
 	slot := func() pglogrepl.LSN {
 		s, err := st.Check(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return s.ConfirmedFlush
 	}
-	if err := st.Status(start, true, time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, st.Status(start, true, time.Now()))
 	if got := slot(); got != start {
 		t.Fatalf("confirmed %s although nothing was acknowledged after %s", got, start)
 	}
-	if err := st.Close(start+1, time.Now()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, st.Close(start+1, time.Now()))
 	s, err := b.source.Look(t.Context())
 	if err != nil || s.ConfirmedFlush != start+1 {
 		t.Fatalf("%+v %v, want %s", s, err, start+1)
@@ -491,9 +463,7 @@ func TestStandbyComparesPublications(t *testing.T) {
 	b := newBench(t, "16")
 	first := b.open()
 	standby, err := NewSource(b.source.cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := standby.Open(t.Context()); KindOf(err) != SlotActive || err == nil {
 		t.Fatal(err)
 	}
@@ -512,9 +482,7 @@ func TestTransactionDefaultsAreOurs(t *testing.T) {
 	b.exec(`ALTER ROLE relay SET default_transaction_deferrable = on`)
 	writer := pgtest.Connect(t, b.server.SuperURL("postgres"))
 	tx, err := writer.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.Serializable})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := tx.Exec(t.Context(), `INSERT INTO outbox VALUES (1)`); err != nil {
 		t.Fatal(err)
 	}
@@ -564,4 +532,12 @@ func TestUnfinishedRecovery(t *testing.T) {
 		t.Errorf("%+v %+v %v", slot, recovery, err)
 	}
 	_ = b.open()
+}
+
+// must fails the test with an error that no step of it expects.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -87,9 +87,7 @@ func (b *bench) hiddenForAMoment(publication, do, want string) {
 		b.source.last.Store(nil)
 		now := b.open()
 		since, err := now.Altered(b.Context(), text)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		_ = now.Close(0, time.Now())
 		b.compare(what, since.Why, want)
 	}

@@ -101,9 +101,7 @@ func TestResolveDistinguishesTables(t *testing.T) {
 		}
 		for i, source := range []int{1, 0, 1} {
 			ev, err := b.next(st, dec)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if ev.Relation.Source != source || ev.Relation.String() != names[i] {
 				t.Errorf("via root %v: row %d is of %d, %s; want %d, %s", viaRoot, i, ev.Relation.Source, ev.Relation, source, names[i])
 			}
@@ -313,9 +311,7 @@ func TestDetachedConcurrently(t *testing.T) {
 				b.exec(`BEGIN ISOLATION LEVEL REPEATABLE READ`)
 				b.exec(`SELECT count(*) FROM sales.events`)
 				other, err := pgx.Connect(t.Context(), b.server.SuperURL("postgres"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				done := make(chan error, 1)
 				go func() {
 					_, err := other.Exec(t.Context(), detach)
@@ -326,9 +322,7 @@ func TestDetachedConcurrently(t *testing.T) {
 				fails(st, "is being detached CONCURRENTLY")
 				b.openFails(PublicationChanged)
 				b.exec(`COMMIT`)
-				if err := <-done; err != nil {
-					t.Fatal(err)
-				}
+				must(t, <-done)
 
 				// The detach has ended before the next catalog check, in the same session or in the next one.
 				for _, between := range []bool{false, true} {

@@ -89,9 +89,7 @@ func (b *bench) rowsOfATable(publication, do, want string, running bool) {
 	var got []string
 	for dec := newDecoder(b.T, st); ; {
 		ev, err := b.next(st, dec)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		no := string(ev.Values[0].Data)
 		if no == "1999" {
 			break

@@ -11,9 +11,7 @@ func TestVerifyEachTable(t *testing.T) {
 	c := &Config{Publication: "pub", Slot: "slot", Tables: []Table{{Schema: "public", Name: "a"}, {Schema: "public", Name: "b"}, {Schema: "sales", Name: "a"}}}
 	names := []string{"public.a", "public.b", "sales.a"}
 	good := func() *guardRow { return &guardRow{exists: true, tables: slices.Clone(names)} }
-	if err := c.verify(good()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.verify(good()))
 	for i := range names {
 		for _, now := range []string{"", "public.other"} {
 			g := good()

@@ -14,9 +14,7 @@ func TestMessageDoesNotAllocate(t *testing.T) {
 	ev := messageOf(strings.Replace(fullBody, `"headers":{}`, `"headers":{"traceparent":"00-x","n":1}`, 1))
 	var rec Record
 	if n := testing.AllocsPerRun(1000, func() {
-		if err := r.Route(ev, testPos, &rec); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.Route(ev, testPos, &rec))
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

@@ -155,9 +155,7 @@ func TestCloudEventsDoNotAllocate(t *testing.T) {
 		r, ev := cloudEvents(t, format, outbox("payload:17", `\x7b7d`, "headers", `{"a": "b", "content-type": "c"}`), "time", "{created_at}", "kind", "{aggregate_type}.{event_type}")
 		var rec Record
 		if n := testing.AllocsPerRun(1000, func() {
-			if err := r.Route(ev, testPos, &rec); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Route(ev, testPos, &rec))
 		}); n != 0 {
 			t.Errorf("%s: %v allocations", format, n)
 		}
@@ -200,9 +198,7 @@ func FuzzCloudEvents(f *testing.F) {
 			b, _ := base64.StdEncoding.DecodeString(out.Base64)
 			data = string(b)
 		case plain:
-			if err := json.Unmarshal(out.Data, &data); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal(out.Data, &data))
 		default:
 			payload = strings.Trim(payload, " \t\r\n")
 		}

@@ -179,14 +179,10 @@ func TestEnvelopeDoesNotAllocate(t *testing.T) {
 		c.Fields = map[string]string{"kind": "{aggregate_type}.{event_type}", "at": "{created_at}"}
 	})
 	var rec Record
-	if err := r.Route(ev, testPos, &rec); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Route(ev, testPos, &rec))
 	want := string(rec.Value)
 	if n := testing.AllocsPerRun(1000, func() {
-		if err := r.Route(ev, testPos, &rec); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.Route(ev, testPos, &rec))
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

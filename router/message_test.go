@@ -27,9 +27,7 @@ func newMessages(t testing.TB, change func(*Config)) *Router {
 		change(&messages)
 	}
 	r, err := New(rows, messages)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return r
 }
 
@@ -53,9 +51,7 @@ func TestMessageIsAsARow(t *testing.T) {
 			change(&c)
 		}
 		rows, err := New(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, c := range []struct {
 			body string
 			row  *decoder.Event

@@ -15,9 +15,7 @@ func TestOrigin(t *testing.T) {
 	var rec Record
 	ev := outbox()
 	position := func(pos checkpoint.Position) string {
-		if err := r.Route(ev, pos, &rec); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.Route(ev, pos, &rec))
 		return string(rec.Headers[len(rec.Headers)-1].Value)
 	}
 	next := testPos
@@ -44,9 +42,7 @@ func TestOrigin(t *testing.T) {
 		pos.CommitLSN++
 		two.Epoch++
 		r.SetOrigin(two)
-		if err := r.Route(ev, pos, &rec); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.Route(ev, pos, &rec))
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

@@ -15,9 +15,7 @@ func TestCachesAreBounded(t *testing.T) {
 	var rec Record
 	for i := range 3 * maxTopics {
 		ev := outbox("aggregate_type", fmt.Sprint("t", i), "headers", fmt.Sprintf(`{"h%d": 1, "%s": 2}`, i, strings.Repeat("n", maxName+1)))
-		if err := r.Route(ev, testPos, &rec); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.Route(ev, testPos, &rec))
 		if want := fmt.Sprint("outbox.event.t", i); rec.Topic != want {
 			t.Fatalf("topic %s, want %s", rec.Topic, want)
 		}
@@ -35,15 +33,9 @@ func TestCachesAreBounded(t *testing.T) {
 	}
 
 	// The memory of a huge row is freed.
-	if err := r.Route(outbox("payload:17", `\x`+strings.Repeat("00", 2*maxScratch)), testPos, &rec); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Route(outbox("headers", "{"+strings.Repeat(`"a":1,`, maxHeaders*2)+`"a":1}`), testPos, &rec); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.Route(outbox(), testPos, &rec); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Route(outbox("payload:17", `\x`+strings.Repeat("00", 2*maxScratch)), testPos, &rec))
+	must(t, r.Route(outbox("headers", "{"+strings.Repeat(`"a":1,`, maxHeaders*2)+`"a":1}`), testPos, &rec))
+	must(t, r.Route(outbox(), testPos, &rec))
 	if cap(r.scratch) > maxScratch || cap(rec.Headers) > maxHeaders {
 		t.Errorf("scratch of %d bytes, room for %d headers", cap(r.scratch), cap(rec.Headers))
 	}
@@ -55,9 +47,7 @@ func TestScratchIsNotShared(t *testing.T) {
 	r := newRouter(t, nil)
 	var rec Record
 	for range 2 { // first scratch grows, then it is large enough
-		if err := r.Route(ev, testPos, &rec); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.Route(ev, testPos, &rec))
 		want := show(&rec)
 		if !strings.Contains(want, `key="kk" by="kk" value="vv"`) || !strings.Contains(want, `a="\n1" b="[1,2]" c="\t3" outboxcdc-position="1:`) {
 			t.Fatal(want)
@@ -79,18 +69,14 @@ func TestScratchIsNotShared(t *testing.T) {
 func TestRecordIsUsedAgain(t *testing.T) {
 	r := newRouter(t, func(c *Config) { c.NullKey, c.PositionHeader = NullKeyAllow, false })
 	var rec Record
-	if err := r.Route(outbox("payload:17", `\x76`, "headers", `{"a": "\n"}`), testPos, &rec); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Route(outbox("payload:17", `\x76`, "headers", `{"a": "\n"}`), testPos, &rec))
 	used := len(r.scratch)
 	bare := outbox("id", nil, "aggregate_type", nil, "aggregate_id", nil, "event_type", nil, "payload", nil, "headers", nil)
 	if err := r.Route(bare, testPos, &rec); err == nil || rec.ID != nil || show(&rec) != " key=nil by=nil value=nil" {
 		t.Errorf("%v: %s", err, show(&rec))
 	}
 	for range 10 {
-		if err := r.Route(outbox("payload:17", `\x76`, "headers", `{"a": "\n"}`), testPos, &rec); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.Route(outbox("payload:17", `\x76`, "headers", `{"a": "\n"}`), testPos, &rec))
 	}
 	if len(r.scratch) != used {
 		t.Errorf("%d bytes of scratch, at first %d", len(r.scratch), used)
@@ -107,9 +93,7 @@ func TestPositionTextIsUsedAgain(t *testing.T) {
 		func() { p.SystemID = 7437482374823748237 }, func() { p.Timeline = 3 }, func() { p.CommitLSN-- }, func() { p.Ordinal = 12 },
 	} {
 		next()
-		if err := r.Route(outbox(), p, &rec); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.Route(outbox(), p, &rec))
 		if got := string(rec.Headers[len(rec.Headers)-1].Value); got != p.String() {
 			t.Errorf("got %s, want %s", got, p)
 		}
@@ -125,9 +109,7 @@ func TestRouteDoesNotAllocate(t *testing.T) {
 		r := newRouter(t, nil)
 		var rec Record
 		if n := testing.AllocsPerRun(1000, func() {
-			if err := r.Route(ev, testPos, &rec); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Route(ev, testPos, &rec))
 		}); n != 0 {
 			t.Errorf("%s: %v allocations", name, n)
 		}
@@ -144,9 +126,7 @@ func BenchmarkRoute(b *testing.B) {
 			var rec Record
 			b.ReportAllocs()
 			for b.Loop() {
-				if err := r.Route(ev, testPos, &rec); err != nil {
-					b.Fatal(err)
-				}
+				must(b, r.Route(ev, testPos, &rec))
 			}
 		})
 	}

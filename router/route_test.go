@@ -116,9 +116,7 @@ func TestExtraHeaders(t *testing.T) {
 		ev.Values = append(ev.Values, v)
 	}
 	var rec Record
-	if err := r.Route(ev, testPos, &rec); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Route(ev, testPos, &rec))
 	_, headers, _ := strings.Cut(show(&rec), ` type=`)
 	if want := `"OrderPlaced" a="1" tenant="eu" createdAt="now" gone=nil`; headers != want {
 		t.Errorf("%s, want %s", headers, want)
@@ -248,9 +246,7 @@ func FuzzRoute(f *testing.F) {
 		Columns: DefaultConfig().Columns, Key: "{aggregate_id}-{event_type}", ID: "{table}:{id}", Headers: []string{"tenant"}, Partition: "part", Timestamp: "at",
 		NullKey: NullKeyPoison, NullPayload: NullPayloadTombstone, PositionHeader: true,
 	})
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	f.Fuzz(func(t *testing.T, typ, key, headers, at, part string) {
 		ev := outbox("aggregate_type", typ, "aggregate_id", key, "headers", headers)
 		for _, c := range []struct {
@@ -289,15 +285,11 @@ func TestIgnoreMissing(t *testing.T) {
 	c.IgnoreMissing, c.PositionHeader, c.Partition = true, false, "shard"
 	c.Headers = []string{"tenant", "region:where"}
 	r, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	route := func(ev *decoder.Event) string {
 		t.Helper()
 		var rec Record
-		if err := r.Route(ev, testPos, &rec); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.Route(ev, testPos, &rec))
 		return show(&rec)
 	}
 	bare := route(outbox("headers", nil))

@@ -60,9 +60,7 @@ func newRouter(t testing.TB, change func(*Config)) *Router {
 		change(&c)
 	}
 	r, err := New(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return r
 }
 
@@ -377,9 +375,7 @@ func TestVersions(t *testing.T) {
 			old:     `outbox.event.order key="42" by="42" value="old" id="1b4e28ba-2fa1-11d2-883f-0016d3cca427"`,
 			altered: `outbox.event.order key="43" by="43" value="new" id="i"`,
 		} {
-			if err := r.Route(ev, testPos, &rec); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Route(ev, testPos, &rec))
 			if got := show(&rec); got != want {
 				t.Errorf("\n got %s\nwant %s", got, want)
 			}
@@ -391,5 +387,13 @@ func TestSize(t *testing.T) {
 	rec := Record{Topic: "t", Key: []byte("ab"), Value: []byte("cde"), Headers: []Header{{Name: "x", Value: []byte("yz")}, {Name: "nil"}}}
 	if n := rec.Size(); n != 2+3+1+2+3 {
 		t.Error(n)
+	}
+}
+
+// must fails the test with an error that no step of it expects.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

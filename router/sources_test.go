@@ -24,9 +24,7 @@ func newSources(t *testing.T, changes ...func(*Config)) *Router {
 		all = append(all, c)
 	}
 	r, err := New(all...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return r
 }
 
@@ -59,9 +57,7 @@ func TestSources(t *testing.T) {
 			{c, `"eventId\":\"` + id},
 			{b, `b.users.xorder_v1 key="w/order_v1" by="w/order_v1" value="" id="users:7"`},
 		} {
-			if err := r.Route(want.ev, testPos, &rec); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Route(want.ev, testPos, &rec))
 			if got := show(&rec); !strings.Contains(got, want.text) {
 				t.Errorf("%s: %s\nwant %s", want.ev.Relation, got, want.text)
 			}

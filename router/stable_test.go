@@ -22,9 +22,7 @@ func TestStable(t *testing.T) {
 			cfg.Fields = map[string]string{"source": "/here"}
 		}
 		r, err := New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		value := func(committed time.Time, payload string) string {
 			t.Helper()
 			ev := &decoder.Event{Relation: relation, Begin: decoder.Begin{CommitTime: committed}}
@@ -32,9 +30,7 @@ func TestStable(t *testing.T) {
 				ev.Values = append(ev.Values, decoder.Value{Data: []byte(v)})
 			}
 			var rec Record
-			if err := r.Route(ev, checkpoint.Position{}, &rec); err != nil {
-				t.Fatal(err)
-			}
+			must(t, r.Route(ev, checkpoint.Position{}, &rec))
 			if stable := string(r.Stable(rec.Value)); format == FormatRaw && stable != payload {
 				t.Errorf("%s: %s", format, stable)
 			}

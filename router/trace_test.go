@@ -105,9 +105,7 @@ func TestTraceContextDoesNotAllocate(t *testing.T) {
 	ev := traceRow("#x\ntraceparent="+traceparent+"\ntracestate=a\\=1\n", `{"traceparent": "x"}`)
 	var rec Record
 	if n := testing.AllocsPerRun(1000, func() {
-		if err := r.Route(ev, testPos, &rec); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.Route(ev, testPos, &rec))
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -121,9 +119,7 @@ func FuzzTraceContext(f *testing.F) {
 	f.Fuzz(func(t *testing.T, before, value string) {
 		r := newRouter(t, withTrace)
 		var rec Record
-		if err := r.Route(traceRow(before+"\n"+"\ntraceparent="+value, "{}"), testPos, &rec); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.Route(traceRow(before+"\n"+"\ntraceparent="+value, "{}"), testPos, &rec))
 		if value == "" || strings.ContainsAny(value, "\\\r\n \t\f") || value[0] == '=' || value[0] == ':' || strings.HasSuffix(before, "\\") {
 			return
 		}

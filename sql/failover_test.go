@@ -21,9 +21,7 @@ func TestFailoverGolden(t *testing.T) {
 	for name, p := range map[string]Params{"default": defaults(), "odd": oddDatabase()} {
 		for _, platform := range FailoverPlatforms() {
 			text, err := Failover(p, platform, 17)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			compareGolden(t, fmt.Sprintf("testdata/failover_%s_%s.txt", platform, name), text)
 		}
 	}
@@ -52,27 +50,19 @@ func TestFailoverSettingsAreTaken(t *testing.T) {
 	p := oddDatabase()
 	p.Database = strings.ReplaceAll(p.Database, "\n", "") // a line break cannot be written there
 	text, err := Failover(p, "plain", 17)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, text, _ = strings.Cut(text, "# --- postgresql.conf of server_a ---\n")
 	text, _, found := strings.Cut(text, "# --- postgresql.conf of server_b ---")
 	if !found {
 		t.Fatal("the settings of server_a were not found")
 	}
 	s := pgtest.ForTest(t, pgtest.Options{Major: "17"})
-	if err := s.AppendConf(text); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.AppendConf(text))
+	must(t, s.Restart(t.Context()))
 	conn := pgtest.Connect(t, s.SuperURL("postgres"))
 	show := func(name string) (value string) {
 		t.Helper()
-		if err := conn.QueryRow(t.Context(), "SELECT current_setting($1)", name).Scan(&value); err != nil {
-			t.Fatal(err)
-		}
+		must(t, conn.QueryRow(t.Context(), "SELECT current_setting($1)", name).Scan(&value))
 		return value
 	}
 	for name, want := range map[string]string{

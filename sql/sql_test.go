@@ -67,15 +67,11 @@ func TestGolden(t *testing.T) {
 	for name, p := range map[string]Params{"default": defaults(), "odd": oddNames(), "several": severalTables(), "messages": messageParams(), "polling": pollingParams(), "ring": ringParams()} {
 		for _, major := range []int{14, 17} {
 			st, err := Setup(p, major)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			compareGolden(t, fmt.Sprintf("testdata/setup_%s_%d.sql", name, major), st.String())
 		}
 		st, err := Teardown(p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		compareGolden(t, fmt.Sprintf("testdata/teardown_%s.sql", name), st.String())
 	}
 }
@@ -83,14 +79,10 @@ func TestGolden(t *testing.T) {
 func compareGolden(t *testing.T, file, got string) {
 	t.Helper()
 	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got != string(want) {
 		t.Errorf("%s differs (go test ./sql -update rewrites it):\n%s", file, got)
 	}
@@ -99,9 +91,7 @@ func compareGolden(t *testing.T, file, got string) {
 func TestRules(t *testing.T) {
 	for major := MinMajor; major <= NewestTested+1; major++ {
 		st, err := Setup(defaults(), major)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got, want := strings.Contains(st.Get(Slot), "failover => true"), major >= 17; got != want {
 			t.Errorf("%d: failover %v", major, got)
 		}
@@ -148,9 +138,7 @@ func TestNamesStayInTheirPlace(t *testing.T) {
 	for _, tables := range [][]Table{p.Tables, append(p.Tables, p.Tables...), nil} {
 		p.Tables = tables
 		st, err := Setup(p, 18)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if st.Get(Function) == "" {
 			t.Error("no function")
 		}
@@ -212,5 +200,13 @@ func TestAddSequence(t *testing.T) {
 		`ALTER TABLE "sales"."out""box'" ALTER COLUMN "seq" SET DEFAULT nextval('"sales"."out""box''_seq"'); COMMIT`
 	if got := AddSequence(&table); got != sequence {
 		t.Error(got)
+	}
+}
+
+// must fails the test with an error that no step of it expects.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

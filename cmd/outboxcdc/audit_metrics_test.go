@@ -20,13 +20,9 @@ func TestAuditMetrics(t *testing.T) {
 	day := func(n int) time.Time { return began.AddDate(0, 0, n) }
 	write := func(n int, res audit.Counts) string {
 		t.Helper()
-		if err := writeAuditMetrics(file, "orders", &audit.Result{Counts: res}, day(n), day(n).Add(21*time.Second)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, writeAuditMetrics(file, "orders", &audit.Result{Counts: res}, day(n), day(n).Add(21*time.Second)))
 		text, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return string(text)
 	}
 	has := func(text string, lines ...string) {
@@ -69,9 +65,7 @@ func TestAuditMetrics(t *testing.T) {
 func TestAuditMetricsOfAnotherSlot(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "audit.prom")
 	now := time.Now()
-	if err := writeAuditMetrics(file, "orders", &audit.Result{}, now, now); err != nil {
-		t.Fatal(err)
-	}
+	must(t, writeAuditMetrics(file, "orders", &audit.Result{}, now, now))
 	before := readFile(t, file)
 	for name, res := range outcomes() {
 		err := writeAuditMetrics(file, "payments", res, now, now)
@@ -88,9 +82,7 @@ func TestAuditMetricsDamaged(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "audit.prom")
 	now := time.Now()
 	for _, damage := range []string{"\x00\x00\x00", "outboxcdc_audit_last_clean_timestamp_seconds{slot=\"orders\"} 1.8e", "{"} {
-		if err := os.WriteFile(file, []byte(damage), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte(damage), 0o600))
 		err := writeAuditMetrics(file, "orders", outcomes()["findings"], now, now)
 		errorHas(t, damage, err, file, "the time of the last clean audit", "remove this file")
 		if after := readFile(t, file); after != damage {
@@ -107,18 +99,12 @@ func TestAuditMetricsDamaged(t *testing.T) {
 func TestAuditMetricsAreReplaced(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "audit.prom")
 	now := time.Now()
-	if err := writeAuditMetrics(file, "orders", &audit.Result{}, now, now); err != nil {
-		t.Fatal(err)
-	}
+	must(t, writeAuditMetrics(file, "orders", &audit.Result{}, now, now))
 	previous, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer previous.Close() //nolint:errcheck // only read
 	before := readFile(t, file)
-	if err := writeAuditMetrics(file, "orders", outcomes()["findings"], now, now.Add(time.Hour)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, writeAuditMetrics(file, "orders", outcomes()["findings"], now, now.Add(time.Hour)))
 	held := make([]byte, len(before)+1)
 	if n, _ := previous.Read(held); string(held[:n]) != before {
 		t.Errorf("the file was written in place: a reader has\n%s", held[:n])
@@ -164,8 +150,6 @@ func noOtherFile(t *testing.T, file string) {
 func readFile(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(text)
 }

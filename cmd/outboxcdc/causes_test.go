@@ -15,18 +15,14 @@ import (
 // table of docs/poison.md.
 func TestCausesAreOneList(t *testing.T) {
 	code, err := os.ReadFile("../../router/poison.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var causes []string
 	for _, m := range regexp.MustCompile(`Cause = "(\w+)"`).FindAllStringSubmatch(string(code), -1) {
 		causes = append(causes, m[1])
 	}
 	file := filepath.Join(t.TempDir(), "outboxcdc.yaml")
 	load := func(cause string) error {
-		if err := os.WriteFile(file, []byte("postgres: {url: postgres://x@y/z}\npoison: {causes: {"+cause+": skip}}"), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(file, []byte("postgres: {url: postgres://x@y/z}\npoison: {causes: {"+cause+": skip}}"), 0o600))
 		_, err := config.Load([]string{file}, nil)
 		return err
 	}
@@ -41,9 +37,7 @@ func TestCausesAreOneList(t *testing.T) {
 	}
 	_, taken, _ := strings.Cut(err.Error(), "; write ")
 	doc, err := os.ReadFile("../../docs/poison.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	table, _, _ := strings.Cut(string(doc), "`poison.decisions`")
 	var documented []string
 	for _, row := range regexp.MustCompile("(?m)^\\| (`[^|]*) \\|").FindAllStringSubmatch(table, -1) {

@@ -38,9 +38,7 @@ func TestCertificates(t *testing.T) {
 	wants := func(want map[string]time.Time) {
 		t.Helper()
 		families, err := reg.Gather()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got := map[string]time.Time{}
 		for _, f := range families {
 			for _, m := range f.GetMetric() {
@@ -62,9 +60,7 @@ func TestCertificates(t *testing.T) {
 	wants(want)
 
 	rotated, err := os.ReadFile(validUntil(t, hours(30)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	overwrite(t, chain, string(rotated))
 	overwrite(t, web, "nothing")
 	want["kafka.tls.cert_file"] = hours(30)
@@ -76,22 +72,16 @@ func TestCertificates(t *testing.T) {
 func validUntil(t *testing.T, times ...time.Time) string {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var text []byte
 	for i, at := range times {
 		c := &x509.Certificate{SerialNumber: big.NewInt(int64(i + 1)), NotBefore: time.Now().Add(-time.Hour), NotAfter: at}
 		der, err := x509.CreateCertificate(rand.Reader, c, c, &key.PublicKey, key)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		text = append(text, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
 	}
 	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	name := filepath.Join(t.TempDir(), "cert.pem")
 	overwrite(t, name, string(text))
 	overwrite(t, name+".key", string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})))
@@ -100,7 +90,5 @@ func validUntil(t *testing.T, times ...time.Time) string {
 
 func overwrite(t *testing.T, name, text string) {
 	t.Helper()
-	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(name, []byte(text), 0o600))
 }

@@ -82,17 +82,11 @@ func (m *kafkaMessage) Finish(error) error { return nil }
 func cloudEvent(t *testing.T, settings, payload string, payloadType uint32) (*event.Event, *kafkaMessage) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "outboxcdc.yaml")
-	if err := os.WriteFile(file, []byte("route: {"+settings+"}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte("route: {"+settings+"}\n"), 0o600))
 	cfg, err := config.Load([]string{file}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r, err := wire.Router(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ev := &decoder.Event{Relation: &decoder.Relation{Namespace: "public", Name: "outbox"}}
 	ev.Begin.CommitTime = time.Date(2026, 11, 21, 11, 12, 13, 1000, time.UTC)
 	for _, c := range []struct {
@@ -113,9 +107,7 @@ func cloudEvent(t *testing.T, settings, payload string, payloadType uint32) (*ev
 		ev.Values = append(ev.Values, decoder.Value{Data: []byte(c.value), Null: c.value == "NULL"})
 	}
 	var rec router.Record
-	if err := r.Route(ev, checkpoint.Position{}, &rec); err != nil {
-		t.Fatal(err)
-	}
+	must(t, r.Route(ev, checkpoint.Position{}, &rec))
 	m := &kafkaMessage{map[string][]byte{}, rec.Value}
 	for _, h := range rec.Headers {
 		if _, twice := m.headers[h.Name]; twice {

@@ -26,14 +26,10 @@ func TestCommandsAreDocumented(t *testing.T) {
 		"../../docs/commands.md": commandReference(), "../../docs/man/outboxcdc.1": manPage(),
 	} {
 		if *updateCommands {
-			if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(name, []byte(want), 0o644))
 		}
 		have, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if string(have) != want {
 			t.Errorf("%s is not what the commands say of themselves; write it with `make docs`", name)
 		}

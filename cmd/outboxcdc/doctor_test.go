@@ -15,17 +15,11 @@ import (
 func doctorOf(t *testing.T, yaml string) doctor.Config {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "c.yaml")
-	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(yaml), 0o600))
 	cfg, err := config.Load([]string{file}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c, err := doctorConfig(cfg, []string{"asked.for"}, []string{file})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !strings.HasSuffix(c.Command, " -c "+file) {
 		t.Errorf("remedies call %s", c.Command)
 	}

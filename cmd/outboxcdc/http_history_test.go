@@ -30,9 +30,7 @@ func TestHistory(t *testing.T) {
 		read := func() (r historyReport) {
 			t.Helper()
 			_, body, _ := ask(t, handler(config.Default(), reg, m, h), "GET", "/history")
-			if err := json.Unmarshal([]byte(body), &r); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal([]byte(body), &r))
 			return r
 		}
 		if r := read(); r.Samples == nil || len(r.Samples) != 0 || r.EverySeconds != 10 {

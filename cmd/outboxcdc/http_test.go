@@ -110,9 +110,7 @@ func TestStatusReport(t *testing.T) {
 		Topics    []topicReport  `json:"topics"`
 		Troubles  []relayTrouble `json:"troubles"`
 	}
-	if err := json.Unmarshal([]byte(body), &got); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(body), &got))
 	if code != 200 || header.Get("Cache-Control") != "no-store" || header.Get("Content-Type") != "application/json" {
 		t.Errorf("%d %v", code, header)
 	}
@@ -136,9 +134,7 @@ type relayTrouble struct {
 // TestStatusIsDocumented checks that docs/running.md lists exactly the fields of /status.
 func TestStatusIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/running.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, section, _ := strings.Cut(string(text), "\n### `/status`\n")
 	section, _, _ = strings.Cut(section, "\n### ")
 	listed := map[string]bool{}
@@ -164,9 +160,7 @@ func serving(t *testing.T, cfg *config.Config, reg *prometheus.Registry, log *sl
 	t.Helper()
 	cfg.HTTP.Listen = "127.0.0.1:0"
 	s, err := listen(cfg, reg, &fakeRelay{ready: true, status: relay.Status{State: relay.Streaming}}, log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range watch {
 		s.srv.ConnState = f
 	}
@@ -198,9 +192,7 @@ func TestClientsThatNeverRead(t *testing.T) {
 	})
 	for range maxConnections + 8 {
 		c, err := net.Dial("tcp", addr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer c.Close()
 		if _, err := io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: slow\r\n\r\n"); err != nil {
 			t.Fatal(err)

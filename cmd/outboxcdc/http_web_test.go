@@ -28,13 +28,9 @@ func webFiles(t *testing.T, password string) (file string, pool *x509.CertPool) 
 	t.Helper()
 	dir := t.TempDir()
 	a, err := testcert.New("authority")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	certificate, key, err := a.Issue("outboxcdc")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	pool = x509.NewCertPool()
 	pool.AppendCertsFromPEM(a.PEM)
 	put(t, dir, "cert.pem", certificate)
@@ -45,18 +41,14 @@ func webFiles(t *testing.T, password string) (file string, pool *x509.CertPool) 
 func webConfig(t *testing.T, password string) []byte {
 	t.Helper()
 	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return []byte("tls_server_config: {cert_file: cert.pem, key_file: key.pem}\nbasic_auth_users: {prometheus: \"" + string(hash) + "\"}\n")
 }
 
 func put(t *testing.T, dir, name string, text []byte) string {
 	t.Helper()
 	path := filepath.Join(dir, name)
-	if err := os.WriteFile(path, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, text, 0o600))
 	return path
 }
 
@@ -72,16 +64,12 @@ func TestWebConfig(t *testing.T) {
 	get := func(path, password string) *http.Response {
 		t.Helper()
 		req, err := http.NewRequest("GET", "https://"+addr+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if password != "" {
 			req.SetBasicAuth("prometheus", password)
 		}
 		res, err := client.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, _ = io.Copy(io.Discard, res.Body)
 		_ = res.Body.Close()
 		return res

@@ -18,9 +18,7 @@ func TestLogAttributesAreDocumented(t *testing.T) {
 	used := map[string]string{}
 	for _, dir := range []string{".", "../../internal/wire", "../../relay", "../../internal/standby", "../../replication", "../../kafka", "../../router", "../../decoder", "../../checkpoint"} {
 		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, name := range files {
 			if !strings.HasSuffix(name, "_test.go") {
 				loggedIn(t, name, used)
@@ -28,9 +26,7 @@ func TestLogAttributesAreDocumented(t *testing.T) {
 		}
 	}
 	text, err := os.ReadFile("../../docs/running.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, section, _ := strings.Cut(string(text), "\n### Attributes\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	listed := map[string]bool{"time": true, "level": true, "msg": true}
@@ -63,9 +59,7 @@ func loggedIn(t *testing.T, file string, used map[string]string) {
 	t.Helper()
 	set := token.NewFileSet()
 	f, err := parser.ParseFile(set, file, nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	names := func(args []ast.Expr, from int) {
 		for i := from; i < len(args); i += 2 {
 			if s, ok := literal(args[i]); ok {

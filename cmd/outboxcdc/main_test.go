@@ -32,3 +32,11 @@ func TestSignals(t *testing.T) {
 		}
 	})
 }
+
+// must fails the test with an error that no step of it expects.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -21,9 +21,7 @@ import (
 // `audit --metrics` and of `retain` in sections of their own, and those of the daemon before and after.
 func TestMetricsAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	daemon, _ := cutConsumers(t, string(text))
 	before, rest, found := strings.Cut(daemon, "\n## The audit\n")
 	section, rest, ends := strings.Cut(rest, "\n## Retention\n")
@@ -164,9 +162,7 @@ func kindOf(t *testing.T, c prometheus.Collector) string {
 	ch := make(chan prometheus.Metric, 100)
 	c.Collect(ch)
 	var m dto.Metric
-	if err := (<-ch).Write(&m); err != nil {
-		t.Fatal(err)
-	}
+	must(t, (<-ch).Write(&m))
 	switch {
 	case m.Counter != nil:
 		return "counter"

@@ -28,9 +28,7 @@ func TestMetricsNamedElsewhere(t *testing.T) {
 	named := 0
 	for _, file := range files {
 		text, err := os.ReadFile(filepath.Join("../..", file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		found, wrong := known.check(string(text))
 		named += found
 		for _, w := range wrong {
@@ -82,9 +80,7 @@ func knownMetrics(t *testing.T) *metricNames {
 	maps.Copy(registered, registeredAuditMetrics(t))
 	maps.Copy(registered, registeredRetainMetrics(t))
 	page, err := os.ReadFile("../../docs/metrics.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, consumers := cutConsumers(t, string(page))
 	maps.Copy(registered, documentedMetrics(t, consumers))
 	for name, text := range registered {
@@ -99,9 +95,7 @@ func knownMetrics(t *testing.T) *metricNames {
 	reg := wired(t)
 	setAuditMetrics(reg, "s", &audit.Result{}, 0, time.Now(), time.Now())
 	families, err := reg.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, f := range families {
 		values := map[string][]string{}
 		for _, m := range f.GetMetric() {

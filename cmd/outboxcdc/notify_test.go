@@ -24,9 +24,7 @@ func newManager(t *testing.T, watchdog time.Duration) manager {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "notify")
 	l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	t.Setenv("NOTIFY_SOCKET", socket)
 	if watchdog > 0 {

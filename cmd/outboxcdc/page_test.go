@@ -46,9 +46,7 @@ func TestPage(t *testing.T) {
 // TestPageKnowsStates checks that the page has a text for each state of the relay.
 func TestPageKnowsStates(t *testing.T) {
 	families, err := wired(t).Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	states := 0
 	for _, f := range families {
 		if f.GetName() != "outboxcdc_state" {

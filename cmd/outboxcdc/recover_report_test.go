@@ -22,9 +22,7 @@ func TestLaterKeys(t *testing.T) {
 	for _, keys := range []int{shownKeys + 5, 2} {
 		out.Reset()
 		for n := range keys {
-			if err := o.Later(n+1, "order", fmt.Sprint("k", keys, "/", n)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, o.Later(n+1, "order", fmt.Sprint("k", keys, "/", n)))
 		}
 		o.Compared(&recovery.Found{Result: &audit.Result{}, LaterKeys: keys})
 		printed := strings.Count(out.String(), "    order\t")

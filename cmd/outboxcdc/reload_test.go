@@ -23,18 +23,14 @@ func TestReload(t *testing.T) {
 	file, password := filepath.Join(dir, "outboxcdc.yaml"), filepath.Join(dir, "password")
 	write := func(name, text string) {
 		t.Helper()
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(name, []byte(text), 0o600))
 	}
 	const base = "postgres: {url: 'postgres://u:s3cr3t-1@h/d'}\n"
 	write(file, base)
 	write(password, "s3cr3t-2\n")
 	load := func() (*config.Config, error) { return config.Load([]string{file}, nil) }
 	cfg, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var log bytes.Buffer
 	level := logLevel(cfg)
 	r := newReloader(cfg, load, level, prometheus.NewRegistry(), slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: level})))
@@ -106,16 +102,12 @@ func TestReload(t *testing.T) {
 // TestReloadWithoutDefaultFile checks that a reload fails if the default file, found at the start, is missing.
 func TestReloadWithoutDefaultFile(t *testing.T) {
 	t.Chdir(t.TempDir())
-	if err := os.WriteFile("outboxcdc.yaml", []byte("postgres: {slot: found}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile("outboxcdc.yaml", []byte("postgres: {slot: found}\n"), 0o600))
 	var s settings
 	if cfg, err := s.load(); err != nil || cfg.Postgres.Slot != "found" {
 		t.Fatal(cfg, err)
 	}
-	if err := os.Remove("outboxcdc.yaml"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove("outboxcdc.yaml"))
 	if _, err := s.load(); err == nil || !strings.Contains(err.Error(), "outboxcdc.yaml") {
 		t.Errorf("the file is gone: %v", err)
 	}

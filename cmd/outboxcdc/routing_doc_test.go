@@ -53,9 +53,7 @@ var (
 // record.
 func TestRoutingDoc(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/routing.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	least := map[string]int{"Topic": 9, "Key, id, partition": 5, "Format": 5, "CloudEvents": 4, "Headers": 3, "Timestamp": 3}
 	checked := map[string]int{}
 	for _, section := range strings.Split(string(doc), "\n#")[1:] {
@@ -99,9 +97,7 @@ func docProblem(t *testing.T, title string, settings []string, says string) stri
 		yaml += "  fields: {source: //shop.example/orders}\n"
 	}
 	file := filepath.Join(t.TempDir(), "outboxcdc.yaml")
-	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(yaml), 0o600))
 	cfg, err := config.Load([]string{file}, nil)
 	if err != nil {
 		return err.Error() + "\n" + yaml

@@ -116,9 +116,7 @@ func testAmazon(t *testing.T, d *database, major string) {
 		`GRANT rds_replication TO amazon_m WITH ADMIN OPTION`, `ALTER DATABASE amazon OWNER TO amazon_m`)
 	d.dropRoles("amazon_role", "amazon_m", "rds_replication", "rds_superuser")
 	out, err := d.as("amazon_m", "apply", "--dry-run")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want(t, out, `CREATE ROLE "amazon_role" LOGIN;`, `GRANT rds_replication TO "amazon_role";`)
 	if out, err = d.as("amazon_m", "apply"); err != nil || d.objects() != "1 1 1 1" {
 		t.Fatalf("%v\n%s\n%s", err, out, d.objects())
@@ -130,9 +128,7 @@ func testAmazon(t *testing.T, d *database, major string) {
 	_, err = d.as("amazon_m", "apply")
 	wantError(t, err, exit.Fault, `role amazon_role lacks REPLICATION: GRANT rds_replication TO "amazon_role"`)
 	out, err = runCommand(t, d.yaml(), "", "setup", "sql", "--rds")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want(t, out, `GRANT rds_replication TO "amazon_role";`)
 	if strings.Contains(out, "LOGIN REPLICATION;") {
 		t.Error(out)

@@ -29,9 +29,7 @@ type database struct {
 
 func newDatabase(t *testing.T, s *pgtest.Server, name string) *database {
 	t.Helper()
-	if err := s.Exec(t.Context(), "postgres", "CREATE DATABASE "+name); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Exec(t.Context(), "postgres", "CREATE DATABASE "+name))
 	return &database{t, s, name, pgtest.Connect(t, s.SuperURL(name))}
 }
 
@@ -165,13 +163,9 @@ func testApplyFresh(t *testing.T, d *database, major string) {
 // testPrintedScript runs the output of `setup sql` unchanged, including the REVOKEs in comments.
 func testPrintedScript(t *testing.T, d *database, major string) {
 	out, err := runCommand(t, d.yaml(), "", "setup", "sql", "--server-version", major, "-o", "json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var statements sql.Statements
-	if err := json.Unmarshal([]byte(out), &statements); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(out), &statements))
 	for _, st := range statements {
 		if _, err := d.conn.PgConn().Exec(t.Context(), st.SQL).ReadAll(); err != nil {
 			t.Fatalf("%s: %v", st.SQL, err)
@@ -453,9 +447,7 @@ func testDestroy(t *testing.T, d *database, _ string) {
 	}
 	d.exec(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) SELECT 'a', 'b', 'c', to_jsonb(repeat(g::text, 500)) FROM generate_series(1, 1000) g`)
 	out, err := d.setup("destroy\n", "destroy")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want(t, out, "Type the name of the slot", "dropped slot destroy; ", "MB of WAL become free", "dropped publication destroy")
 	if d.objects() != "1 1 0 0" {
 		t.Errorf("objects: %s", d.objects())
@@ -466,18 +458,12 @@ func testDestroy(t *testing.T, d *database, _ string) {
 func startStreaming(t *testing.T, url, slot string) (stop func()) {
 	t.Helper()
 	cc, err := pgconn.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cc.RuntimeParams["replication"], cc.RuntimeParams["application_name"] = "database", "the daemon"
 	conn, err := pgconn.ConnectConfig(t.Context(), cc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	conn.Frontend().SendQuery(&pgproto3.Query{String: "START_REPLICATION SLOT " + slot + ` LOGICAL 0/0 (proto_version '1', publication_names '"` + slot + `"')`})
-	if err := conn.Frontend().Flush(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, conn.Frontend().Flush())
 	if _, err := conn.ReceiveMessage(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -487,9 +473,7 @@ func startStreaming(t *testing.T, url, slot string) (stop func()) {
 		_ = conn.Close(ctx)
 		watch := pgtest.Connect(t, url)
 		for active := true; active; time.Sleep(20 * time.Millisecond) {
-			if err := watch.QueryRow(ctx, `SELECT active FROM pg_replication_slots WHERE slot_name = $1`, slot).Scan(&active); err != nil {
-				t.Fatal(err)
-			}
+			must(t, watch.QueryRow(ctx, `SELECT active FROM pg_replication_slots WHERE slot_name = $1`, slot).Scan(&active))
 		}
 	}
 }

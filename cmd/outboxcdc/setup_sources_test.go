@@ -48,9 +48,7 @@ func testSeveralTables(t *testing.T, d *database, _ string) {
 	_, err = apply()
 	wantError(t, err, exit.Fault, `"sales"."more" has no column "payload"`)
 	out, err = runCommand(t, yaml, "", "setup", "destroy", "--yes", "--url", d.s.SuperURL(d.name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want(t, out, `table "public"."outbox", "sales"."parts", "sales"."more" and role several_role are kept`)
 }
 
@@ -78,9 +76,7 @@ func testMessagesAlone(t *testing.T, d *database, major string) {
 
 	// After the REVOKE that setup sql prints, only the function can write messages.
 	out, err := runCommand(t, yaml, "", "setup", "sql", "--server-version", major)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	d.exec(`CREATE ROLE app_` + d.name + ` LOGIN PASSWORD 'pw'`)
 	for line := range strings.Lines(out[strings.Index(out, "-- Suggestions, not executed"):]) {
 		for _, statement := range []string{"REVOKE", "ALTER FUNCTION", "GRANT"} {

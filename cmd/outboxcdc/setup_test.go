@@ -21,9 +21,7 @@ import (
 func runCommand(t *testing.T, yaml, stdin string, args ...string) (string, error) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "c.yaml")
-	if err := os.WriteFile(file, []byte(yaml), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(yaml), 0o600))
 	root := newRootCommand()
 	var out strings.Builder
 	root.SetOut(&out)
@@ -96,17 +94,13 @@ func clearEnv(t *testing.T) {
 func TestSetupSQL(t *testing.T) {
 	clearEnv(t)
 	out, err := runCommand(t, "postgres: {url: 'postgres://relay:s3cr3t@db/shop', slot: s9}\noutbox: {table: '\"My Schema\".\"Outbox\"'}\n", "", "setup", "sql")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want(t, out, "for PostgreSQL 17", `CREATE ROLE "relay" LOGIN REPLICATION`, `ON DATABASE "shop"`, `"My Schema"."Outbox"`, `'s9'`, "failover => true")
 	if strings.Contains(out, "s3cr3t") {
 		t.Errorf("the password is in the SQL:\n%s", out)
 	}
 	out, err = runCommand(t, "", "", "setup", "sql", "--server-version", "16.4", "--partitioned", "-o", "json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var statements sql.Statements
 	if err := json.Unmarshal([]byte(out), &statements); err != nil || len(statements) != 7 {
 		t.Fatalf("%v\n%s", err, out)

@@ -97,9 +97,7 @@ func (l *lines) Write(b []byte) (int, error) {
 // TestRunbookNames checks that docs/runbook.md names only existing checks of doctor, and every state.
 func TestRunbookNames(t *testing.T) {
 	b, err := os.ReadFile("../../docs/runbook.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text := string(b)
 	checks := map[string]bool{}
 	for _, c := range doctor.Checks() {

@@ -170,13 +170,9 @@ func newHistory(r *rand.Rand, n int) *history {
 func (h *history) audit(t *testing.T, r *rand.Rand) (Counts, map[Kind][]string) {
 	t.Helper()
 	c, err := New(t.TempDir(), 64<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	check := func(err error) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	var adds []func()
 	for i := range h.rows {
@@ -269,12 +265,8 @@ func TestComparison(t *testing.T) {
 // (F120).
 func TestLater(t *testing.T) {
 	c, err := New(t.TempDir(), 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.FindLater(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, c.FindLater())
 	at := func(s int) time.Time {
 		if s == 0 {
 			return time.Time{}
@@ -282,14 +274,10 @@ func TestLater(t *testing.T) {
 		return time.Unix(int64(s), 0)
 	}
 	row := func(id, key string, created int) {
-		if err := c.AddRow(&Row{ID: []byte(id), Topic: "t", Key: []byte(key), Created: at(created)}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.AddRow(&Row{ID: []byte(id), Topic: "t", Key: []byte(key), Created: at(created)}))
 	}
 	record := func(id, key string, sent int) {
-		if err := c.AddRecord(&Record{ID: []byte(id), Topic: "t", Key: []byte(key), Time: at(sent)}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, c.AddRecord(&Record{ID: []byte(id), Topic: "t", Key: []byte(key), Time: at(sent)}))
 	}
 	row("1", "later", 1)
 	row("2", "later", 2)
@@ -336,24 +324,16 @@ func TestLater(t *testing.T) {
 	if err != nil || fmt.Sprint(missing) != wantMissing || fmt.Sprint(keys) != wantKeys {
 		t.Fatal(err, missing, keys)
 	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.Close())
 }
 
 // TestFilesAreRemoved: nothing is left in the temporary directory.
 func TestFilesAreRemoved(t *testing.T) {
 	dir := t.TempDir()
 	c, err := New(dir, 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := c.AddRow(&Row{ID: []byte("a")}); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, c.AddRow(&Row{ID: []byte("a")}))
+	must(t, c.Close())
 	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
 		t.Fatal(left, err)
 	}
@@ -363,15 +343,11 @@ func TestFilesAreRemoved(t *testing.T) {
 func judged(t *testing.T, rows []Row, records []Record, waiting []Record) (Counts, []string) {
 	t.Helper()
 	c, err := New(t.TempDir(), 16<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close() //nolint:errcheck // a test
 	check := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	for i := range rows {
 		check(c.AddRow(&rows[i]))

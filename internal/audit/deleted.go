@@ -104,8 +104,8 @@ func (t *topicLog) noteOffset(partition int32, offset int64, at time.Time) {
 	p.next = offset + 1
 }
 
-// noteDeleted notes what Kafka has deleted of a partition. It reports whether that is everything.
-func (r *run) noteDeleted(s *kafka.Span) (all bool) {
+// noteDeleted notes what Kafka has deleted of a partition.
+func (r *run) noteDeleted(s *kafka.Span) {
 	p := r.topicLog(s.Topic).part(s.Partition)
 	switch {
 	case s.First == 0: // nothing was deleted
@@ -113,9 +113,7 @@ func (r *run) noteDeleted(s *kafka.Span) (all bool) {
 		p.oldest = s.Oldest
 	default:
 		p.oldest = endOfTime
-		return true
 	}
-	return false
 }
 
 // partitions are those that the daemon may have sent the row to. The number of partitions when it did is not known.

@@ -20,9 +20,7 @@ import (
 func deletedFrom(t *testing.T, emptied []int32, used map[int32]time.Time) *run {
 	t.Helper()
 	c, err := New(t.TempDir(), 16<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	r := &run{Audit: &Audit{Lineage: replication.Identity{SystemID: system}, Router: stamping(t, false)}, c: c, logs: map[string]*topicLog{}, partitioner: kafka.NewPartitioner(), readAt: time.Unix(2_000_000, 0)}
 	r.topicLog("t").Retention, r.topicLog("t").isKnown = kafka.Retention{Delete: true, Time: time.Hour, Bytes: -1}, true
@@ -47,9 +45,7 @@ func stamping(t *testing.T, own bool) *router.Router {
 		cfg.Timestamp = router.TimestampCommit
 	}
 	r, err := router.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return r
 }
 
@@ -123,14 +119,10 @@ func TestDeletedOfMovedRows(t *testing.T) {
 			}
 			rec := &Record{ID: row(i).ID, Topic: "t", Key: row(i).Key, Partition: at, Position: checkpoint.Position{SystemID: system, CommitLSN: 100}}
 			for _, err := range []error{r.c.AddRow(row(i)), r.c.AddRecord(rec)} {
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 			}
 		}
-		if err := r.checkPartitions(&Judge{Origin: originOf}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, r.checkPartitions(&Judge{Origin: originOf}))
 		unjudged := 0
 		for i := range 200 {
 			if r.deleted(row(1000+i)) != "" {
@@ -273,9 +265,7 @@ func TestUntimed(t *testing.T) {
 		r.snapshot = &order{}
 		row := &Row{ID: []byte("1"), Topic: "t", Key: []byte("k"), Created: grown}
 		rec := &Record{ID: row.ID, Topic: "t", Key: row.Key, Time: grown.Add(-early)}
-		if err := errors.Join(r.c.AddRow(row), r.c.AddRecord(rec), r.checkPartitions(&Judge{Origin: originOf})); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(r.c.AddRow(row), r.c.AddRecord(rec), r.checkPartitions(&Judge{Origin: originOf})))
 		if got := r.topicLog("t").untimed; got != (early == time.Hour) {
 			t.Errorf("a record %v before its row: %v", early, got)
 		}

@@ -233,15 +233,11 @@ func TestAnIDIsNotAnEvent(t *testing.T) {
 func (x *idCase) judge(t *testing.T, gone pglogrepl.LSN) string {
 	t.Helper()
 	c, err := New(t.TempDir(), 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close() //nolint:errcheck // a test
 	check := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	rows := x.rows
 	if rows == nil {
@@ -320,9 +316,7 @@ func (x *idCase) judge(t *testing.T, gone pglogrepl.LSN) string {
 // higher. What comes after it of an earlier epoch is one. Another slot counts its own epochs.
 func TestInversionByEpoch(t *testing.T) {
 	c, err := New(t.TempDir(), 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close() //nolint:errcheck // a test
 	for i, x := range []struct {
 		slot     string
@@ -333,9 +327,7 @@ func TestInversionByEpoch(t *testing.T) {
 			ID: []byte{byte(i)}, Topic: "t", Key: []byte("k"), Offset: int64(i),
 			Position: checkpoint.Position{SystemID: system, Timeline: x.timeline, CommitLSN: 100, Ordinal: uint32(i)}, Origin: checkpoint.Origin{Database: 16, Slot: x.slot, Epoch: x.epoch},
 		}
-		if err := errors.Join(c.AddRecord(rec), c.AddRow(&Row{ID: rec.ID, Topic: "t", Key: rec.Key})); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(c.AddRecord(rec), c.AddRow(&Row{ID: rec.ID, Topic: "t", Key: rec.Key})))
 	}
 	var found []string
 	_, err = c.Run(&Judge{

@@ -124,9 +124,7 @@ func newOrder(t *testing.T, rows ...outboxtable.Row) (*Audit, *order) {
 	cfg := router.DefaultConfig()
 	cfg.Topic = "{aggregate_type}"
 	route, err := router.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	o := &order{t: t, rows: rows}
 	return &Audit{
 		Router: route, Poison: &relay.PoisonPolicies{}, Tables: []Table{{Name: "a", IDColumn: "id", Audited: true}}, Lineage: replication.Identity{SystemID: system},
@@ -210,9 +208,7 @@ func TestRefusedByKafka(t *testing.T) {
 		lost := 0
 		a.Lost = func(*Row) error { lost++; return nil }
 		res, err := a.Run(t.Context(), o, o, o, t.TempDir())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := map[bool]string{true: "skipped", false: "missing"}[res.Skipped == 1 && lost == 0 && res.Clean()]; got != c.want || res.Skipped+int64(lost) != 1 {
 			t.Errorf("%s: %s, want %s: %+v", c.name, got, c.want, res.Counts)
 		}
@@ -265,9 +261,7 @@ func TestCommitTimeIsNotCompared(t *testing.T) {
 	}
 	var rec router.Record
 	row.Event.Begin.CommitTime = row.CreatedAt.Add(time.Second)
-	if err := a.Router.Route(&row.Event, checkpoint.Position{SystemID: system, CommitLSN: 5}, &rec); err != nil {
-		t.Fatal(err)
-	}
+	must(t, a.Router.Route(&row.Event, checkpoint.Position{SystemID: system, CommitLSN: 5}, &rec))
 	o.records = []kafka.Record{{Key: bytes.Clone(rec.Key), Value: bytes.Clone(rec.Value), Time: time.Now()}}
 	for _, h := range rec.Headers {
 		o.records[0].Headers = append(o.records[0].Headers, router.Header{Name: h.Name, Value: bytes.Clone(h.Value)})
@@ -276,5 +270,13 @@ func TestCommitTimeIsNotCompared(t *testing.T) {
 	a.Deep = true
 	if res, err := a.Run(t.Context(), o, o, o, t.TempDir()); err != nil || res.Delivered != 1 || !res.Clean() {
 		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+// must fails the test with an error that no step of it expects.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -21,9 +21,7 @@ func TestSorter(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 2))
 		s, err := newSorter(t.TempDir(), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		var want [][]byte
 		for range r.IntN(30_000) {
 			e := make([]byte, r.IntN(40))
@@ -33,9 +31,7 @@ func TestSorter(t *testing.T) {
 			for i := range e {
 				e[i] = byte(r.IntN(3))
 			}
-			if err := s.add(e); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.add(e))
 			want = append(want, e)
 		}
 		slices.SortFunc(want, bytes.Compare)
@@ -51,9 +47,7 @@ func TestSorter(t *testing.T) {
 				t.Fatalf("seed %d: %d of %d entries, %v", seed, i, len(want), err)
 			}
 		}
-		if err := s.remove(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.remove())
 	}
 }
 
@@ -84,13 +78,9 @@ func TestMemory(t *testing.T) {
 			runtime.ReadMemStats(&m)
 			before := m.HeapAlloc
 			c, err := New(t.TempDir(), memory)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			defer c.Close() //nolint:errcheck // a test
-			if err := c.FindLater(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, c.FindLater())
 			most, seen := uint64(0), 0
 			look := func() {
 				if seen++; seen%20_000 == 0 {
@@ -112,9 +102,7 @@ func TestMemory(t *testing.T) {
 				if err == nil {
 					err = c.NoteKey("t", key, time.Unix(int64(i), 0))
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				must(t, err)
 				look()
 			}
 			none := func([]string) (map[string]bool, error) { return map[string]bool{}, nil }

@@ -17,9 +17,7 @@ func loadText(yaml string, environ ...string) (*Config, error) {
 }
 
 func TestDefaultsAreValid(t *testing.T) {
-	if err := Default().Validate(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Default().Validate())
 	c, err := load(nil, []string{"PATH=/bin", "PGHOST=db"})
 	if err != nil || !reflect.DeepEqual(c, Default()) {
 		t.Fatalf("nothing set: %v\n%v", err, c)
@@ -38,13 +36,9 @@ var beside = []string{
 // surface.yaml is a configuration with every setting at its default. It loads to the defaults.
 func TestContractSampleIsTheDefault(t *testing.T) {
 	data, err := os.ReadFile("testdata/surface.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c, err := loadText(string(data))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, s := range c.Settings() {
 		if !strings.HasPrefix(s.Origin, "t.yaml:") && !slices.Contains(beside, s.Path) {
 			t.Errorf("%s is not in the contract's sample", s.Path)
@@ -80,9 +74,7 @@ func TestLayersAndMerge(t *testing.T) {
 	c, err := load([]source{base, over}, []string{
 		"OUTBOXCDC_LOG_LEVEL=warn", "OUTBOXCDC_TUNING_STATUS_INTERVAL=250ms", "OUTBOXCDC_HTTP_LISTEN=", "OUTBOXCDC_KAFKA_TLS_ENABLED=true",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	k := c.Kafka
 	if !slices.Equal(k.Brokers, []string{"c:3"}) || k.Compression != "zstd" || c.Tuning.MaxInFlight != (MaxInFlight{10, 1 << 20}) {
 		t.Errorf("files: %+v", k)
@@ -250,16 +242,12 @@ func TestLoadFiles(t *testing.T) {
 	if c, err := Load(nil, nil); err != nil || c.Postgres.Slot != "outboxcdc" || Find(nil) != nil {
 		t.Fatalf("no file at all: %v", err)
 	}
-	if err := os.WriteFile("outboxcdc.yaml", []byte("postgres: {slot: found}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile("outboxcdc.yaml", []byte("postgres: {slot: found}\n"), 0o600))
 	c, err := Load(nil, nil)
 	if err != nil || c.Postgres.Slot != "found" || c.Origin("postgres.slot") != "./outboxcdc.yaml:1:18" {
 		t.Fatalf("file in the working directory: %v %v", c.Origin("postgres.slot"), err)
 	}
-	if err := os.WriteFile("later.yaml", []byte("postgres: {slot: later}\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile("later.yaml", []byte("postgres: {slot: later}\n"), 0o600))
 	if c, err = Load([]string{"outboxcdc.yaml", "later.yaml"}, nil); err != nil || c.Postgres.Slot != "later" {
 		t.Errorf("two files, the later wins: %v", err)
 	}
@@ -295,9 +283,7 @@ func TestDelivery(t *testing.T) {
 // TestPreset checks that a preset changes defaults and no setting that was set.
 func TestPreset(t *testing.T) {
 	c, err := load([]source{{"t.yaml", []byte("preset: debezium\noutbox: {columns: {aggregate_id: key}}\n")}}, []string{"OUTBOXCDC_ROUTE_NULL_KEY=poison"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got := c.Outbox.Columns; got != (Columns{ID: "id", AggregateType: "aggregatetype", AggregateID: "key", Payload: "payload", CreatedAt: "created_at"}) {
 		t.Errorf("columns %+v", got)
 	}
@@ -352,18 +338,14 @@ func TestFlags(t *testing.T) {
 // TestReferences checks that references in values of files are replaced, and that any other $ is kept.
 func TestReferences(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(name, []byte("pa$$\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(name, []byte("pa$$\n"), 0o600))
 	c, err := loadText(`
 postgres: {url: "postgres://u:${env:PW}@${env:HOST}/d"}
 kafka: {brokers: ["${env:HOST}:1", "b:2"], sasl: {mechanism: PLAIN, user: 'a$b$$c${x}', password: "${file:`+name+`}"}}
 route: {topics: {a: "t.${env:HOST}"}, replace: {regex: "(.*)", with: '$1${name}$$'}, fields: {x: '$${env:HOST}'}}
 outboxes: [{table: 'public.${env:HOST}'}]
 `, "PW=p${env:HOST}", "HOST=db")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for got, want := range map[string]string{
 		c.Postgres.URL: "postgres://u:p${env:HOST}@db/d", c.Kafka.Brokers[0]: "db:1", c.Kafka.SASL.User: "a$b$$c${x}", c.Kafka.SASL.Password: "pa$$",
 		c.Route.Topics["a"]: "t.db", c.Route.Replace.With: "$1${name}$$", c.Route.Fields["x"]: "${env:HOST}", c.Outboxes[0].Table: "public.db",
@@ -382,5 +364,13 @@ outboxes: [{table: 'public.${env:HOST}'}]
 		if _, err := loadText(yaml, "NOP=s3cr3t"); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cr3t") {
 			t.Errorf("%s: %v", yaml, err)
 		}
+	}
+}
+
+// must fails the test with an error that no step of it expects.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

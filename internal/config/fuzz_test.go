@@ -12,9 +12,7 @@ import (
 // configuration is valid and can be printed and loaded again.
 func FuzzLoad(f *testing.F) {
 	sample, err := os.ReadFile("testdata/surface.yaml")
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	f.Add(sample, "OUTBOXCDC_POSTGRES_SLOT", "x")
 	f.Add([]byte("kafka: {brokers: [a:1]}\n"), "OUTBOXCDC_TUNING_MAX_IN_FLIGHT_BYTES", "1GiB")
 	f.Add([]byte("a: &x {b: *x}\n? [q]\n: !!map {}\n<<: *x\n"), "OUTBOXCDC_X", "")

@@ -29,14 +29,10 @@ func TestMeaningsAreTheComments(t *testing.T) {
 func holdFile(t *testing.T, name, want string) {
 	t.Helper()
 	if *update {
-		if err := os.WriteFile(name, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(name, []byte(want), 0o644))
 	}
 	have, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if string(have) != want {
 		t.Errorf("%s is not what the settings' comments say; write it with go test ./internal/config -run 'Meanings|Reference' -update (twice)", name)
 	}
@@ -52,9 +48,7 @@ func generated(t *testing.T, meanings map[string]string) string {
 	}
 	b.WriteString("}\n")
 	out, err := format.Source([]byte(b.String()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return string(out)
 }
 
@@ -64,9 +58,7 @@ func commentsByPath(t *testing.T) map[string]string {
 	types, docs := map[string]*ast.StructType{}, map[string]string{}
 	for _, name := range []string{"config.go", "outboxes.go"} {
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, d := range file.Decls {
 			g, ok := d.(*ast.GenDecl)
 			if !ok {

@@ -26,9 +26,7 @@ outboxes:
 // a map as a whole.
 func TestOutboxes(t *testing.T) {
 	c, err := loadText(twoTables, "OUTBOXCDC_ROUTE_KEY={who}", "OUTBOXCDC_ROUTE_PARTITIONS=all.x=3")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	sources := c.Sources()
 	if len(sources) != 2 || c.Outbox.Table != "" {
 		t.Fatalf("%d sources, outbox.table %q", len(sources), c.Outbox.Table)
@@ -126,9 +124,7 @@ func TestOutboxesRefused(t *testing.T) {
 
 func TestSourceProblem(t *testing.T) {
 	c, err := loadText(twoTables)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, want := range []struct {
 		i       int
 		setting string

@@ -13,9 +13,7 @@ import (
 func TestReference(t *testing.T) {
 	const file, begin, end = "../../docs/configuration.md", "<!-- begin: generated -->\n", "<!-- end: generated -->\n"
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	head, rest, ok := strings.Cut(string(text), begin)
 	_, tail, closed := strings.Cut(rest, end)
 	if !ok || !closed {
@@ -92,9 +90,7 @@ func referenceLists(t *testing.T) string {
 	}
 	b.WriteString("\n### The preset debezium\n\nIt changes these defaults:\n\n| setting | default |\n| --- | --- |\n")
 	c, err := loadText("preset: debezium\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, s := range c.Settings() {
 		if s.Origin == originPreset {
 			fmt.Fprintf(&b, "| `%s` | `%s` |\n", s.Path, formatYAML(s.Value))

@@ -15,17 +15,11 @@ import (
 func compiledSchema(t *testing.T) *jsonschema.Schema {
 	t.Helper()
 	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(Schema()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	c := jsonschema.NewCompiler()
-	if err := c.AddResource("outboxcdc.json", doc); err != nil {
-		t.Fatal(err)
-	}
+	must(t, c.AddResource("outboxcdc.json", doc))
 	s, err := c.Compile("outboxcdc.json") // also validates the schema against its metaschema
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -37,13 +31,9 @@ func asJSON(t *testing.T, text string) any {
 		t.Fatalf("%s: %v", text, err)
 	}
 	b, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	out, err := jsonschema.UnmarshalJSON(bytes.NewReader(b))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return out
 }
 
@@ -51,9 +41,7 @@ func asJSON(t *testing.T, text string) any {
 func TestSchema(t *testing.T) {
 	schema := compiledSchema(t)
 	surface, err := os.ReadFile("testdata/surface.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, text := range []string{
 		string(surface), uncommented(Sample()), Default().String(),
 		"kafka:\nlog:\n  # level: debug\n", "poison: {topic: 4.0}\nkafka: {brokers: 'a:1,b:2'}\nhttp: {listen: ''}\n",

@@ -13,9 +13,7 @@ import (
 func TestPostgresURLFile(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "url")
 	write := func(content string) {
-		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(name, []byte(content), 0o600))
 	}
 	c, err := loadText("postgres: {url_file: " + name + "}\n")
 	if err != nil {
@@ -77,9 +75,7 @@ func TestStandbyURLs(t *testing.T) {
 		t.Errorf("auto: %q, %v", got, err)
 	}
 	c, err := loadText("postgres: {standbys: ['host=b password=s3cr3t', 'postgres://u:s3cr3t@c/d']}\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if shown := c.String() + c.LogValue().String() + fmt.Sprint(c.Settings()); strings.Contains(shown, "s3cr3t") || !strings.Contains(shown, "host=b") {
 		t.Errorf("shown: %s", shown)
 	}
@@ -90,9 +86,7 @@ func TestStandbyURLs(t *testing.T) {
 
 func TestSASLPassword(t *testing.T) {
 	c, err := loadText("kafka: {sasl: {mechanism: PLAIN, user: u, password: s3cr3t}}\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got, err := c.SASLPassword(); err != nil || got != "s3cr3t" {
 		t.Errorf("%q, %v", got, err)
 	}
@@ -110,9 +104,7 @@ func TestSASLPassword(t *testing.T) {
 		t.Errorf("missing file: %v", err)
 	}
 	for content, want := range map[string]string{"one": "one", "two\n": "two", "": ""} {
-		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(name, []byte(content), 0o600))
 		if got, err := c.SASLPassword(); got != want || (err != nil) != (want == "") {
 			t.Errorf("%q: %q, %v", content, got, err)
 		}
@@ -174,9 +166,7 @@ func TestDSNParts(t *testing.T) {
 // TestPrintedFormsHaveNoSecret checks that no printed form of the configuration contains the password.
 func TestPrintedFormsHaveNoSecret(t *testing.T) {
 	c, err := loadText("postgres: {url: 'postgres://u:s3cr3t@h/d'}\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var b strings.Builder
 	slog.New(slog.NewTextHandler(&b, nil)).Info("start", "config", c)
 	for form, text := range map[string]string{

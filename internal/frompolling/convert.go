@@ -105,19 +105,18 @@ func (c *conversion) find(s setting) (col *Column, why string) {
 }
 
 // column writes one of outbox.columns.
-func (c *conversion) column(s setting) *Column {
+func (c *conversion) column(s setting) {
 	col, why := c.find(s)
 	if col == nil {
 		if !s.required {
 			c.line("    %s: \"\" # no such column was found", s.name)
 		}
-		return nil
+		return
 	}
 	if c.used[col.Name] == "" {
 		c.used[col.Name] = s.name
 	}
 	c.line("    %s: %s # %s, %s", s.name, yamlText(col.Name), comment(col.Type), why)
-	return col
 }
 
 func (c *conversion) outbox() {

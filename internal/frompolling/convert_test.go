@@ -32,13 +32,9 @@ func (t *Table) withValues(complete bool, from string, list ...string) *Table {
 func load(t *testing.T, table *Table, o Options) (*Result, *config.Config) {
 	t.Helper()
 	r, err := Convert(table, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	file := filepath.Join(t.TempDir(), "outboxcdc.yaml")
-	if err := os.WriteFile(file, []byte(r.YAML), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(file, []byte(r.YAML), 0o600))
 	c, err := config.Load([]string{file}, nil)
 	if err != nil {
 		t.Fatalf("what it prints does not load: %v\n%s", err, r.YAML)
@@ -342,5 +338,13 @@ func TestOrderByID(t *testing.T) {
 		if !slices.Equal(c.Outbox.Order, want) || strings.Contains(r.YAML, "No column orders the rows") != (want == nil) {
 			t.Errorf("%s: %q\n%s", typ, c.Outbox.Order, r.YAML)
 		}
+	}
+}
+
+// must fails the test with an error that no step of it expects.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -11,9 +11,7 @@ import (
 
 func TestCountByStatus(t *testing.T) {
 	s := pgtest.ForTest(t, pgtest.Options{Major: "18"})
-	if err := s.Exec(t.Context(), "postgres", "DROP DATABASE IF EXISTS counted WITH (FORCE)", "CREATE DATABASE counted"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Exec(t.Context(), "postgres", "DROP DATABASE IF EXISTS counted WITH (FORCE)", "CREATE DATABASE counted"))
 	conn := pgtest.Connect(t, s.SuperURL("counted"))
 	for _, sql := range []string{
 		`CREATE SCHEMA "My App"`, `CREATE TABLE "My App"."Outbox" (id int, "State" text, filler text)`,
@@ -29,9 +27,7 @@ func TestCountByStatus(t *testing.T) {
 	count := func(schema, name, where string, timeout time.Duration) []string {
 		t.Helper()
 		n, err := CountByStatus(t.Context(), conn, schema, name, where, timeout)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if n == nil {
 			return nil
 		}

@@ -11,9 +11,7 @@ import (
 // docs/polling.md has a row for each library.
 func TestLibrariesAreDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/polling.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var rows strings.Builder
 	for i := range pollers.Tables {
 		table := &pollers.Tables[i]

@@ -15,10 +15,8 @@ func TestRead(t *testing.T) {
 	for _, major := range []string{"14", "18"} {
 		t.Run(major, func(t *testing.T) {
 			s := pgtest.ForTest(t, pgtest.Options{Major: major})
-			if err := s.Exec(t.Context(), "postgres", `DROP SCHEMA IF EXISTS "Poll ing" CASCADE`, `DROP ROLE IF EXISTS polling_reader`, `CREATE SCHEMA "Poll ing"`,
-				`CREATE ROLE polling_reader LOGIN PASSWORD 'pw'`); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Exec(t.Context(), "postgres", `DROP SCHEMA IF EXISTS "Poll ing" CASCADE`, `DROP ROLE IF EXISTS polling_reader`, `CREATE SCHEMA "Poll ing"`,
+				`CREATE ROLE polling_reader LOGIN PASSWORD 'pw'`))
 			testRead(t, s)
 		})
 	}
@@ -37,9 +35,7 @@ func testRead(t *testing.T, s *pgtest.Server) {
 			}
 		}
 		table, err := Read(t.Context(), admin, "Poll ing", name, DefaultTimeout)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return table
 	}
 	wantValues := func(table *Table, complete bool, from string, list ...string) {
@@ -112,9 +108,7 @@ func testRead(t *testing.T, s *pgtest.Server) {
 	read(`id uuid, status text`)
 	reader := pgtest.Connect(t, s.URL("postgres", "polling_reader", "pw"))
 	table, err := Read(t.Context(), reader, "Poll ing", fmt.Sprintf("t%d", n), DefaultTimeout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	wantValues(table, false, "they could not be read: permission denied")
 	// Nor are the values known if a policy hides rows from the role.
 	read(`id uuid, status text`, `INSERT INTO $t VALUES (NULL, 'SENT')`, `ALTER TABLE $t ENABLE ROW LEVEL SECURITY`, `GRANT USAGE ON SCHEMA "Poll ing" TO polling_reader`, `GRANT SELECT ON $t TO polling_reader`)

@@ -19,9 +19,7 @@ func TestTablesOfPollers(t *testing.T) {
 	for _, major := range []string{"14", "18"} {
 		t.Run(major, func(t *testing.T) {
 			s := pgtest.ForTest(t, pgtest.Options{Major: major})
-			if err := s.Exec(t.Context(), "postgres", "DROP DATABASE IF EXISTS pollers WITH (FORCE)", "CREATE DATABASE pollers"); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Exec(t.Context(), "postgres", "DROP DATABASE IF EXISTS pollers WITH (FORCE)", "CREATE DATABASE pollers"))
 			conn := pgtest.Connect(t, s.SuperURL("pollers"))
 			for i := range pollers.Tables {
 				table := &pollers.Tables[i]
@@ -42,9 +40,7 @@ func testTable(t *testing.T, conn *pgx.Conn, table *pollers.Table) {
 	list := func(where string) []string {
 		t.Helper()
 		rows, err := conn.Query(t.Context(), "SELECT tableoid::regclass || ctid::text FROM "+table.Name+" WHERE "+where+" ORDER BY 1")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		all, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		if err != nil {
 			t.Fatalf("%s: %v", where, err)
@@ -60,13 +56,9 @@ func testTable(t *testing.T, conn *pgx.Conn, table *pollers.Table) {
 		exec(table.Other)
 	}
 	schema, name, err := config.ParseTable(table.Name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	read, err := Read(t.Context(), conn, schema, name, DefaultTimeout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r, _ := load(t, read, tableOptions(table))
 	open := strings.Contains(table.Where, "…")
 	if r.Where != table.Where || r.Open != open {

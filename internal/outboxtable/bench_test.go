@@ -12,22 +12,18 @@ import (
 func BenchmarkRows(b *testing.B) {
 	const rows = 1_000_000
 	server := pgtest.ForTest(b, pgtest.Options{Major: "17"})
-	if err := server.Exec(b.Context(), "postgres",
+	must(b, server.Exec(b.Context(), "postgres",
 		`CREATE TABLE outbox (id uuid DEFAULT gen_random_uuid(), aggregate_type text, aggregate_id text, event_type text, payload text, headers jsonb, created_at timestamptz)`,
 		`INSERT INTO outbox SELECT gen_random_uuid(), 'order', i::text, 'OrderPlaced', repeat('x', 120), '{}', '2026-11-21 00:00:00Z'::timestamptz + i * interval '1 ms'
  FROM generate_series(1, 1000000) i`,
-		`CREATE INDEX ON outbox (created_at)`, `VACUUM ANALYZE outbox`); err != nil {
-		b.Fatal(err)
-	}
+		`CREATE INDEX ON outbox (created_at)`, `VACUUM ANALYZE outbox`))
 	for name, table := range map[string]Table{
 		"created_at, indexed": {Schema: "public", Name: "outbox", CreatedAt: "created_at"},
 		"sorted":              {Schema: "public", Name: "outbox", CreatedAt: "created_at", Order: []string{"aggregate_id"}},
 	} {
 		b.Run(name, func(b *testing.B) {
 			s, err := Open(b.Context(), pgtest.Connect(b, server.SuperURL("postgres")), []Table{table})
-			if err != nil {
-				b.Fatal(err)
-			}
+			must(b, err)
 			var heap uint64
 			var first time.Duration
 			b.ReportAllocs()

@@ -133,9 +133,7 @@ func testAddSequence(b *bench) {
 		b.exec(`INSERT INTO outbox VALUES (2, '2026-11-20'), (1, '2026-11-19')`)
 		b.wantUnordered("no column", "")
 		filenode := func() (n uint32) {
-			if err := b.sql.QueryRow(b.Context(), `SELECT pg_relation_filenode($1::text::regclass)`, c.partition).Scan(&n); err != nil {
-				b.Fatal(err)
-			}
+			must(b, b.sql.QueryRow(b.Context(), `SELECT pg_relation_filenode($1::text::regclass)`, c.partition).Scan(&n))
 			return n
 		}
 		before := filenode()

@@ -33,9 +33,7 @@ type bench struct {
 func newBench(t *testing.T, server *pgtest.Server, name, options string) *bench {
 	t.Helper()
 	for _, sql := range []string{"CREATE DATABASE " + name + " " + options, "CREATE ROLE " + name + " LOGIN REPLICATION PASSWORD 'secret'"} {
-		if err := server.Exec(t.Context(), "postgres", sql); err != nil {
-			t.Fatal(err)
-		}
+		must(t, server.Exec(t.Context(), "postgres", sql))
 	}
 	return &bench{T: t, server: server, name: name, sql: pgtest.Connect(t, server.SuperURL(name))}
 }
@@ -53,9 +51,7 @@ func (b *bench) url() string { return b.server.URL(b.name, b.name, "secret") }
 func (b *bench) open(tables ...Table) *Snapshot {
 	b.Helper()
 	s, err := Open(b.Context(), pgtest.Connect(b, b.url()), tables)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	b.Cleanup(func() { s.Close(context.Background()) })
 	return s
 }
@@ -76,12 +72,10 @@ func event(ev *decoder.Event) *decoder.Event {
 // rows reads all rows of a range.
 func (b *bench) rows(s *Snapshot, table int, r Range) (rows []Row) {
 	b.Helper()
-	if err := s.Rows(b.Context(), table, r, func(row *Row) error {
+	must(b, s.Rows(b.Context(), table, r, func(row *Row) error {
 		rows = append(rows, Row{*event(&row.Event), row.CreatedAt})
 		return nil
-	}); err != nil {
-		b.Fatal(err)
-	}
+	}))
 	return rows
 }
 
@@ -92,13 +86,9 @@ func (b *bench) stream(slot, publication string, tables []replication.Table, r *
 		URL:  func() (string, error) { return b.url(), nil },
 		Slot: slot, Publication: publication, Tables: tables, WalSenderTimeout: 10 * time.Second,
 	})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	st, err := source.Open(b.Context())
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	defer func() { _ = st.Close(0, time.Now()) }()
 	dec := relay.NewDecoder(b.Context(), st, r, "")
 	for deadline := time.Now().Add(20 * time.Second); len(events) < n; {
@@ -111,16 +101,12 @@ func (b *bench) stream(slot, publication string, tables []replication.Table, r *
 			_ = st.Status(st.Start(), true, time.Now())
 			continue
 		}
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		if msg.Data == nil {
 			continue
 		}
 		m, err := dec.Decode(msg.Data)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		if m.Kind == decoder.KindEvent {
 			events = append(events, event(m.Event))
 		}
@@ -241,8 +227,6 @@ func routerOf(t *testing.T, column string) *router.Router {
 	cfg.Topic, cfg.Key, cfg.Columns.Payload, cfg.NullKey = "{aggregate_type}", "{"+column+"}", column, router.NullKeyAllow
 	cfg.Headers, cfg.Timestamp = []string{column + ":own", "seq"}, "created_at"
 	r, err := router.New(cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return r
 }

@@ -394,9 +394,7 @@ func (b *bench) await(query, want string) {
 	b.Helper()
 	var got string
 	for range 200 {
-		if err := b.sql.QueryRow(b.Context(), query).Scan(&got); err != nil {
-			b.Fatal(err)
-		}
+		must(b, b.sql.QueryRow(b.Context(), query).Scan(&got))
 		if got == want {
 			return
 		}
@@ -443,29 +441,21 @@ func testExported(b *bench) {
 	b.exec(`GRANT SELECT ON second TO ` + b.name)
 	b.exec(`INSERT INTO outbox VALUES (1); INSERT INTO second VALUES (1)`)
 	cfg, err := pgconn.ParseConfig(b.url())
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	cfg.RuntimeParams["replication"] = "database"
 	export := func() (string, *pgconn.PgConn) {
 		walsender, err := pgconn.ConnectConfig(b.Context(), cfg)
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		b.Cleanup(func() { _ = walsender.Close(context.Background()) })
 		res, err := walsender.Exec(b.Context(), `CREATE_REPLICATION_SLOT exported TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT`).ReadAll()
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		return string(res[0].Rows[0][2]), walsender
 	}
 	second := Table{Schema: "public", Name: "second"}
 	name, walsender := export()
 	b.exec(`INSERT INTO outbox VALUES (2)`)
 	s, err := OpenExported(b.Context(), pgtest.Connect(b, b.url()), name, []Table{table, second})
-	if err != nil {
-		b.Fatal(err)
-	}
+	must(b, err)
 	b.want(b.ids(s, Range{}), []string{"1"})
 	_ = walsender.Close(b.Context())
 	b.want(b.ids(s, Range{}), []string{"1"})
@@ -575,9 +565,7 @@ func testIndexed(b *bench) {
 		b.exec(`INSERT INTO outbox SELECT i, '2026-01-01'::date + i FROM generate_series(1, 10000) i; CREATE INDEX ON outbox (created_at); ANALYZE outbox`)
 		s := b.open(table)
 		q, err := s.tables[0].statement(s.tables[0].selectList(), Range{Since: at("2053-05-01T00:00:00Z")}, s.tables[0].orderBy())
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		res := s.conn.PgConn().ExecParams(b.Context(), "EXPLAIN "+q.String(), nil, nil, nil, nil).Read()
 		if plan := fmt.Sprintf("%s", res.Rows); res.Err != nil || !strings.Contains(plan, "Index Cond: (created_at >=") {
 			b.Errorf("%s: %s %v", typ, plan, res.Err)
@@ -637,5 +625,13 @@ func testSession(b *bench) {
 	var path, timeout string
 	if err := s.conn.QueryRow(b.Context(), `SELECT current_setting('search_path'), current_setting('statement_timeout')`).Scan(&path, &timeout); err != nil || path == "pg_catalog" || timeout != "200ms" {
 		b.Errorf("%s %s %v", path, timeout, err)
+	}
+}
+
+// must fails the test with an error that no step of it expects.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -64,9 +64,7 @@ func record(t *testing.T, r *router.Router, ev *decoder.Event, at checkpoint.Pos
 	if p, ok := err.(*router.Poison); ok { //nolint:errorlint // Route returns it as it is
 		return text + " " + string(p.Cause) + p.Message
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return text + fmt.Sprint(rec.Topic, rec.Partition, rec.OwnPartition, rec.Timestamp)
 }
 

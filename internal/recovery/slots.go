@@ -223,7 +223,7 @@ func (r *Recovery) finish(ctx context.Context) error {
 		return r.finishPart(ctx)
 	}
 	s := r.state
-	record, err := r.recordToWrite(ctx)
+	record, err := r.recordToWrite()
 	if err != nil {
 		return err
 	}
@@ -262,7 +262,7 @@ func (r *Recovery) finishPart(ctx context.Context) error {
 }
 
 // recordToWrite returns the position record with which the daemon starts; nil: the daemon starts as it is.
-func (r *Recovery) recordToWrite(ctx context.Context) (*checkpoint.PositionRecord, error) {
+func (r *Recovery) recordToWrite() (*checkpoint.PositionRecord, error) {
 	s := r.state
 	if r.Positions == nil || !s.adopts() {
 		return nil, nil

@@ -78,7 +78,7 @@ func (c *catalog) checkPrivileges(ctx context.Context, p sql.Params) error {
 		c.denied("role %s may not create publication %s: GRANT CREATE ON DATABASE %s TO %s", me.name, p.Publication, quoteIdent(c.server.Database), quoteIdent(me.name))
 	}
 	for i := range p.Tables {
-		if err := c.checkTablePrivileges(ctx, me, p, &p.Tables[i]); err != nil {
+		if err := c.checkTablePrivileges(ctx, me, &p.Tables[i]); err != nil {
 			return err
 		}
 	}
@@ -99,7 +99,7 @@ func (c *catalog) checkCreateRole(me ownRole, p sql.Params) {
 	c.denied("role %s may not create role %s: let %s run CREATE ROLE %s LOGIN REPLICATION, then run this again", me.name, p.Role, privileged, quoteIdent(p.Role))
 }
 
-func (c *catalog) checkTablePrivileges(ctx context.Context, me ownRole, p sql.Params, t *sql.Table) error {
+func (c *catalog) checkTablePrivileges(ctx context.Context, me ownRole, t *sql.Table) error {
 	if !c.tables[t.String()] {
 		var may bool
 		if err := c.conn.QueryRow(ctx, `SELECT coalesce((SELECT has_schema_privilege(current_user, oid, 'CREATE') FROM pg_namespace WHERE nspname = $1), true)`, t.Schema).Scan(&may); err != nil {

@@ -74,17 +74,13 @@ func (f *fake) hangUp() {
 
 func (f *fake) createTopic(t testing.TB, name string, partitions int, configs map[string]string) {
 	t.Helper()
-	if err := kafkatest.CreateTopic(t.Context(), f.ListenAddrs(), name, partitions, configs); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kafkatest.CreateTopic(t.Context(), f.ListenAddrs(), name, partitions, configs))
 }
 
 func (f *fake) client(t testing.TB, opts ...kgo.Opt) *kgo.Client {
 	t.Helper()
 	cl, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(f.ListenAddrs()...)}, opts...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(cl.Close)
 	return cl
 }
@@ -95,9 +91,7 @@ func (f *fake) produce(t testing.TB, records ...*kgo.Record) {
 	cl := f.client(t, kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerBatchMaxBytes(3_000_000), kgo.ProducerBatchCompression(kgo.Lz4Compression()))
 	defer cl.Close()
 	for three := range slices.Chunk(records, 3) {
-		if err := cl.ProduceSync(t.Context(), three...).FirstErr(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cl.ProduceSync(t.Context(), three...).FirstErr())
 	}
 }
 
@@ -128,9 +122,7 @@ func testConfig(f *fake) kafka.Config {
 func newCluster(t testing.TB, cfg kafka.Config) *kafka.Cluster {
 	t.Helper()
 	c, err := kafka.NewCluster(cfg, prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
@@ -141,3 +133,11 @@ func within(t testing.TB, d time.Duration) context.Context {
 }
 
 func big(n int) string { return strings.Repeat("x", n) }
+
+// must fails the test with an error that no step of it expects.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

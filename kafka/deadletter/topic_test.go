@@ -21,9 +21,7 @@ var errStop = errors.New("enough")
 func openLetters(t testing.TB, c *kafka.Cluster) *Topic {
 	t.Helper()
 	l, err := Open(t.Context(), c, "dead", "care")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(l.Close)
 	return l
 }
@@ -39,9 +37,7 @@ func places(t testing.TB, l *Topic, all bool) (out []string) {
 		out = append(out, s)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return out
 }
 
@@ -66,16 +62,12 @@ func markHandled(t testing.TB, l *Topic, at ...string) {
 	if err == nil {
 		err = l.Commit()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 func mustHold(t testing.TB, l *Topic) {
 	t.Helper()
-	if err := l.Hold(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Hold(t.Context()))
 }
 
 func TestTopic(t *testing.T) {
@@ -145,17 +137,13 @@ func TestDeleted(t *testing.T) {
 	}
 	wantPlaces(t, l, false, "0:4", "0:5")
 	other, err := Open(t.Context(), c, "dead", "other")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer other.Close()
 	if other.Expired() != 0 {
 		t.Errorf("%d have expired in a group that has no offsets", other.Expired())
 	}
 
-	if err := kafkatest.DeleteTopic(t.Context(), f.ListenAddrs(), "dead"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kafkatest.DeleteTopic(t.Context(), f.ListenAddrs(), "dead"))
 	if _, err := Open(t.Context(), c, "dead", "care"); !errors.Is(err, ErrNoTopic) {
 		t.Errorf("a missing topic: %v", err)
 	}
@@ -164,9 +152,7 @@ func TestDeleted(t *testing.T) {
 	l = openLetters(t, c)
 	mustHold(t, l)
 	l.parts[0].handled = handled{next: 100, spans: []span{{200, 300}}} // those of the deleted topic, which Kafka may still have
-	if err := l.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Commit())
 	l.Close()
 	wantPlaces(t, openLetters(t, c), false, "0:0")
 }
@@ -179,23 +165,15 @@ func TestGaps(t *testing.T) {
 	c := newCluster(t, testConfig(f))
 	cl := f.client(t, kgo.TransactionalID("x"), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	for _, n := range []int{2, 1} { // offsets 0, 1 and 3; 2 and 4 are control records
-		if err := cl.BeginTransaction(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cl.BeginTransaction())
 		for range n {
-			if err := cl.ProduceSync(t.Context(), &kgo.Record{Topic: "dead", Headers: []kgo.RecordHeader{{Key: "n", Value: []byte{byte(n)}}}}).FirstErr(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, cl.ProduceSync(t.Context(), &kgo.Record{Topic: "dead", Headers: []kgo.RecordHeader{{Key: "n", Value: []byte{byte(n)}}}}).FirstErr())
 		}
-		if err := cl.EndTransaction(t.Context(), kgo.TryCommit); err != nil {
-			t.Fatal(err)
-		}
+		must(t, cl.EndTransaction(t.Context(), kgo.TryCommit))
 	}
 	l := openLetters(t, c)
 	var kept []*Letter
-	if err := l.Read(t.Context(), false, func(x *Letter) error { kept = append(kept, x); return nil }); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.Read(t.Context(), false, func(x *Letter) error { kept = append(kept, x); return nil }))
 	if len(kept) != 3 || kept[0].Headers[0].Value[0] != 2 || kept[2].Headers[0].Value[0] != 1 {
 		t.Errorf("kept %+v", kept)
 	}
@@ -216,18 +194,14 @@ func TestGaps(t *testing.T) {
 	l = openLetters(t, c)
 	mustHold(t, l)
 	n := 0
-	if err := l.Read(t.Context(), false, func(x *Letter) error {
+	must(t, l.Read(t.Context(), false, func(x *Letter) error {
 		if n++; n == 1 {
 			f.deleteRecords(t, "dead", 1, 15)
 		}
 		l.MarkHandled(x)
 		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	}))
+	must(t, l.Commit())
 	l.Close()
 	if l = openLetters(t, c); n >= 15 || l.Expired() != int64(20-n) {
 		t.Errorf("%d were read, %d have expired", n, l.Expired())

@@ -12,9 +12,7 @@ import (
 func BenchmarkSend(b *testing.B) {
 	b.Run("kfake", func(b *testing.B) {
 		f, err := kafkatest.StartFake(b.Context(), kafkatest.FakeOptions{})
-		if err != nil {
-			b.Fatal(err)
-		}
+		must(b, err)
 		defer f.Close()
 		benchmarkSend(b, f.Brokers())
 	})
@@ -29,9 +27,7 @@ func benchmarkSend(b *testing.B, brokers []string) {
 		b.Run(codec, func(b *testing.B) {
 			topics++
 			topic := fmt.Sprintf("bench-%s-%d", codec, topics)
-			if err := kafkatest.CreateTopic(b.Context(), brokers, topic, 12, nil); err != nil {
-				b.Fatal(err)
-			}
+			must(b, kafkatest.CreateTopic(b.Context(), brokers, topic, 12, nil))
 			cfg := testConfig(brokers)
 			cfg.Compression = codec
 			s := New(newCluster(b, cfg), Options{})
@@ -49,13 +45,9 @@ func benchmarkSend(b *testing.B, brokers []string) {
 			b.ReportAllocs()
 			b.ResetTimer()
 			for n := range b.N {
-				if err := s.Send(b.Context(), recs[n%len(recs)]); err != nil {
-					b.Fatal(err)
-				}
+				must(b, s.Send(b.Context(), recs[n%len(recs)]))
 			}
-			if err := s.Wait(b.Context()); err != nil {
-				b.Fatal(err)
-			}
+			must(b, s.Wait(b.Context()))
 			b.StopTimer()
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
 			if s.Acked() != int64(b.N) {

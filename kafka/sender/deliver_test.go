@@ -55,9 +55,7 @@ func TestDeliver(t *testing.T) {
 	deliver(record("orders", "a", "2"), "")
 	deliver(record("orders", "b", "3"), "")
 	got, err := kafkatest.ReadAll(t.Context(), f.ListenAddrs(), "orders")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	java := kgo.StickyKeyPartitioner(nil).ForTopic("orders") // as Java's default partitioner
 	var values []string
 	for _, r := range got {

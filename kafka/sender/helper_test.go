@@ -105,17 +105,13 @@ func refuse(r *kmsg.ProduceRequest, code int16) kmsg.Response {
 
 func (f *fake) createTopic(t testing.TB, name string, partitions int, configs map[string]string) {
 	t.Helper()
-	if err := kafkatest.CreateTopic(t.Context(), f.ListenAddrs(), name, partitions, configs); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kafkatest.CreateTopic(t.Context(), f.ListenAddrs(), name, partitions, configs))
 }
 
 func (f *fake) read(t testing.TB, topic string) []kafkatest.Record {
 	t.Helper()
 	got, err := kafkatest.ReadAll(t.Context(), f.ListenAddrs(), topic)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return got
 }
 
@@ -130,9 +126,7 @@ func testConfig(addrs []string) kafka.Config {
 func newCluster(t testing.TB, cfg kafka.Config) *kafka.Cluster {
 	t.Helper()
 	c, err := kafka.NewCluster(cfg, prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return c
 }
 
@@ -202,3 +196,11 @@ func eventually(t testing.TB, what string, ok func() bool) {
 }
 
 func big(n int) string { return strings.Repeat("x", n) }
+
+// must fails the test with an error that no step of it expects.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

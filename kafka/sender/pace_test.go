@@ -19,9 +19,7 @@ func TestPace(t *testing.T) {
 				time.Sleep(pause)
 				began := time.Now()
 				for n := range max(5, rate/10) {
-					if err := p.wait(t.Context()); err != nil {
-						t.Fatal(err)
-					}
+					must(t, p.wait(t.Context()))
 					if at, want := time.Since(began), max(0, time.Duration(n)*time.Second/time.Duration(rate)-burst); at != want {
 						t.Fatalf("rate %d: record %d after %s, want %s", rate, n, at, want)
 					}
@@ -55,9 +53,7 @@ func TestRate(t *testing.T) {
 	for n := range 1000 {
 		send(t, s, "orders", n+2)
 	}
-	if err := s.Wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Wait(t.Context()))
 	if d := time.Since(began); d < 480*time.Millisecond || d > 20*time.Second {
 		t.Errorf("1000 records took %s", d)
 	}

@@ -14,9 +14,7 @@ func TestRealRestart(t *testing.T) {
 	k := kafkatest.RealsForTest(t, 3, kafkatest.RealOptions{QuickStart: true})
 	ctx := within(t, 5*time.Minute)
 	const partitions = 6
-	if err := kafkatest.CreateTopic(ctx, k.Brokers(), "orders", partitions, nil); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kafkatest.CreateTopic(ctx, k.Brokers(), "orders", partitions, nil))
 	cfg := kafka.DefaultConfig()
 	cfg.Brokers, cfg.ClientID, cfg.Compression = k.Brokers(), "outboxcdc-test", "lz4"
 	s := New(newCluster(t, cfg), Options{Rate: 5000})
@@ -38,19 +36,13 @@ func TestRealRestart(t *testing.T) {
 		n++
 		send(t, s, "orders", n)
 	}
-	if err := <-restarted; err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Wait(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must(t, <-restarted)
+	must(t, s.Wait(ctx))
 	if s.Acked() != int64(n) {
 		t.Errorf("%d of %d are acknowledged", s.Acked(), n)
 	}
 	t.Logf("%d records", n)
 	got, err := kafkatest.ReadAll(ctx, k.Brokers(), "orders")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	checkOrder(t, got, n)
 }

@@ -52,9 +52,7 @@ func blocked(t *testing.T, s *Sender, rec *router.Record) {
 func open(t *testing.T, s *Sender, topic string) {
 	t.Helper()
 	send(t, s, topic, 1)
-	if err := s.Wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Wait(t.Context()))
 }
 
 func TestWindow(t *testing.T) {
@@ -82,12 +80,8 @@ func TestWindow(t *testing.T) {
 			}
 			blocked(t, s, thousand(tc.fits+2))
 			release()
-			if err := s.Send(within(t, 5*time.Second), thousand(tc.fits+2)); err != nil {
-				t.Fatal(err)
-			}
-			if err := s.Wait(within(t, time.Minute)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Send(within(t, 5*time.Second), thousand(tc.fits+2)))
+			must(t, s.Wait(within(t, time.Minute)))
 			if got := f.read(t, "orders"); len(got) != tc.fits+2 || s.Acked() != int64(tc.fits)+2 {
 				t.Errorf("the topic has %d records, %d are acknowledged, want %d", len(got), s.Acked(), tc.fits+2)
 			}
@@ -170,9 +164,7 @@ func TestOrderUnderFaults(t *testing.T) {
 	for n := range total {
 		send(t, s, "orders", n+1)
 	}
-	if err := s.Wait(within(t, time.Minute)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Wait(within(t, time.Minute)))
 	if faults < 20 || s.Acked() != total {
 		t.Errorf("%d faults, %d acks", faults, s.Acked())
 	}
@@ -244,9 +236,7 @@ func TestMissingTopicAgain(t *testing.T) {
 	}
 	f.createTopic(t, "orders", 1, nil)
 	eventually(t, "the topic", func() bool { return s.Check(t.Context(), rec) == nil })
-	if err := kafkatest.DeleteTopic(t.Context(), f.ListenAddrs(), "orders"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, kafkatest.DeleteTopic(t.Context(), f.ListenAddrs(), "orders"))
 	var began time.Time
 	eventually(t, "its end", func() bool { began = time.Now(); return s.Check(t.Context(), rec) != nil })
 	if d := time.Since(began); d < wait {
@@ -337,9 +327,7 @@ func TestTooLarge(t *testing.T) {
 			t.Errorf("too large: %v", err)
 		}
 	}
-	if err := s.Wait(within(t, 10*time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Wait(within(t, 10*time.Second)))
 	var got []string
 	for _, r := range f.read(t, "orders") {
 		got = append(got, string(r.Value[:2]))
@@ -486,9 +474,7 @@ func TestSessionFailure(t *testing.T) {
 					send(t, next, "orders", n+1)
 				}
 			}
-			if err := next.Wait(within(t, 5*time.Second)); err != nil {
-				t.Fatal(err)
-			}
+			must(t, next.Wait(within(t, 5*time.Second)))
 			checkOrder(t, f.read(t, "orders"), sent+100)
 		})
 	}
@@ -628,23 +614,17 @@ func TestSendAfterFailure(t *testing.T) {
 func TestAcksAfterFailure(t *testing.T) {
 	f := newFake(t, kfake.NumBrokers(2), kfake.SeedTopics(2, "orders"))
 	for id := range int32(2) {
-		if err := f.MoveTopicPartition("orders", id, id); err != nil {
-			t.Fatal(err)
-		}
+		must(t, f.MoveTopicPartition("orders", id, id))
 	}
 	s := newSender(t, f, Options{})
 	on := func(partition int32) {
 		rec := record("orders", "k", "v")
 		rec.OwnPartition, rec.Partition = true, partition
-		if err := s.Send(t.Context(), rec); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Send(t.Context(), rec))
 	}
 	on(0)
 	on(1)
-	if err := s.Wait(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Wait(t.Context()))
 	arrived := make(chan struct{}, 1)
 	f.produces(func(r *kmsg.ProduceRequest) (kmsg.Response, error, bool) {
 		if r.Topics[0].Partitions[0].Partition == 0 {

@@ -15,9 +15,9 @@ type target struct {
 	of    func(*rows) float64
 }
 
-func ratio(load, a, b string, figure func(*drainRow) float64) func(*rows) float64 {
+func ratio(load, other string, figure func(*drainRow) float64) func(*rows) float64 {
 	return func(r *rows) float64 {
-		return r.drainFigures(load, a, figure).median() / r.drainFigures(load, b, figure).median()
+		return r.drainFigures(load, "outboxcdc", figure).median() / r.drainFigures(load, other, figure).median()
 	}
 }
 
@@ -54,29 +54,29 @@ func daemonShare(s *steadyRow) float64 { return s.Daemon * 100 }
 
 // targets name loads and subjects. CPU-s/M is that of a machine on which pg_recvlogical needs 11.6 (s1) and 4.2 (s100).
 var targets = []target{
-	{"s1: rate ÷ pg_recvlogical's", 2.2, true, ratio("s1", "outboxcdc", "pg_recvlogical", rate)},
-	{"s100: rate ÷ pg_recvlogical's", 1.9, true, ratio("s100", "outboxcdc", "pg_recvlogical", rate)},
-	{"s1: CPU ÷ pg_recvlogical's", 0.29, false, ratio("s1", "outboxcdc", "pg_recvlogical", client)},
-	{"s100: CPU ÷ pg_recvlogical's", 0.57, false, ratio("s100", "outboxcdc", "pg_recvlogical", client)},
+	{"s1: rate ÷ pg_recvlogical's", 2.2, true, ratio("s1", "pg_recvlogical", rate)},
+	{"s100: rate ÷ pg_recvlogical's", 1.9, true, ratio("s100", "pg_recvlogical", rate)},
+	{"s1: CPU ÷ pg_recvlogical's", 0.29, false, ratio("s1", "pg_recvlogical", client)},
+	{"s100: CPU ÷ pg_recvlogical's", 0.57, false, ratio("s100", "pg_recvlogical", client)},
 	{"s1: rate ÷ Debezium's, warmed up", 2.0, true, warmRatio("s1")},
 	{"s100: rate ÷ Debezium's, warmed up", 2.0, true, warmRatio("s100")},
-	{"s1: CPU ÷ Debezium's", 0.1, false, ratio("s1", "outboxcdc", rivalName, client)},
-	{"s100: CPU ÷ Debezium's", 0.1, false, ratio("s100", "outboxcdc", rivalName, client)},
-	{"k1: rate ÷ pg_recvlogical's", 1.5, true, ratio("k1", "outboxcdc", "pg_recvlogical", rate)},
-	{"k100: rate ÷ pg_recvlogical's", 1.1, true, ratio("k100", "outboxcdc", "pg_recvlogical", rate)},
-	{"s100-100t: rate ÷ pg_recvlogical's", 1.3, true, ratio("s100-100t", "outboxcdc", "pg_recvlogical", rate)},
-	{"s1: rate ÷ without a sink", 0.95, true, ratio("s1", "outboxcdc", "no sink", rate)},
-	{"s100: rate ÷ without a sink", 0.95, true, ratio("s100", "outboxcdc", "no sink", rate)},
+	{"s1: CPU ÷ Debezium's", 0.1, false, ratio("s1", rivalName, client)},
+	{"s100: CPU ÷ Debezium's", 0.1, false, ratio("s100", rivalName, client)},
+	{"k1: rate ÷ pg_recvlogical's", 1.5, true, ratio("k1", "pg_recvlogical", rate)},
+	{"k100: rate ÷ pg_recvlogical's", 1.1, true, ratio("k100", "pg_recvlogical", rate)},
+	{"s100-100t: rate ÷ pg_recvlogical's", 1.3, true, ratio("s100-100t", "pg_recvlogical", rate)},
+	{"s1: rate ÷ without a sink", 0.95, true, ratio("s1", "no sink", rate)},
+	{"s100: rate ÷ without a sink", 0.95, true, ratio("s100", "no sink", rate)},
 	{"k1: walsender's core, %", 85, true, absolute("k1", busy)},
 	{"k100: walsender's core, %", 85, true, absolute("k100", busy)},
 	{"s100-100t: walsender's core, %", 85, true, absolute("s100-100t", busy)},
 	{"s1: CPU-s/M", 3.3, false, absolute("s1", client)},
 	{"s100: CPU-s/M", 2.4, false, absolute("s100", client)},
 	{"k100: CPU-s/M", 3.2, false, absolute("k100", client)},
-	{"s1: walsender's CPU ÷ for pg_recvlogical", 0.5, false, ratio("s1", "outboxcdc", "pg_recvlogical", walsender)},
-	{"s100: walsender's CPU ÷ for pg_recvlogical", 0.55, false, ratio("s100", "outboxcdc", "pg_recvlogical", walsender)},
-	{"k100: walsender's CPU ÷ for pg_recvlogical", 0.65, false, ratio("k100", "outboxcdc", "pg_recvlogical", walsender)},
-	{"s1M: walsender's CPU ÷ for pg_recvlogical", 0.65, false, ratio("s1M", "outboxcdc", "pg_recvlogical", walsender)},
+	{"s1: walsender's CPU ÷ for pg_recvlogical", 0.5, false, ratio("s1", "pg_recvlogical", walsender)},
+	{"s100: walsender's CPU ÷ for pg_recvlogical", 0.55, false, ratio("s100", "pg_recvlogical", walsender)},
+	{"k100: walsender's CPU ÷ for pg_recvlogical", 0.65, false, ratio("k100", "pg_recvlogical", walsender)},
+	{"s1M: walsender's CPU ÷ for pg_recvlogical", 0.65, false, ratio("s1M", "pg_recvlogical", walsender)},
 	{"allocations per event, worst load", 1.0, false, worst(allocs)},
 	{"peak RSS, worst load, MB", 64, false, func(r *rows) float64 { return worst(memory)(r) * 1.048576 }},
 	{"50/s: p50, ms", 1.2, false, paceMedian("50/s", p50)},

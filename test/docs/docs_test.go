@@ -318,7 +318,7 @@ func TestProof(t *testing.T) {
 	exist := map[string]bool{}
 	for _, file := range files(t, ".go") {
 		if strings.HasPrefix(file, "test/mutants/rules") {
-			for _, m := range regexp.MustCompile(`\bname:\s+"([^"]+)"`).FindAllStringSubmatch(read(t, file), -1) {
+			for _, m := range regexp.MustCompile(`(?:\bname:\s+|\bwrong\()"([^"]+)"`).FindAllStringSubmatch(read(t, file), -1) {
 				exist[m[1]] = true
 			}
 		}

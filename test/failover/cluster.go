@@ -112,8 +112,7 @@ func (c *cluster) startEtcd(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	err = c.etcd.Poll(ctx, func(ctx context.Context) error {
-		_, err := request(ctx, http.MethodGet, c.etcdURL+"/health", "")
-		return err
+		return request(ctx, http.MethodGet, c.etcdURL+"/health", "")
 	})
 	if err != nil {
 		return fmt.Errorf("%w; its log ends with:\n%s", err, child.Tail(log))
@@ -154,14 +153,13 @@ func (c *cluster) switchover(ctx context.Context, primary, standby *node) error 
 	defer cancel()
 	// Patroni refuses while it has not yet seen that the standby is healthy.
 	return poll(ctx, "Patroni to accept the switchover", func(ctx context.Context) error {
-		_, err := request(ctx, http.MethodPost, primary.rest+"/switchover", fmt.Sprintf(`{"leader": %q, "candidate": %q}`, primary.name, standby.name))
-		return err
+		return request(ctx, http.MethodPost, primary.rest+"/switchover", fmt.Sprintf(`{"leader": %q, "candidate": %q}`, primary.name, standby.name))
 	})
 }
 
 // setParameter changes a setting of all servers, as `patronictl edit-config` does.
 func (c *cluster) setParameter(ctx context.Context, name, value string) error {
-	_, err := request(ctx, http.MethodPatch, c.nodes[0].rest+"/config", fmt.Sprintf(`{"postgresql": {"parameters": {%q: %q}}}`, name, value))
+	err := request(ctx, http.MethodPatch, c.nodes[0].rest+"/config", fmt.Sprintf(`{"postgresql": {"parameters": {%q: %q}}}`, name, value))
 	if err != nil {
 		return err
 	}

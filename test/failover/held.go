@@ -51,7 +51,7 @@ func held(ctx context.Context, o options, t tools, out *printer) (outcome, error
 }
 
 func (s *stage) changePrimaries(ctx context.Context, n int, out *printer) (rounds []round, err error) {
-	if _, _, err := s.awaitReady(ctx); err != nil {
+	if _, err := s.awaitReady(ctx); err != nil {
 		return nil, err
 	}
 	for _, kind := range []string{switchover, kill} {
@@ -100,7 +100,7 @@ func (s *stage) change(ctx context.Context, kind string) (round, error) {
 	if err := s.measure(ctx, &r, primary, standby, accepted); err != nil {
 		return r, err
 	}
-	if r.leftover, _, err = s.awaitReady(ctx); err != nil {
+	if r.leftover, err = s.awaitReady(ctx); err != nil {
 		return r, err
 	}
 	r.ready = time.Since(accepted)
@@ -136,10 +136,10 @@ func (s *stage) measure(ctx context.Context, r *round, former, primary *node, ac
 
 // awaitReady waits until the standby could take over. The slot that a former primary keeps is in the way of the copy:
 // it is dropped, as an operator has to.
-func (s *stage) awaitReady(ctx context.Context) (l leftover, standby *node, err error) {
+func (s *stage) awaitReady(ctx context.Context) (l leftover, err error) {
 	err = s.await(ctx, "the standby to have a copy of the slot", func(ctx context.Context) error {
-		var primary *node
-		if primary, standby, err = s.cluster.primary(ctx); err != nil {
+		primary, standby, err := s.cluster.primary(ctx)
+		if err != nil {
 			return err
 		}
 		if err := primary.hasStandby(ctx, standby.name); err != nil {
@@ -169,5 +169,5 @@ func (s *stage) awaitReady(ctx context.Context) (l leftover, standby *node, err 
 		}
 		return nil
 	})
-	return l, standby, err
+	return l, err
 }

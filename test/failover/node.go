@@ -198,22 +198,22 @@ func (n *node) slot(ctx context.Context) (s slot, err error) {
 }
 
 // request sends a request to an API; a status other than 200 is an error.
-func request(ctx context.Context, method, url, body string) (string, error) {
+func request(ctx context.Context, method, url, body string) error {
 	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewBufferString(body))
 	if err != nil {
-		return "", err
+		return err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	res, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return "", err
+		return err
 	}
 	defer res.Body.Close()
 	text, err := io.ReadAll(res.Body)
 	if err == nil && res.StatusCode != http.StatusOK {
 		err = fmt.Errorf("%s %s: %s: %s", method, url, res.Status, bytes.TrimSpace(text))
 	}
-	return string(text), err
+	return err
 }
 
 // isPrimary returns nil if the node accepts writes.

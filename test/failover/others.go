@@ -28,7 +28,7 @@ func uncleaned(ctx context.Context, o options, t tools, out *printer) (outcome, 
 }
 
 func (s *stage) keepLeftover(ctx context.Context, out *printer) (v outcome, err error) {
-	if _, _, err := s.awaitReady(ctx); err != nil {
+	if _, err := s.awaitReady(ctx); err != nil {
 		return v, err
 	}
 	first, second, err := s.cluster.primary(ctx)
@@ -147,7 +147,7 @@ func (s *stage) recover(ctx context.Context, v *outcome, out *printer) error {
 	if err := s.startRelays(); err != nil {
 		return err
 	}
-	if _, _, err := s.awaitReady(ctx); err != nil { // the new slot is a failover slot as well
+	if _, err := s.awaitReady(ctx); err != nil { // the new slot is a failover slot as well
 		return err
 	}
 	if v.report, err = s.settle(ctx); err != nil {
@@ -171,7 +171,7 @@ func lossy(ctx context.Context, o options, t tools, out *printer) (outcome, erro
 }
 
 func (s *stage) loseTransactions(ctx context.Context, out *printer) (v outcome, err error) {
-	if _, _, err := s.awaitReady(ctx); err != nil {
+	if _, err := s.awaitReady(ctx); err != nil {
 		return v, err
 	}
 	primary, standby, err := s.cluster.primary(ctx)

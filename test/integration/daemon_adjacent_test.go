@@ -53,7 +53,7 @@ func (o *outbox) adjacentCommits(rnd *rand.Rand, pairs, kills int, env ...string
 	// pairs follow.
 	for i := 0; i < pairs || i < 3*pairs && exact < kills/4; i++ {
 		first, second := newID(rnd), newID(rnd)
-		commitFirst, commitSecond := prepareBoth(t, o, a, b, i, first, second)
+		commitFirst, commitSecond := prepareBoth(t, a, b, i, first, second)
 		end := commitFirst()
 		o.ledger.add([]string{first}, end)
 		ends[second] = end
@@ -92,7 +92,7 @@ func (o *outbox) adjacentCommits(rnd *rand.Rand, pairs, kills int, env ...string
 
 // prepareBoth writes a row in each of two transactions and returns functions to commit them; each returns the
 // position after its commit. Every other pair is two sessions, the rest one session with two prepared transactions.
-func prepareBoth(t *testing.T, o *outbox, a, b *pgx.Conn, i int, first, second string) (commitFirst, commitSecond func() pglogrepl.LSN) {
+func prepareBoth(t *testing.T, a, b *pgx.Conn, i int, first, second string) (commitFirst, commitSecond func() pglogrepl.LSN) {
 	t.Helper()
 	ctx := testContext(t)
 	run := func(conn *pgx.Conn, sql string, args ...any) {

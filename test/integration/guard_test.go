@@ -47,11 +47,7 @@ func (r *relay) awaitStop(d time.Duration, code int, words ...string) {
 	if last.Msg != "stopped" || last.Level != "ERROR" || last.Exit != code {
 		r.t.Errorf("the last line is not about the stop: %s", text)
 	}
-	for _, w := range words {
-		if !strings.Contains(last.Error, w) {
-			r.t.Errorf("the last line does not contain %q: %s", w, text)
-		}
-	}
+	says(r.t, last.Error, words...)
 	r.t.Logf("last line: %s", last.Error)
 }
 

@@ -224,9 +224,7 @@ func breakableKafka(t *testing.T) kafkatest.Cluster {
 	ctx := testContext(t)
 	if testSuite.breakable == nil {
 		c, err := testSuite.newKafka(ctx, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		testSuite.breakable = c
 	}
 	c := testSuite.breakable
@@ -267,9 +265,7 @@ func sharedPostgres(t *testing.T, major string) *pgtest.Server {
 		return s
 	}
 	s, ok, err := pgtest.FromEnv(major)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !ok {
 		s = startPostgres(t, major, nil)
 	}
@@ -314,9 +310,7 @@ func startPostgres(t *testing.T, major string, settings map[string]string) *pgte
 		t.Skipf("SKIPPED, THERE IS NO POSTGRESQL: %v", err)
 	}
 	s, err := pgtest.Start(ctx, pgtest.Options{Major: major, Settings: withSettings(settings)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return s
 }
 
@@ -338,9 +332,7 @@ func makeRole(t *testing.T, s *pgtest.Server) {
 	err := s.Exec(testContext(t), "postgres", `DO $$ BEGIN
 		IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '`+role+`') THEN CREATE ROLE `+role+`; END IF; END $$`,
 		`ALTER ROLE `+role+` LOGIN REPLICATION PASSWORD '`+password+`'`)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // testContext bounds one step of preparation; it is not for the subject of a test.
@@ -412,6 +404,16 @@ func poll(d time.Duration, done func() error) error {
 
 // finalError is an error that ends an await at once.
 type finalError struct{ error }
+
+// says checks that a text contains these ones.
+func says(t testing.TB, text string, wants ...string) {
+	t.Helper()
+	for _, want := range wants {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in:\n%s", want, text)
+		}
+	}
+}
 
 func must(t testing.TB, err error) {
 	t.Helper()

@@ -40,8 +40,8 @@ func TestIdleOutboxFollowsForeignWAL(t *testing.T) {
 	o.repeatsAtMost(o.verify(patience), 0, "no fault")
 }
 
-// heavyPostgres returns the server of a test that writes a lot of WAL, or in a long transaction: the slots of other tests
-// would have to read all of it, and theirs could not be created meanwhile.
+// heavyPostgres returns the server of a test that writes a lot of WAL, or in a long transaction: the slots of other
+// tests would have to read all of it, and could not be created meanwhile.
 func heavyPostgres(t *testing.T) *pgtest.Server {
 	t.Helper()
 	return ownPostgres(t, defaultMajor, nil)

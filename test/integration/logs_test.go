@@ -50,7 +50,5 @@ func TestNothingLeaks(t *testing.T) {
 			}
 		}
 	}
-	if !strings.Contains(shown["/status"], o.topic("order")) {
-		t.Errorf("/status does not have the topic: %s", shown["/status"])
-	}
+	says(t, shown["/status"], o.topic("order"))
 }

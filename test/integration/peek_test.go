@@ -155,9 +155,7 @@ func TestPeek(t *testing.T) {
 			o.awaitArrived(patience)
 			seen := parseShownRecords(t, out)
 			o.checkSameAsKafka(seen)
-			if !strings.Contains(notes, fmt.Sprintf("%d events wait in slot %s", len(seen), o.name)) {
-				t.Errorf("it prints %q for %d events", notes, len(seen))
-			}
+			says(t, notes, fmt.Sprintf("%d events wait in slot %s", len(seen), o.name))
 			o.peekBesideDaemon()
 		})
 	}
@@ -292,11 +290,7 @@ func TestPeekPoison(t *testing.T) {
 		t.Errorf("it prints %q, want %q", notes, want)
 	}
 	text, _ := o.mustRunBinary(env, "peek", "--payload")
-	for _, want := range []string{"POISON policy=skip cause=no_route", "POISON policy=dead_letter cause=null_key", `value={"is": "` + secret + `"}`} {
-		if !strings.Contains(text, want) {
-			t.Errorf("the text has no %s:\n%.3000s", want, text)
-		}
-	}
+	says(t, text, "POISON policy=skip cause=no_route", "POISON policy=dead_letter cause=null_key", `value={"is": "`+secret+`"}`)
 }
 
 // Errors of slot, publication or privileges end peek with the exit code that the daemon would have.
@@ -310,11 +304,7 @@ func TestPeekRefused(t *testing.T) {
 		if got != exit || out != "" {
 			t.Errorf("exit code %d, want %d; it shows %s", got, exit, out)
 		}
-		for _, w := range words {
-			if !strings.Contains(notes, w) {
-				t.Errorf("it prints %q, want %q", notes, w)
-			}
-		}
+		says(t, notes, words...)
 	}
 	refused(69, []string{"OUTBOXCDC_POSTGRES_URL=postgres://nobody@127.0.0.1:1/x"}, "connect to Postgres")
 	refused(79, []string{"OUTBOXCDC_POSTGRES_SLOT=" + o.name + "_no"}, "no logical slot", "remedy")

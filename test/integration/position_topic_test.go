@@ -3,7 +3,6 @@ package integration
 import (
 	"bytes"
 	"slices"
-	"strings"
 	"testing"
 )
 
@@ -45,9 +44,7 @@ func TestEventForThePositionTopic(t *testing.T) {
 	if exit := r.awaitExit(patience); exit != 65 {
 		t.Errorf("exit code %d, want 65", exit)
 	}
-	if line := lastLine(r.log); !strings.Contains(line, "illegal_topic") || !strings.Contains(line, "delivery.position_topic") {
-		t.Errorf("the last line: %s", line)
-	}
+	says(t, lastLine(r.log), "illegal_topic", "delivery.position_topic")
 	r = o.start(append(env, "OUTBOXCDC_ROUTE_TOPIC="+o.positionTopic())...)
 	if exit := r.awaitExit(patience); exit != 78 {
 		t.Errorf("exit code %d, want 78", exit)

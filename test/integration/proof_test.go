@@ -106,13 +106,12 @@ func (o *outbox) memoryUpTo(bytes int64, why string) {
 
 // awaitHealed marks the end of the last fault. It waits until everything committed by now is confirmed, which must
 // take no longer than recoverIn, and puts the time into the row.
-func (o *outbox) awaitHealed() time.Duration {
+func (o *outbox) awaitHealed() {
 	o.t.Helper()
 	took := o.awaitConfirmed(o.walFlushed(), recoverIn)
 	if o.proof != nil {
 		o.proof.Recovery = max(o.proof.Recovery, took)
 	}
-	return took
 }
 
 // repeatsAtMost bounds the repeats; why explains the bound.

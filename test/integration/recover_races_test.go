@@ -61,9 +61,7 @@ func TestRecoverSlotTrouble(t *testing.T) {
 	o, env := newGap(t, 100)
 	name := o.name + "_recovery"
 	o.exec(`SELECT pg_create_physical_replication_slot($1)`, name)
-	if out := o.recover(env, 1); !strings.Contains(out, "slot "+name+" exists, and is not of a recovery (physical") {
-		t.Errorf("recover prints:\n%s", out)
-	}
+	says(t, o.recover(env, 1), "slot "+name+" exists, and is not of a recovery (physical")
 	o.exec(`SELECT pg_drop_replication_slot($1)`, name) // fails if recover has dropped it
 
 	ctx := testContext(t)
@@ -196,9 +194,7 @@ func TestRecoverEmptiedTopic(t *testing.T) {
 		t.Errorf("audit: exit code %d:\n%s%s", code, out, notes)
 	}
 	o.start(env...).awaitStop(patience, 79, "outboxcdc recover")
-	if out := o.recover(env, 0, "--unjudged=leave"); !strings.Contains(out, "position record written") {
-		t.Errorf("recover --unjudged=leave prints:\n%s", out)
-	}
+	says(t, o.recover(env, 0, "--unjudged=leave"), "position record written")
 	o.startStreaming(env...)
 	o.insert("order", "k", 6, 1)
 	o.awaitRecords(6)
@@ -219,9 +215,7 @@ func TestRecoverWhere(t *testing.T) {
 	o.insert("order", "k", 1, 30)
 	o.exec(`UPDATE outbox SET published_at = now() WHERE n <= 20`)
 	o.exec(`SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, o.name) // where the backfill was killed
-	if out := o.recover(env, 0, "--where", "published_at IS NULL"); !strings.Contains(out, "10 records sent") {
-		t.Errorf("recover prints:\n%s", out)
-	}
+	says(t, o.recover(env, 0, "--where", "published_at IS NULL"), "10 records sent")
 }
 
 // A run for some rows only does not write the position record that lets the daemon start: it would hide the rows that
@@ -237,13 +231,9 @@ func TestRecoverPartOnly(t *testing.T) {
 	o.insert("order", "k", 6, 5)
 	o.exec(`UPDATE outbox SET created_at = created_at - interval '5 hours'`)
 	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
-	if out := o.recover(env, 0, "--since", "1h"); !strings.Contains(out, "the daemon will not start yet") {
-		t.Errorf("recover --since prints:\n%s", out)
-	}
+	says(t, o.recover(env, 0, "--since", "1h"), "the daemon will not start yet")
 	o.start(env...).awaitStop(patience, 79, "outboxcdc recover")
-	if out := o.recover(env, 0); !strings.Contains(out, "5 records sent") || !strings.Contains(out, "position record written") {
-		t.Errorf("recover prints:\n%s", out)
-	}
+	says(t, o.recover(env, 0), "5 records sent", "position record written")
 	o.startStreaming(env...)
 	o.repeatsAtMost(o.verify(patience), 0, "recover subtracts what Kafka has")
 }
@@ -260,9 +250,7 @@ func TestRecoverLocalTime(t *testing.T) {
 	r.term()
 	o.exec(`UPDATE outbox SET created_at = created_at + interval '5 hours'`)
 	since := time.Now().Add(time.Hour).Format(time.RFC3339)
-	if out := o.recover(env, 0, "--since", since); !strings.Contains(out, "5 rows compared with 5 records: 0 rows are missing") {
-		t.Errorf("recover --since prints:\n%s", out)
-	}
+	says(t, o.recover(env, 0, "--since", since), "5 rows compared with 5 records: 0 rows are missing")
 }
 
 // awaitAbsentStandby makes the server wait for a standby that does not exist, where a session sets synchronous_commit

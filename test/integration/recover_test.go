@@ -51,11 +51,7 @@ func TestRecoverLostSlot(t *testing.T) {
 			awaitLost(o)
 			o.start(env...).awaitStop(patience, 79, "invalidated", "outboxcdc recover")
 			out := o.recover(env, 0)
-			for _, want := range []string{"slot " + o.name + " is lost: creating slot " + o.name + "_recovery", "slot " + o.name + " is at ", "rows are missing\n", " sent, run ", ": 0 rows are missing", "position record written", "start the daemon"} {
-				if !strings.Contains(out, want) {
-					t.Errorf("recover does not print %q:\n%s", want, out)
-				}
-			}
+			says(t, out, "slot "+o.name+" is lost: creating slot "+o.name+"_recovery", "slot "+o.name+" is at ", "rows are missing\n", " sent, run ", ": 0 rows are missing", "position record written", "start the daemon")
 			w.awaitCommits(50)
 			o.startStreaming(env...)
 			w.awaitCommits(50)
@@ -111,18 +107,14 @@ func recoverGap(t *testing.T, o *outbox, makeGap func(o *outbox)) {
 	if out, notes, code := o.runBinary(env, "recover"); code != 1 || !strings.Contains(out+notes, "there is no answer") {
 		t.Errorf("without an answer: exit code %d:\n%s%s", code, out, notes)
 	}
-	if out := o.recoverDry(env); !strings.Contains(out, "nothing was changed") {
-		t.Errorf("a dry run prints:\n%s", out)
-	}
+	says(t, o.recoverDry(env), "nothing was changed")
 	o.recover(env, 0)
 	o.startStreaming(env...)
 	o.repeatsAtMost(o.verify(patience), 0, "what the slot still has is left to the daemon")
 	if _, notes, code := o.runBinary(env, "recover", "--yes"); code != 1 || !strings.Contains(notes, "is active for PID") {
 		t.Errorf("beside the daemon: exit code %d: %s", code, notes)
 	}
-	if out := o.recover(env, 0, "--beside"); !strings.Contains(out, "0 rows are missing") {
-		t.Errorf("--beside prints:\n%s", out)
-	}
+	says(t, o.recover(env, 0, "--beside"), "0 rows are missing")
 }
 
 // recoverDry runs `recover --dry-run` while rows are missing.
@@ -391,9 +383,7 @@ func TestReplay(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	out, _, _ := o.runBinary(env, "audit")
-	if !strings.Contains(out, "34 records were recovered, replayed or retried") {
-		t.Errorf("audit prints:\n%s", out)
-	}
+	says(t, out, "34 records were recovered, replayed or retried")
 	o.insert("order", "c", 1, 1500)
 	o.awaitArrived(patience)
 	run(2, "1500 events are selected: more than 1000 need --yes", "--key", "order/c")
@@ -462,12 +452,8 @@ func TestRecoverWithoutID(t *testing.T) {
 	o.exec(`ALTER TABLE outbox DROP CONSTRAINT outbox_pkey, ALTER COLUMN id DROP NOT NULL`)
 	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
 	o.exec(insertInto + `(NULL, 'order', 'k', 'added', '{}', '{}', 1), (gen_random_uuid(), 'order', 'k', 'added', '{}', '{}', 2)`)
-	if out := o.recover(env, 1); !strings.Contains(out, "1 record sent") || !strings.Contains(out, "1 row is not judged") || !strings.Contains(out, "it has no id (NULL") {
-		t.Errorf("recover prints:\n%s", out)
-	}
-	if out := o.recover(env, 0, "--unjudged=send"); !strings.Contains(out, "1 record sent") {
-		t.Errorf("a second run prints:\n%s", out)
-	}
+	says(t, o.recover(env, 1), "1 record sent", "1 row is not judged", "it has no id (NULL")
+	says(t, o.recover(env, 0, "--unjudged=send"), "1 record sent")
 	if out := o.recover(env, 0); !strings.Contains(out, "0 rows are missing") || strings.Contains(out, "not judged") {
 		t.Errorf("a third run prints:\n%s", out)
 	}

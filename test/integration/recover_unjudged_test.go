@@ -34,15 +34,9 @@ func TestRecoverQuietTopic(t *testing.T) {
 			o.exec(`UPDATE outbox SET created_at = now() - interval '2 days' WHERE aggregate_type = 'payment' AND n = 4`)
 			o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
 			out := o.recover(env, 1)
-			for _, want := range []string{": 10 rows are missing", "3 rows are not judged", o.topic("payment") + ": 3 rows, first ", "\n10 records sent", "--unjudged=leave"} {
-				if !strings.Contains(out, want) {
-					t.Errorf("recover does not print %q:\n%s", want, out)
-				}
-			}
+			says(t, out, ": 10 rows are missing", "3 rows are not judged", o.topic("payment")+": 3 rows, first ", "\n10 records sent", "--unjudged=leave")
 			o.start(env...).awaitStop(patience, 79, o.name+"_recovery")
-			if out := o.recover(env, 0, "--unjudged=leave"); !strings.Contains(out, ": 0 rows are missing") {
-				t.Errorf("recover --unjudged=leave prints:\n%s", out)
-			}
+			says(t, o.recover(env, 0, "--unjudged=leave"), ": 0 rows are missing")
 			o.startStreaming(env...)
 			o.insert("payment", "p", 9, 1)
 			o.insert("order", "k", 9, 1)
@@ -137,18 +131,12 @@ func TestRecoverCompactedAway(t *testing.T) {
 	r.term()
 	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
 	out := o.recover(env, 1)
-	if !strings.Contains(out, ": 0 rows are missing") || !strings.Contains(out, "4 rows are not judged") {
-		t.Errorf("recover prints:\n%s", out)
-	}
-	if out := o.recover(env, 1, "--unjudged=send"); !strings.Contains(out, "topic "+o.topic("order")+" is compacted") || !strings.Contains(out, "--compacted") {
-		t.Errorf("recover --unjudged=send prints:\n%s", out)
-	}
+	says(t, out, ": 0 rows are missing", "4 rows are not judged")
+	says(t, o.recover(env, 1, "--unjudged=send"), "topic "+o.topic("order")+" is compacted", "--compacted")
 	if n := o.numbersOfKey("k"); !slices.Equal(n, []int{5}) {
 		t.Errorf("records of key k: %v, want the last event", n)
 	}
-	if out := o.recover(env, 0, "--unjudged=leave"); !strings.Contains(out, "position record written") {
-		t.Errorf("recover --unjudged=leave prints:\n%s", out)
-	}
+	says(t, o.recover(env, 0, "--unjudged=leave"), "position record written")
 }
 
 // compactsSoon are the settings of a topic that Kafka compacts within seconds.
@@ -243,19 +231,13 @@ func TestRecoverRefusedByBroker(t *testing.T) {
 	o.insert("order", "k", 1, 3)
 	o.insert("payment", "p", 1, 2)
 	inject(t, k, kafkatest.Fault{Answer: kerr.InvalidRecord.Code, Topic: o.topic("payment")})
-	for run, want := range []string{"\n3 records sent, run ", "\n0 records sent, run "} {
-		if out := o.recover(env, 0); !strings.Contains(out, want) || !strings.Contains(out, "; 2 rows were skipped by policy") || !strings.Contains(out, ": 0 rows are missing") {
-			t.Errorf("run %d prints:\n%s", run+1, out)
-		}
+	for _, want := range []string{"\n3 records sent, run ", "\n0 records sent, run "} {
+		says(t, o.recover(env, 0), want, "; 2 rows were skipped by policy", ": 0 rows are missing")
 	}
 	env[len(env)-1] = "OUTBOXCDC_POISON_POLICY=stop"
-	if out := o.recover(env, 1); !strings.Contains(out, "poison id=") || !strings.Contains(out, ": 2 rows are missing") {
-		t.Errorf("with the policy stop it prints:\n%s", out)
-	}
+	says(t, o.recover(env, 1), "poison id=", ": 2 rows are missing")
 	heal(t, k)
-	if out := o.recover(env, 0); !strings.Contains(out, "\n2 records sent, run ") {
-		t.Errorf("after the fault it prints:\n%s", out)
-	}
+	says(t, o.recover(env, 0), "\n2 records sent, run ")
 	o.startStreaming(env...)
 	o.insert("payment", "p", 3, 1)
 	o.repeatsOf(0)
@@ -285,9 +267,7 @@ func TestRecoverOldDeadLetter(t *testing.T) {
 	r.term()
 	o.deleteRecords(o.topic("dead"), 1)
 	o.exec(`UPDATE outbox SET created_at = now() - interval '30 days'`)
-	if out := o.recover(env, 1); !strings.Contains(out, ": 0 rows are missing") || !strings.Contains(out, "1 row is not judged") || !strings.Contains(out, "may have deleted its dead letter") {
-		t.Errorf("recover prints:\n%s", out)
-	}
+	says(t, o.recover(env, 1), ": 0 rows are missing", "1 row is not judged", "may have deleted its dead letter")
 	o.recover(env, 0, "--unjudged=leave")
 	if n := letters(); n != 0 {
 		t.Errorf("%d dead letters were sent again", n)

@@ -57,11 +57,7 @@ func TestWrongSettings(t *testing.T) {
 			if exit := exitOf(t, err); exit != c.exit {
 				t.Errorf("exit code %d, want %d", exit, c.exit)
 			}
-			for _, s := range c.says {
-				if !strings.Contains(out, s) {
-					t.Errorf("it does not print %q", s)
-				}
-			}
+			says(t, out, c.says...)
 			if strings.Contains(out, password) {
 				t.Error("it prints the password")
 			}

@@ -19,14 +19,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// synchronousStandby is a standby that stores nothing: it receives the WAL and reports at once that it is on disk.
-type synchronousStandby struct {
-	cancel context.CancelFunc
-	ended  sync.WaitGroup
-	err    error
-}
-
-func startStandby(t *testing.T, pg *pgtest.Server, name string) *synchronousStandby {
+// startStandby starts a standby that stores nothing: it receives the WAL and reports at once that it is on disk.
+func startStandby(t *testing.T, pg *pgtest.Server, name string) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	conn, err := pgconn.Connect(ctx, pg.SuperURL("postgres")+"&replication=true&application_name="+name)
@@ -38,16 +32,14 @@ func startStandby(t *testing.T, pg *pgtest.Server, name string) *synchronousStan
 	_, err = pglogrepl.CreateReplicationSlot(ctx, conn, name, "", pglogrepl.CreateReplicationSlotOptions{Temporary: true, Mode: pglogrepl.PhysicalReplication})
 	must(t, err)
 	must(t, pglogrepl.StartReplication(ctx, conn, name, from, pglogrepl.StartReplicationOptions{Mode: pglogrepl.PhysicalReplication}))
-	s := &synchronousStandby{cancel: cancel}
-	s.ended.Go(func() { s.err = acknowledge(ctx, conn, from) })
+	ended := make(chan error, 1)
+	go func() { ended <- acknowledge(ctx, conn, from) }()
 	t.Cleanup(func() {
-		s.cancel()
-		s.ended.Wait()
-		if s.err != nil {
-			t.Errorf("the standby: %v", s.err)
+		cancel()
+		if err := <-ended; err != nil {
+			t.Errorf("the standby: %v", err)
 		}
 	})
-	return s
 }
 
 // acknowledge reads until ctx ends.
@@ -257,9 +249,7 @@ func synchronizedSlots(t *testing.T, pg *pgtest.Server) {
 	o.insert("order", "k", sent+2, 20)
 	st, err := r.status()
 	must(t, err)
-	if !strings.Contains(st.Reason, o.name+"_phys") {
-		t.Errorf("the reason does not name the standby's slot: %s", st.Reason)
-	}
+	says(t, st.Reason, o.name+"_phys")
 	checkEndpoint(t, r, "/readyz", http.StatusServiceUnavailable)
 	checkEndpoint(t, r, "/livez", http.StatusOK)
 

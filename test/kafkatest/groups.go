@@ -12,7 +12,7 @@ import (
 
 // Evict removes all members of a consumer group, which must have some.
 func Evict(ctx context.Context, brokers []string, group string) error {
-	return admin(ctx, brokers, "evict the members of group "+group, func(client *kgo.Client) error {
+	return admin(brokers, "evict the members of group "+group, func(client *kgo.Client) error {
 		req := kmsg.NewPtrDescribeGroupsRequest()
 		req.Groups = []string{group}
 		resp, err := req.RequestWith(ctx, client)
@@ -40,7 +40,7 @@ func Evict(ctx context.Context, brokers []string, group string) error {
 // CommittedOffsets returns the committed offsets of a group, by "topic/partition". A partition without one is missing.
 func CommittedOffsets(ctx context.Context, brokers []string, group, topic string, partitions int) (map[string]int64, error) {
 	offsets := map[string]int64{}
-	err := admin(ctx, brokers, "read the offsets of group "+group, func(client *kgo.Client) error {
+	err := admin(brokers, "read the offsets of group "+group, func(client *kgo.Client) error {
 		req := kmsg.NewPtrOffsetFetchRequest()
 		asked := kmsg.NewOffsetFetchRequestGroup()
 		asked.Group = group

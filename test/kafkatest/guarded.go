@@ -102,7 +102,7 @@ func (r *Real) guardedSettings() map[string]string {
 
 // SetPassword sets or replaces a user's password for a mechanism, SCRAM-SHA-256 or SCRAM-SHA-512.
 func SetPassword(ctx context.Context, brokers []string, mechanism, user, password string) error {
-	return admin(ctx, brokers, "set the password of "+user, func(client *kgo.Client) error {
+	return admin(brokers, "set the password of "+user, func(client *kgo.Client) error {
 		const iterations = 4096
 		salt := make([]byte, 16)
 		_, _ = rand.Read(salt) // never fails
@@ -147,7 +147,7 @@ func AllowGroup(ctx context.Context, brokers []string, user, group string) error
 }
 
 func allow(ctx context.Context, brokers []string, user string, of kmsg.ACLResourceType, name string, operations []kmsg.ACLOperation) error {
-	return admin(ctx, brokers, fmt.Sprintf("allow %s %v on %v %s", user, operations, of, name), func(client *kgo.Client) error {
+	return admin(brokers, fmt.Sprintf("allow %s %v on %v %s", user, operations, of, name), func(client *kgo.Client) error {
 		req := kmsg.NewPtrCreateACLsRequest()
 		for _, op := range operations {
 			c := kmsg.NewCreateACLsRequestCreation()
@@ -208,7 +208,7 @@ func Forbid(ctx context.Context, brokers []string, user, topic string, operation
 	if len(operations) == 0 {
 		operations = producerOperations
 	}
-	return admin(ctx, brokers, fmt.Sprintf("forbid %s %v on topic %s", user, operations, topic), func(client *kgo.Client) error {
+	return admin(brokers, fmt.Sprintf("forbid %s %v on topic %s", user, operations, topic), func(client *kgo.Client) error {
 		req := kmsg.NewPtrDeleteACLsRequest()
 		for _, op := range operations {
 			f := kmsg.NewDeleteACLsRequestFilter()

@@ -12,7 +12,7 @@ import (
 // MoveLeader makes another replica the leader of a partition: the next one after the present leader, by node id. It
 // returns when the cluster reports the new leader.
 func MoveLeader(ctx context.Context, brokers []string, topic string, partition int) error {
-	return admin(ctx, brokers, fmt.Sprintf("move the leader of %s/%d", topic, partition), func(client *kgo.Client) error {
+	return admin(brokers, fmt.Sprintf("move the leader of %s/%d", topic, partition), func(client *kgo.Client) error {
 		p, err := describe(ctx, client, topic, partition)
 		if err != nil {
 			return err
@@ -41,7 +41,7 @@ func MoveLeader(ctx context.Context, brokers []string, topic string, partition i
 
 // AwaitInSync returns when every partition of the topic has so many in-sync replicas.
 func AwaitInSync(ctx context.Context, brokers []string, topic string, partitions, replicas int) error {
-	return admin(ctx, brokers, "wait for the replicas of "+topic, func(client *kgo.Client) error {
+	return admin(brokers, "wait for the replicas of "+topic, func(client *kgo.Client) error {
 		return await(ctx, func() error {
 			for i := range partitions {
 				p, err := describe(ctx, client, topic, i)

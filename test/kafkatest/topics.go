@@ -19,7 +19,7 @@ const adminTimeoutMillis = 15_000
 // CreateTopic creates a topic with the cluster's own replication factor and returns when each of its partitions has a
 // leader. A topic that exists is an error (errors.Is kerr.TopicAlreadyExists).
 func CreateTopic(ctx context.Context, brokers []string, name string, partitions int, configs map[string]string) error {
-	return admin(ctx, brokers, "create topic "+name, func(client *kgo.Client) error {
+	return admin(brokers, "create topic "+name, func(client *kgo.Client) error {
 		topic := kmsg.NewCreateTopicsRequestTopic()
 		topic.Topic, topic.NumPartitions, topic.ReplicationFactor = name, int32(partitions), -1
 		for k, v := range configs {
@@ -44,7 +44,7 @@ func CreateTopic(ctx context.Context, brokers []string, name string, partitions 
 // AddPartitions raises the number of a topic's partitions to total and returns
 // when each has a leader.
 func AddPartitions(ctx context.Context, brokers []string, name string, total int) error {
-	return admin(ctx, brokers, "add partitions to topic "+name, func(client *kgo.Client) error {
+	return admin(brokers, "add partitions to topic "+name, func(client *kgo.Client) error {
 		topic := kmsg.NewCreatePartitionsRequestTopic()
 		topic.Topic, topic.Count = name, int32(total)
 		req := kmsg.NewPtrCreatePartitionsRequest()
@@ -63,7 +63,7 @@ func AddPartitions(ctx context.Context, brokers []string, name string, total int
 
 // DeleteTopic deletes a topic and returns when the brokers no longer know it.
 func DeleteTopic(ctx context.Context, brokers []string, name string) error {
-	return admin(ctx, brokers, "delete topic "+name, func(client *kgo.Client) error {
+	return admin(brokers, "delete topic "+name, func(client *kgo.Client) error {
 		topic := kmsg.NewDeleteTopicsRequestTopic()
 		topic.Topic = kmsg.StringPtr(name)
 		req := kmsg.NewPtrDeleteTopicsRequest()
@@ -92,7 +92,7 @@ func DeleteTopic(ctx context.Context, brokers []string, name string) error {
 
 // SetTopicConfig sets settings of a topic, keeps the rest, and returns when a broker has the new values.
 func SetTopicConfig(ctx context.Context, brokers []string, name string, configs map[string]string) error {
-	return admin(ctx, brokers, "configure topic "+name, func(client *kgo.Client) error {
+	return admin(brokers, "configure topic "+name, func(client *kgo.Client) error {
 		resource := kmsg.NewIncrementalAlterConfigsRequestResource()
 		resource.ResourceType, resource.ResourceName = kmsg.ConfigResourceTypeTopic, name
 		for k, v := range configs {
@@ -145,7 +145,7 @@ func awaitTopicConfig(ctx context.Context, client *kgo.Client, name string, conf
 	}
 }
 
-func admin(ctx context.Context, brokers []string, doing string, do func(*kgo.Client) error) error {
+func admin(brokers []string, doing string, do func(*kgo.Client) error) error {
 	client, err := newClient(brokers)
 	if err != nil {
 		return fmt.Errorf("%s: %w", doing, err)
@@ -231,7 +231,7 @@ func await(ctx context.Context, done func() error) error {
 
 // SetProducerQuota bounds a client's produce rate in bytes a second and per broker; 0 lifts the bound.
 func SetProducerQuota(ctx context.Context, brokers []string, clientID string, bytesPerSecond float64) error {
-	return admin(ctx, brokers, "set the quota of client "+clientID, func(client *kgo.Client) error {
+	return admin(brokers, "set the quota of client "+clientID, func(client *kgo.Client) error {
 		entity := kmsg.NewAlterClientQuotasRequestEntryEntity()
 		entity.Type, entity.Name = "client-id", kmsg.StringPtr(clientID)
 		op := kmsg.NewAlterClientQuotasRequestEntryOp()

@@ -17,15 +17,11 @@ import (
 func childrenOf(t *testing.T, pid int) []int {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var pids []int
 	for _, f := range strings.Fields(string(b)) {
 		n, err := strconv.Atoi(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		pids = append(pids, n)
 	}
 	return pids
@@ -46,32 +42,22 @@ func TestServerDiesWithItsStarter(t *testing.T) {
 		ownServer(t, Options{Major: "17"}) // skips or fails
 	}
 	dir, err := os.MkdirTemp("", "outboxcdc-orphan-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer os.RemoveAll(dir)
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(dir, 0o755))
 	cmd := exec.Command(os.Args[0], "-test.run=^TestServerDiesWithItsStarter$")
 	cmd.Env = append(os.Environ(), "PGTEST_STARTER="+dir)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, cmd.Start())
 	line, err := bufio.NewReader(out).ReadString('\n')
 	pid, atoiErr := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(line, "pid:")))
 	if err != nil || atoiErr != nil {
 		t.Fatalf("the starter printed %q (%v)", line, err)
 	}
 	all := append(childrenOf(t, pid), pid)
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, cmd.Process.Kill())
 	_ = cmd.Wait()
 	deadline := time.Now().Add(15 * time.Second)
 	for _, pid := range all {

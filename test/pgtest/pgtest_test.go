@@ -35,9 +35,7 @@ func ownServer(t *testing.T, o Options) *Server {
 func queryText(t *testing.T, ctx context.Context, url, sql string) string {
 	t.Helper()
 	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close(ctx)
 	var text string
 	if err := conn.QueryRow(ctx, sql).Scan(&text); err != nil {
@@ -78,9 +76,7 @@ func TestEveryMajor(t *testing.T) {
 			if len(children) == 0 && runtime.GOOS == "linux" {
 				t.Error("found no children of the postmaster in /proc: the check below would prove nothing")
 			}
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Close())
 			for _, pid := range append(children, pid) {
 				if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
 					t.Errorf("process %d of the server still exists after Close (%v)", pid, err)
@@ -117,19 +113,13 @@ func TestOneServer(t *testing.T) {
 func stopAndStartAgain(t *testing.T, s *Server) {
 	ctx := testContext(t)
 	url := s.SuperURL("postgres")
-	if err := s.Exec(ctx, "postgres",
+	must(t, s.Exec(ctx, "postgres",
 		"CREATE TABLE kept (id int)",
-		"SELECT pg_create_logical_replication_slot('kept', 'pgoutput')"); err != nil {
-		t.Fatal(err)
-	}
+		"SELECT pg_create_logical_replication_slot('kept', 'pgoutput')"))
 	for i, mode := range []Mode{Immediate, Fast, Smart} {
-		if err := s.Exec(ctx, "postgres", "INSERT INTO kept VALUES (1)"); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Exec(ctx, "postgres", "INSERT INTO kept VALUES (1)"))
 		took, err := s.Stop(ctx, mode)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if s.Pid() != 0 {
 			t.Errorf("after a stop the pid is %d", s.Pid())
 		}
@@ -137,9 +127,7 @@ func stopAndStartAgain(t *testing.T, s *Server) {
 			t.Errorf("stopping again took %v, %v", took, err)
 		}
 		begin := time.Now()
-		if err := s.StartAgain(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.StartAgain(ctx))
 		t.Logf("the %s stop took %v, the next start %v", mode, took.Round(time.Millisecond), time.Since(begin).Round(time.Millisecond))
 		want := string(rune('1' + i))
 		if got := queryText(t, ctx, url, "SELECT count(*)::text FROM kept"); got != want {
@@ -161,9 +149,7 @@ func stopAndStartAgain(t *testing.T, s *Server) {
 func smartStopWaitsForClients(t *testing.T, s *Server) {
 	ctx := testContext(t)
 	conn, err := pgx.Connect(ctx, s.SuperURL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer conn.Close(ctx)
 	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 	defer cancel()
@@ -180,9 +166,7 @@ func smartStopWaitsForClients(t *testing.T, s *Server) {
 
 func testPasswords(t *testing.T, s *Server) {
 	ctx := testContext(t)
-	if err := s.Exec(ctx, "postgres", "CREATE ROLE relay LOGIN REPLICATION PASSWORD 'p@ss w/rd'", "CREATE DATABASE shop"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Exec(ctx, "postgres", "CREATE ROLE relay LOGIN REPLICATION PASSWORD 'p@ss w/rd'", "CREATE DATABASE shop"))
 	if got := queryText(t, ctx, s.URL("shop", "relay", "p@ss w/rd"), "SELECT current_database() || '/' || current_user"); got != "shop/relay" {
 		t.Errorf("logged in as %s", got)
 	}
@@ -195,12 +179,8 @@ func testPasswords(t *testing.T, s *Server) {
 
 func appendConfAndReload(t *testing.T, s *Server) {
 	ctx := testContext(t)
-	if err := s.AppendConf("wal_sender_timeout = '7s'"); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.AppendConf("wal_sender_timeout = '7s'"))
+	must(t, s.Reload())
 	for queryText(t, ctx, s.SuperURL("postgres"), "SHOW wal_sender_timeout") != "7s" {
 		if ctx.Err() != nil {
 			t.Fatal("the setting did not take effect")
@@ -212,13 +192,9 @@ func appendConfAndReload(t *testing.T, s *Server) {
 func TestGivenDirIsKept(t *testing.T) {
 	ctx := testContext(t)
 	dir, err := os.MkdirTemp("", "outboxcdc-kept-") // t.TempDir is closed to other users
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer os.RemoveAll(dir)
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Chmod(dir, 0o755))
 	var systemID string
 	for i := range 2 {
 		s := ownServer(t, Options{Major: "16", Dir: filepath.Join(dir, "server")})
@@ -227,9 +203,7 @@ func TestGivenDirIsKept(t *testing.T) {
 			t.Errorf("the second server has system identifier %s, the first had %s", id, systemID)
 		}
 		systemID = id
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Close())
 	}
 }
 
@@ -273,5 +247,13 @@ func externalServer(t *testing.T, own *Server) {
 	}
 	if err := s.Close(); err != nil || own.Pid() == 0 {
 		t.Errorf("Close: %v, and the pid of the server is %d", err, own.Pid())
+	}
+}
+
+// must fails the test with an error that no step of it expects.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
