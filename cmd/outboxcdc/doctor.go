@@ -84,8 +84,8 @@ func newCheckCommand(cmd *cobra.Command, load func() (*config.Config, error), fi
 func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, error) {
 	c := doctor.Config{
 		Slot: cfg.Postgres.Slot, Publication: cfg.Postgres.Publication, Messages: cfg.Messages.Prefix,
-		SenderTimeout: cfg.Tuning.WALSenderTimeout,
-		Brokers:       cfg.Kafka.Brokers, Partitions: cfg.Route.Partitions, Cut: cfg.Poison.Oversize == "cut",
+		SenderTimeout: cfg.Tuning.WALSenderTimeout, Retention: doctor.Retention{Mode: cfg.Retention.Mode, Keep: cfg.Retention.Keep, Slots: cfg.Retention.Slots},
+		Brokers: cfg.Kafka.Brokers, Partitions: cfg.Route.Partitions, Cut: cfg.Poison.Oversize == "cut",
 		Topics: append(fixedTopics(cfg), topics...), OwnTime: hasOwnTime(cfg),
 		Command: "outboxcdc", Now: time.Now, LongTransaction: longTransaction, EventSources: cfg.EventSources(),
 	}

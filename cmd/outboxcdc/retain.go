@@ -172,7 +172,7 @@ func (r *retainer) pass(ctx context.Context, cfg *config.Config, slots []string,
 			res.Leaves = append(res.Leaves, retention.Result{Leaf: res.Table, Outcome: retention.Postponed, Reason: retention.ByError, Text: err.Error()})
 			failed = cmp.Or(failed, err)
 		}
-		if err := r.print(&res); err != nil {
+		if err := r.print(&res, t.Delete); err != nil {
 			return err
 		}
 		results = append(results, res)
@@ -197,11 +197,13 @@ func (r *retainer) pass(ctx context.Context, cfg *config.Config, slots []string,
 	return nil
 }
 
-// print prints what became of a table.
-func (r *retainer) print(res *retention.TableResult) error {
+// print prints what became of a table. deletes is whether rows are deleted.
+func (r *retainer) print(res *retention.TableResult, deletes bool) error {
 	if r.output == "json" {
 		return writeJSON(r.out, res)
 	}
+	said := map[string]bool{} // slots
+	rows := int64(0)
 	for i := range res.Leaves {
 		leaf := &res.Leaves[i]
 		if leaf.Outcome == retention.Empty {
@@ -209,8 +211,13 @@ func (r *retainer) print(res *retention.TableResult) error {
 		}
 		var l line
 		outcome := string(leaf.Outcome)
-		if r.dryRun && leaf.Outcome == retention.Emptied {
+		switch {
+		case leaf.Outcome == retention.Emptied && r.dryRun && deletes:
+			outcome = "has old rows, which would be deleted"
+		case leaf.Outcome == retention.Emptied && r.dryRun:
 			outcome = "would be emptied"
+		case leaf.Outcome == retention.Emptied && deletes:
+			outcome = "has no old rows any more"
 		}
 		l.word(leaf.Leaf + " " + outcome)
 		if !leaf.Oldest.IsZero() {
@@ -219,17 +226,27 @@ func (r *retainer) print(res *retention.TableResult) error {
 		if !leaf.Newest.IsZero() {
 			l.pair("newest", []byte(leaf.Newest.UTC().Format(timeLayout)))
 		}
-		if leaf.Rows > 0 {
-			l.pair("rows", fmt.Append(nil, leaf.Rows))
+		if rows += leaf.Rows; leaf.Rows > 0 {
+			l.pair("deleted", fmt.Append(nil, leaf.Rows))
 		}
 		l.pair("size", []byte(human.Size(leaf.Bytes)))
-		if leaf.Text != "" {
+		switch {
+		case leaf.Slot != "" && said[leaf.Slot]:
+			l.word("- slot " + leaf.Slot + ", as above")
+		case leaf.Text != "":
 			l.word("- " + leaf.Text)
 		}
+		said[leaf.Slot] = true
 		if err := written(r.out.Write(l.end())); err != nil {
 			return err
 		}
 	}
-	return written(fmt.Fprintf(r.out, "%s: %s before, %s of %s\n", res.Table, human.Size(res.Bytes),
-		map[bool]string{false: "removed rows", true: "would remove rows"}[r.dryRun], human.Count(res.Removed(), "partition", "partitions")))
+	did := map[bool]string{false: "emptied ", true: "would empty "}[r.dryRun] + human.Count(res.Removed(), "partition", "partitions")
+	switch {
+	case deletes && r.dryRun:
+		did = "would delete old rows of " + human.Count(res.Removed(), "table or partition", "partitions")
+	case deletes:
+		did = "deleted " + human.Count(int(rows), "row", "rows")
+	}
+	return written(fmt.Fprintf(r.out, "%s: %s before; %s\n", res.Table, human.Size(res.Bytes), did))
 }

@@ -60,6 +60,8 @@ type Counts struct {
 	Newer   int64 `json:"newer_than_the_snapshot"`
 	Outside int64 `json:"outside_the_range"`
 	Foreign int64 `json:"of_other_servers"` // or databases
+	// Removable are older than the time to keep, so that their rows may have been removed.
+	Removable int64 `json:"older_than_kept"`
 	// Repeated are further records of events that have one, each like the first.
 	Repeated int64          `json:"identical_duplicates"`
 	Resent   int64          `json:"sent_by_a_person"`

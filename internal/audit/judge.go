@@ -18,6 +18,8 @@ type Judge struct {
 	OnlyMissing bool
 	// Since is the beginning of the range; zero: there is none.
 	Since time.Time
+	// Kept is the time since which no row was removed; zero: none was removed.
+	Kept time.Time
 	// Origin says where a record comes from.
 	Origin func(*Record) origin
 	// Newer reports whether a record with that position may be younger than the rows.
@@ -239,6 +241,8 @@ func (c *Comparison) judgeStray(g *group, j *Judge) error {
 		return c.phantom(&suspect{r, g.places}, j, j.Abandoned(r.Position))
 	case known && j.Newer(r.Position):
 		c.counts.Newer++
+	case r.Time.Before(j.Kept):
+		c.counts.Removable++
 	case len(g.rows) > 0 && len(j.Tables) > 1: // a row of another table may have the id
 		c.counts.Outside++
 	case len(g.rows) > 0:

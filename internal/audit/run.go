@@ -41,8 +41,10 @@ type Audit struct {
 	// Predecessors are the systems that this server has replaced, as by pg_upgrade.
 	Predecessors []uint64
 	Range        outboxtable.Range
-	Deep         bool
-	Memory       int64 // in bytes, of the comparison
+	// Kept is the time since which the command retain has not removed rows, by the settings; zero: it removes none.
+	Kept   time.Time
+	Deep   bool
+	Memory int64 // in bytes, of the comparison
 	// PartitionCount is the smallest number of partitions that a setting has the daemon use; 0: none does.
 	PartitionCount int32
 	// Topics are read besides those that rows lead to.
@@ -373,6 +375,9 @@ func (r *run) compare(ctx context.Context) error {
 	if r.Undecided != nil {
 		j.Undecided = func(row *Row, why string) error { r.noteExpired(row); return r.Undecided(row, why) }
 	}
+	if !r.Kept.IsZero() {
+		j.Kept = r.Kept.Add(r.margin())
+	}
 	j.Origin = func(rec *Record) origin { return r.origin(rec, j.Abandoned) }
 	if err := r.checkPartitions(j); err != nil {
 		return err
@@ -388,6 +393,9 @@ func (r *run) compare(ctx context.Context) error {
 	}
 	if n := r.res.Unnamed; n > 0 && r.Database != 0 {
 		r.Note(fmt.Sprintf("%d of the records without a row were sent by an earlier version, which does not say of which database of this server they are: they may be another's", n))
+	}
+	if !r.Kept.IsZero() && r.res.Findings[Phantom] > 0 {
+		r.Note("retain removes rows by their created_at (retention.keep): a record that was sent long after its row was written may be younger, and has no row")
 	}
 	if r.res.Findings[Phantom] > r.res.Rows {
 		r.Note("more records have no row than rows were compared: if the application deletes rows soon, only those that are left can be audited")

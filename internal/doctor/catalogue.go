@@ -119,6 +119,7 @@ func Checks() []Check {
 		{tablePrivileges, groupOutbox, "may the role read the table, and does row-level security hide no rows from it (events come from the WAL; `doctor`, `audit`, `recover`, `backfill` and `replay` read rows)", []string{"WARN", "FAIL 77"}},
 		{tableIdentity, groupOutbox, "can the application delete rows (not if the publication has updates or deletes and the table has no replica identity)", []string{"FAIL 78"}},
 		{tableOrder, groupOutbox, "can `recover`, `backfill` and `replay` send the rows in the order in which they were inserted (`outbox.order`, or a column `seq` with values of a sequence)", []string{"WARN"}},
+		{tableRetention, groupOutbox, "how large is the table, how old is its oldest row, and when did `retain` empty a partition last (what deletes or truncates otherwise leaves no trace); does a slot of `retention.slots` block it for good, or does it refuse the table", []string{"WARN"}},
 		{messagesPrivilege, groupOutbox, "which roles may write logical messages, if `messages.prefix` makes them events", []string{"WARN"}},
 
 		{pubExists, groupPublication, "does the publication exist", []string{"FAIL 79"}},

@@ -40,6 +40,7 @@ type Config struct {
 	Tables         []Table
 	Messages       string // prefix of the logical messages that are events, "" for none
 	SenderTimeout  time.Duration
+	Retention      Retention
 
 	Brokers    []string       // as configured
 	Client     string         // options of Kafka's own tools, such as --command-config; "" for none

@@ -5,8 +5,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/sql"
 )
 
 // text is the answer to a query of one value.
@@ -97,6 +99,7 @@ func rowOutcomes(t *testing.T, w *world) {
 		p.exec("CREATE UNIQUE INDEX ON two (id)")
 		p.wants()
 	})
+	t.Run("ring", func(t *testing.T) { ringOutcomes(t, w) })
 	t.Run("row-level security", func(t *testing.T) {
 		p := w.newPlace(t, w.pg).make()
 		p.exec("ALTER TABLE outbox ENABLE ROW LEVEL SECURITY", "CREATE POLICY mine ON outbox USING (aggregate_id = current_setting('app.tenant', true))")
@@ -185,4 +188,56 @@ func inheritedOutcomes(t *testing.T, w *world) {
 	p.exec("CREATE SCHEMA _timescaledb_internal", "CREATE TABLE _timescaledb_internal._hyper_1_1_chunk () INHERITS (outbox)")
 	p.wants(child, order)
 	p.advises(tableExists, "a hypertable cannot be an outbox")
+}
+
+// ringOutcomes: a ring as setup creates it has no finding, and doctor says how large and how old it is, and when retain
+// has emptied a partition.
+func ringOutcomes(t *testing.T, w *world) {
+	p := w.newPlace(t, w.pg)
+	text := func() string {
+		t.Helper()
+		for _, f := range p.examine().Findings {
+			if f.Check == tableRetention {
+				return f.Text
+			}
+		}
+		return ""
+	}
+	has := func(words ...string) {
+		t.Helper()
+		for _, word := range words {
+			if got := text(); !strings.Contains(got, word) {
+				t.Errorf("%s: %q is missing", got, word)
+			}
+		}
+	}
+	ring, err := sql.Setup(sql.Params{Role: roleName, Publication: p.name, Slot: p.name, Tables: []sql.Table{{Schema: "public", Name: "outbox", Ring: 8, Partitioned: true, Columns: sql.Columns{ID: "id", AggregateType: "aggregate_type", AggregateID: "aggregate_id", EventType: "event_type", Payload: "payload", Headers: "headers"}}}}, 18)
+	must(t, err)
+	for _, step := range []string{sql.Outbox, sql.Grants, sql.Publication} {
+		_, err := p.conn.PgConn().Exec(t.Context(), ring.Get(step)).ReadAll()
+		must(t, err)
+	}
+	p.makeSlot()
+	p.cfg.Retention = Retention{Mode: "truncate", Keep: 72 * time.Hour, Slots: []string{p.name}}
+	p.wants()
+	has("in 8 partitions", "no row has a time", "no partition has the note of retain", "retention.mode is truncate, and rows are kept for 3 days")
+	p.exec("INSERT INTO outbox (aggregate_type, aggregate_id, event_type, created_at) VALUES ('order', '1', 'made', now() - interval '100 days')",
+		"COMMENT ON TABLE outbox_3 IS 'outboxcdc retain emptied it at 2026-11-26T22:40:01Z'", "COMMENT ON TABLE outbox_4 IS 'outboxcdc retain emptied it at never'",
+		"COMMENT ON TABLE outbox_5 IS E'of the shop\noutboxcdc retain emptied it at 2026-11-25T22:40:01Z'")
+	p.wants()
+	has("the oldest row is 100 days old", "retain emptied a partition last at 2026-11-26T22:40:01Z")
+	p.exec("REVOKE SELECT ON outbox FROM " + roleName)
+	has("the oldest row is not known, because the role cannot read all rows")
+	p.exec("GRANT SELECT ON outbox TO " + roleName)
+	p.cfg.Retention.Slots = []string{p.name, "gone"}
+	p.wants(outcome{tableRetention, "WARN", "retention.slots has gone, which does not exist"})
+	p.cfg.Retention = Retention{Mode: "off", Slots: []string{"gone"}}
+	p.wants()
+	has("retention.mode is off")
+
+	plain := w.newPlace(t, w.pg).make()
+	plain.cfg.Retention = Retention{Mode: "truncate", Keep: time.Hour}
+	plain.wants(outcome{tableRetention, "WARN", "the table is not partitioned: retain refuses it"})
+	plain.cfg.Retention.Mode = "delete"
+	plain.wants()
 }

@@ -97,6 +97,7 @@ func (e *examination) checkTables(ctx context.Context) {
 		e.checkTable(ctx, &f, unfit)
 		e.checkPartitionKey(ctx, &f)
 	}
+	e.checkRetention(ctx)
 	e.because[groupOutbox] = "no outbox exists"
 }
 

@@ -17,6 +17,8 @@ import (
 //  5. The archive has all rows.
 //  6. The leaf is truncated.
 //
+// The archive gets the rows only when no session reads the leaf, so that TRUNCATE rarely fails after it.
+//
 // A leaf that is not old enough is not locked: its writers do not wait. A session that waits for a lock on it gets it:
 // the transaction ends, and the leaf is left for another run.
 func (r *Retention) Empty(ctx context.Context, leaf *Leaf) Result {
@@ -49,7 +51,7 @@ func (r *Retention) Empty(ctx context.Context, leaf *Leaf) Result {
 	if err != nil {
 		return result(leaf, age, err)
 	}
-	if err := tx.Truncate(ctx); err != nil {
+	if err := r.truncate(ctx, tx); err != nil {
 		return result(leaf, age, fmt.Errorf("empty the leaf: %w", err))
 	}
 	if err := tx.Commit(ctx); err != nil {
@@ -90,7 +92,31 @@ func (r *Retention) removable(ctx context.Context, tx Transaction, leaf *Leaf, s
 	if r.Archive == nil {
 		return age, nil
 	}
+	switch used, err := tx.InUse(ctx); {
+	case err != nil:
+		return age, fmt.Errorf("look for sessions that read it: %w", err)
+	case used:
+		return age, &InUseError{errors.New("a session reads it, so it could not be emptied after the archive has the rows")}
+	}
 	return age, r.store(ctx, tx, leaf, age)
+}
+
+// truncate empties the leaf. What the archive has stays true while the leaf is locked against writers, so the lock for
+// TRUNCATE is tried again.
+func (r *Retention) truncate(ctx context.Context, tx Transaction) error {
+	const step = 100 * time.Millisecond
+	for waited := time.Duration(0); ; waited += step {
+		err := tx.Truncate(ctx)
+		if r.Archive == nil || waited >= r.SlotWait || !errors.As(err, new(*InUseError)) {
+			return err
+		}
+		if wanted := release(ctx, tx); wanted != nil {
+			return wanted
+		}
+		if !r.Pause(ctx, step) {
+			return err
+		}
+	}
 }
 
 // release is an error if another session waits for a lock on the leaf.

@@ -36,6 +36,12 @@ func Connect(ctx context.Context, dsn string) (p *Postgres, err error) {
 	if cc.ConnectTimeout == 0 {
 		cc.ConnectTimeout = 15 * time.Second
 	}
+	prepare := cc.AfterConnect
+	cc.AfterConnect = func(ctx context.Context, conn *pgconn.PgConn) error {
+		// Only PostgreSQL 17 and later knows this setting, so it cannot be a startup parameter.
+		const unlimited = "SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout'"
+		return errors.Join(prepare(ctx, conn), conn.Exec(ctx, unlimited).Close())
+	}
 	cc.OnNotice = func(*pgconn.PgConn, *pgconn.Notice) {}
 	params := replication.TextSettings()
 	for name, value := range map[string]string{

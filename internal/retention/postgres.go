@@ -199,6 +199,13 @@ func (t *transaction) InDemand(ctx context.Context) (wanted bool, err error) {
 	return wanted, err
 }
 
+// InUse implements [Transaction].
+func (t *transaction) InUse(ctx context.Context) (used bool, err error) {
+	err = t.control.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'relation' AND relation = $1 AND granted AND pid IS DISTINCT FROM $2::int "+
+		"AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))", t.leaf.OID, int32(t.work.PgConn().PID())).Scan(&used)
+	return used, err
+}
+
 // Copy implements [Transaction].
 func (t *transaction) Copy(ctx context.Context, w io.Writer) error {
 	_, err := t.work.PgConn().CopyTo(ctx, w, "COPY (SELECT * FROM ONLY "+quote(t.leaf)+") TO STDOUT (FORMAT text)")
@@ -207,8 +214,40 @@ func (t *transaction) Copy(ctx context.Context, w io.Writer) error {
 
 // Truncate implements [Transaction].
 func (t *transaction) Truncate(ctx context.Context) error {
-	_, err := t.tx.Exec(ctx, "TRUNCATE ONLY "+quote(t.leaf))
-	return inUse(err)
+	part, err := t.tx.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := part.Exec(ctx, "TRUNCATE ONLY "+quote(t.leaf)); err != nil {
+		return errors.Join(inUse(err), part.Rollback(ctx))
+	}
+	return errors.Join(part.Commit(ctx), t.note(ctx))
+}
+
+// Mark begins the line in the comment of a partition that says when it was emptied. Postgres itself does not record
+// when a table was truncated.
+const Mark = "outboxcdc retain emptied it at "
+
+// noteSQL is the statement that notes the time. Other lines of the comment are kept.
+const noteSQL = `
+SELECT format('COMMENT ON TABLE %s IS %L', $1::text, concat_ws(E'\n', nullif(btrim(regexp_replace(coalesce(obj_description($2, 'pg_class'), ''), $3 || '[^\n]*', '', 'g'), E'\n'), ''),
+       $3 || to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')))`
+
+// note notes when the leaf was emptied. If the server refuses it, as an event trigger can, the leaf is emptied without.
+func (t *transaction) note(ctx context.Context) error {
+	part, err := t.tx.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	var comment string
+	err = part.QueryRow(ctx, noteSQL, quote(t.leaf), t.leaf.OID, Mark).Scan(&comment)
+	if err == nil {
+		_, err = part.Exec(ctx, comment)
+	}
+	if err != nil {
+		return part.Rollback(ctx)
+	}
+	return part.Commit(ctx)
 }
 
 // Commit implements [Transaction].

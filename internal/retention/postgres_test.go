@@ -139,7 +139,7 @@ func TestPostgres(t *testing.T) {
 			t.Parallel()
 			server := pgtest.ForTest(t, pgtest.Options{Major: major, Settings: map[string]string{"wal_level": "logical", "fsync": "off", "max_replication_slots": "20"}})
 			for name, test := range map[string]func(*testing.T, *pgtest.Server){
-				"empty": testEmpty, "archive": testArchive, "delete": testDelete, "refused": testRefused, "range": testRange, "tree": testTree,
+				"empty": testEmpty, "archive": testArchive, "delete": testDelete, "refused": testRefused, "range": testRange, "tree": testTree, "two": testTwo, "timeouts": testTimeouts, "readers": testReaders,
 			} {
 				t.Run(name, func(t *testing.T) { test(t, server) })
 			}
@@ -296,7 +296,7 @@ func testRefused(t *testing.T, server *pgtest.Server) {
 		{"ALTER TABLE shop.outbox_3 OWNER TO postgres", "ALTER TABLE shop.outbox_3 OWNER TO refused", exit.NoPermission, "table shop.outbox_3: role"},
 		{"ALTER TABLE shop.outbox_2 ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY", "ALTER TABLE shop.outbox_2 DISABLE ROW LEVEL SECURITY", exit.Config, "row-level security hides rows of table shop.outbox_2"},
 		{"ALTER TABLE shop.outbox ALTER created_at DROP NOT NULL; INSERT INTO shop.outbox (created_at, lap) VALUES (NULL, 1)", "", exit.Config, "rows have no time"},
-		{`ALTER TABLE shop.outbox RENAME created_at TO "when"`, "", exit.Config, "has no column"},
+		{`ALTER TABLE shop.outbox RENAME created_at TO "when"`, "", exit.Config, `has no column "created_at"`},
 	} {
 		b.exec(c.before)
 		_, err := Pass(t.Context(), b.p, &b.table, nil, b.r, false, func() {})
@@ -310,6 +310,18 @@ func testRefused(t *testing.T, server *pgtest.Server) {
 			b.want("after the remedy", b.pass(), "outbox_1 kept")
 		}
 		b.exec(c.after)
+	}
+	b.table.Delete = true
+	for _, c := range []struct{ before, after, want string }{
+		{"CREATE RULE r AS ON DELETE TO shop.outbox_1 DO INSTEAD NOTHING", "DROP RULE r ON shop.outbox_1", "rule r of table shop.outbox_1"},
+		{"CREATE TRIGGER d AFTER DELETE ON shop.outbox FOR EACH ROW EXECUTE FUNCTION shop.f()", "DROP TRIGGER d ON shop.outbox", "trigger d of table shop.outbox"},
+	} {
+		b.exec(`ALTER TABLE shop.outbox RENAME "when" TO created_at; ` + c.before)
+		_, err := Pass(t.Context(), b.p, &b.table, nil, b.r, false, func() {})
+		if exit.Code(err) != exit.Config || !strings.Contains(fmt.Sprint(err), c.want) {
+			t.Errorf("%s: %v; want %q", c.before, err, c.want)
+		}
+		b.exec(c.after + `; ALTER TABLE shop.outbox RENAME created_at TO "when"`)
 	}
 	var coded *exit.Error
 	b.table.Name = "nothing"
@@ -375,4 +387,136 @@ CREATE TABLE "odd ""na'me" PARTITION OF endless FOR VALUES FROM ('-infinity') TO
 	if n := b.count("SELECT count(*) FROM shop.outbox_0") + b.count("SELECT count(*) FROM shop.outbox_1"); n != 15 {
 		t.Errorf("%d rows are left, want 15", n)
 	}
+}
+
+// testTwo has two processes for one table: the second waits for the first.
+func testTwo(t *testing.T, server *pgtest.Server) {
+	b := newBench(t, server, "two", ring)
+	b.exec(old(0, 1))
+	other, err := Connect(t.Context(), server.URL("two", "two", "secret"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(other.Close)
+	if err := other.Lock(t.Context(), &b.table, func() { t.Error("the first one waits") }); err != nil {
+		t.Fatal(err)
+	}
+	waits, done := make(chan struct{}), make(chan struct{})
+	var res TableResult
+	go func() {
+		defer close(done)
+		r := b.r
+		r.Slots = nil
+		res, err = Pass(t.Context(), b.p, &b.table, nil, r, false, func() { close(waits) })
+	}()
+	<-waits
+	if n := b.count("SELECT count(*) FROM shop.outbox"); n != 1 {
+		t.Errorf("%d rows are left while the first one works", n)
+	}
+	if err := other.Unlock(t.Context(), &b.table); err != nil {
+		t.Fatal(err)
+	}
+	<-done
+	if err != nil || res.Removed() != 1 {
+		t.Errorf("%+v, %v", res, err)
+	}
+}
+
+// testTimeouts has the role's time-outs, which end neither a transaction that waits for its slots and its archive, nor
+// the connection.
+func testTimeouts(t *testing.T, server *pgtest.Server) {
+	b := newBench(t, server, "timeouts", ring)
+	timeouts := []string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"}
+	if server.Major >= "17" {
+		timeouts = append(timeouts, "transaction_timeout")
+	}
+	for _, name := range timeouts {
+		b.exec("ALTER ROLE timeouts SET " + name + " = '1s'")
+	}
+	p, err := Connect(t.Context(), server.URL("timeouts", "timeouts", "secret"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	b.exec(old(0, 1))
+	if err := p.reopen(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, conn := range []*pgx.Conn{p.control, p.work} {
+		for _, name := range timeouts {
+			var value string
+			if err := conn.QueryRow(t.Context(), "SELECT current_setting($1)", name).Scan(&value); err != nil || value == "1s" {
+				t.Errorf("%s is %s, %v", name, value, err)
+			}
+		}
+	}
+}
+
+// slowArchive takes rows, and has another session do something meanwhile.
+type slowArchive struct {
+	meanwhile func()
+	stored    int
+}
+
+func (a *slowArchive) Store(_ context.Context, _ *Leaf, _ Age, write func(io.Writer) error) error {
+	a.stored++
+	err := write(io.Discard)
+	a.meanwhile()
+	return err
+}
+
+// testReaders has sessions that read a leaf which is to be archived: the archive is not asked while TRUNCATE could not
+// follow, and TRUNCATE waits for a session that has come meanwhile. The leaf says when it was emptied.
+func testReaders(t *testing.T, server *pgtest.Server) {
+	b := newBench(t, server, "readers", ring)
+	b.exec(old(0, 10) + "; COMMENT ON TABLE shop.outbox_0 IS E'of the shop\n" + Mark + "2026-01-01T00:00:00Z'")
+	b.r.Slots = nil
+	archive := &slowArchive{}
+	b.r.Archive = archive
+	reader := pgtest.Connect(t, server.SuperURL(b.name))
+	read := func() { // until the transaction ends
+		if _, err := reader.Exec(t.Context(), "BEGIN; SELECT count(*) FROM shop.outbox_0", pgx.QueryExecModeSimpleProtocol); err != nil {
+			t.Error(err)
+		}
+	}
+	end := func() {
+		if _, err := reader.Exec(t.Context(), "COMMIT"); err != nil {
+			t.Error(err)
+		}
+	}
+	read()
+	b.want("a reader is at work", b.pass(), "outbox_0 postponed lock")
+	if archive.stored != 0 {
+		t.Error("the archive got rows that could not be removed")
+	}
+	end()
+	archive.meanwhile = read
+	b.r.SlotWait = 0
+	b.want("a reader comes and stays", b.pass(), "outbox_0 postponed lock")
+	end()
+	b.r.SlotWait = time.Hour
+	pauses := 0
+	b.r.Pause = func(context.Context, time.Duration) bool {
+		if pauses++; pauses == 3 {
+			end()
+		}
+		return pauses < 10
+	}
+	b.exec("CREATE FUNCTION no() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'no DDL'; END $$; CREATE EVENT TRIGGER no ON ddl_command_end EXECUTE FUNCTION no()")
+	b.want("a reader comes and goes", b.pass(), "outbox_0 emptied")
+	if archive.stored != 2 || pauses < 3 {
+		t.Errorf("the archive got the rows %d times, and %d pauses", archive.stored, pauses)
+	}
+	comment := func(want string) {
+		t.Helper()
+		var got string
+		if err := b.sql.QueryRow(t.Context(), "SELECT obj_description('shop.outbox_0'::regclass, 'pg_class')").Scan(&got); err != nil || !strings.HasPrefix(got, want) || strings.Count(got, Mark) != 1 {
+			t.Errorf("the comment is %q, %v; want %q", got, err, want)
+		}
+	}
+	comment("of the shop\n" + Mark + "2026-01-01")
+	b.exec("DROP EVENT TRIGGER no; " + old(0, 1))
+	archive.meanwhile = func() {}
+	b.want("without the event trigger", b.pass(), "outbox_0 emptied")
+	comment("of the shop\n" + Mark + time.Now().UTC().Format("2006-"))
 }

@@ -74,9 +74,12 @@ type Transaction interface {
 	WALEnd(ctx context.Context) (pglogrepl.LSN, error)
 	// InDemand reports whether another session waits for a lock on the leaf. Another connection asks, also during Copy.
 	InDemand(ctx context.Context) (bool, error)
+	// InUse reports whether another session has a lock on the leaf, so that Truncate would not get its own now.
+	InUse(ctx context.Context) (bool, error)
 	// Copy writes all rows as COPY … (FORMAT text).
 	Copy(ctx context.Context, w io.Writer) error
-	// Truncate empties the leaf. A lock that is not available at once is an [*InUseError].
+	// Truncate empties the leaf. A lock that is not available at once is an [*InUseError], and the leaf is locked against
+	// writers as before.
 	Truncate(ctx context.Context) error
 	// Commit ends the transaction. After an error it is not known whether the leaf was emptied.
 	Commit(ctx context.Context) error
@@ -106,8 +109,8 @@ type Retention struct {
 	Chunk    int      // rows that one statement deletes
 	// DropEmpty is whether empty partitions are dropped whose range of times ended before the time to keep.
 	DropEmpty bool
-	// SlotWait is how long to wait until the slots have confirmed a position. The leaf is locked against writers
-	// meanwhile.
+	// SlotWait is how long to wait until the slots have confirmed a position, and, with an archive that has the rows,
+	// until no session reads the leaf. The leaf is locked against writers meanwhile.
 	SlotWait time.Duration
 	// Beside does something, and asks again and again meanwhile. An error of the question cancels it: see [Beside].
 	Beside func(ctx context.Context, ask, do func(context.Context) error) error

@@ -31,7 +31,10 @@ type world struct {
 	slots map[string]*replication.Slot
 	leaf  Leaf
 
+	quiet    bool // no other session acts, and no call fails
 	locked   bool // by the steps
+	reading  bool // a session reads the leaf
+	looked   bool // the steps have seen that none does
 	waiting  bool // a writer waits for the lock
 	told     bool // the steps know
 	archived map[string]bool
@@ -59,9 +62,12 @@ func (w *world) note(format string, args ...any) { w.log = append(w.log, fmt.Spr
 // others lets other sessions act, and may fail the call.
 func (w *world) others(call string) error {
 	w.note("%s", call)
+	if w.quiet {
+		return nil
+	}
 	for w.rnd.IntN(3) > 0 {
 		w.end += pglogrepl.LSN(8 + w.rnd.IntN(100))
-		switch w.rnd.IntN(11) {
+		switch w.rnd.IntN(12) {
 		case 0, 1: // a transaction writes into the leaf
 			if w.locked {
 				w.waiting = true
@@ -97,6 +103,8 @@ func (w *world) others(call string) error {
 			}
 		case 10:
 			w.now = w.now.Add(time.Minute)
+		case 11:
+			w.reading = !w.reading && w.rnd.IntN(3) == 0
 		}
 	}
 	if w.rnd.IntN(60) == 0 {
@@ -260,6 +268,9 @@ func (w *world) Store(_ context.Context, _ *Leaf, _ Age, write func(io.Writer) e
 		return err
 	}
 	var b bytes.Buffer
+	if w.locked && !w.looked {
+		w.t.Error("the archive got rows of a leaf that a session may read")
+	}
 	if err := write(&b); err != nil {
 		return err
 	}
@@ -284,6 +295,11 @@ func (tx *worldTx) InDemand(context.Context) (bool, error) {
 	return tx.waiting, nil
 }
 
+func (tx *worldTx) InUse(context.Context) (bool, error) {
+	tx.looked = !tx.reading
+	return tx.reading, nil
+}
+
 func (tx *worldTx) Copy(_ context.Context, out io.Writer) error {
 	if err := tx.others("copy"); err != nil {
 		return err
@@ -298,7 +314,10 @@ func (tx *worldTx) Copy(_ context.Context, out io.Writer) error {
 }
 
 func (tx *worldTx) Truncate(context.Context) error {
-	if tx.rnd.IntN(20) == 0 {
+	if err := tx.others("truncate"); err != nil {
+		return err
+	}
+	if tx.reading {
 		return &InUseError{errors.New("a reader")}
 	}
 	if tx.told {
@@ -313,7 +332,9 @@ func (tx *worldTx) Truncate(context.Context) error {
 
 func (tx *worldTx) Commit(context.Context) error { tx.Rollback(); return nil }
 
-func (tx *worldTx) Rollback() { tx.locked, tx.waiting, tx.told = false, false, false }
+func (tx *worldTx) Rollback() {
+	tx.locked, tx.waiting, tx.told, tx.looked = false, false, false, false
+}
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
@@ -380,5 +401,55 @@ func TestSimRetention(t *testing.T) {
 		if n > 1 {
 			t.Errorf("removed: %v of %d histories: the histories test nothing", removed, n)
 		}
+	}
+}
+
+// TestBlocked has faults that last: nothing is removed meanwhile, with the reason, and everything afterwards.
+func TestBlocked(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		lasts   time.Duration
+		chunks  bool
+		begin   func(*world)
+		end     func(*world)
+		reason  Reason
+		slot    string
+		removed int
+	}{
+		{"a transaction is open", time.Hour, false, func(w *world) { w.write(2 * time.Hour) }, func(w *world) { w.rows[1].commit = w.end }, ByLock, "", 2},
+		{"Kafka is away", 7 * 24 * time.Hour, false, func(w *world) { w.slots["daemon"].ConfirmedFlush = 1 }, func(w *world) { w.slots["daemon"].ConfirmedFlush = w.end }, BySlot, "daemon", 1},
+		{"Kafka is away, rows", 7 * 24 * time.Hour, true, func(w *world) { w.slots["daemon"].ConfirmedFlush = 1 }, func(w *world) { w.slots["daemon"].ConfirmedFlush = w.end }, BySlot, "daemon", 1},
+		{"another slot does not move", 7 * 24 * time.Hour, false, func(w *world) { w.slots["other"].ConfirmedFlush = 1 }, func(w *world) { w.slots["other"].ConfirmedFlush = w.end }, BySlot, "other", 1},
+		{"another slot does not move, rows", 7 * 24 * time.Hour, true, func(w *world) { w.slots["other"].ConfirmedFlush = 1 }, func(w *world) { w.slots["other"].ConfirmedFlush = w.end }, BySlot, "other", 1},
+		{"a recovery has not finished", 24 * time.Hour, false, func(w *world) { w.recovery = "daemon_recovery" }, func(w *world) { w.recovery = "" }, BySlot, "daemon_recovery", 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := &world{
+				t: t, quiet: true, rnd: rand.New(rand.NewPCG(1, 1)), now: time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC), end: 1000, archived: map[string]bool{}, slots: map[string]*replication.Slot{},
+			}
+			for _, name := range []string{"daemon", "other"} {
+				w.slots[name] = &replication.Slot{Name: name, Kind: "logical", Database: "shop", WALStatus: "reserved", ConfirmedFlush: w.end}
+			}
+			w.rows = []*row{{place: "(0,1)", writer: "1", created: w.now.Add(-2 * keep), commit: 500}}
+			r := Retention{
+				Server: w, Archive: w, Keep: keep, Slots: []string{"daemon", "other"}, Database: "shop", Chunk: 1, SlotWait: 300 * time.Millisecond,
+				Beside: func(ctx context.Context, _, do func(context.Context) error) error { return do(ctx) },
+				Pause:  func(_ context.Context, d time.Duration) bool { w.now = w.now.Add(d); return true },
+			}
+			run := r.Empty
+			if c.chunks {
+				run = r.Delete
+			}
+			c.begin(w)
+			for end := w.now.Add(c.lasts); w.now.Before(end); w.now = w.now.Add(time.Minute) {
+				if res := run(t.Context(), &w.leaf); res.Outcome != Postponed || res.Reason != c.reason || res.Slot != c.slot || res.Text == "" || w.removed > 0 {
+					t.Fatalf("%+v; %d rows removed", res, w.removed)
+				}
+			}
+			c.end(w)
+			if res := run(t.Context(), &w.leaf); res.Outcome != Emptied || w.removed != c.removed {
+				t.Errorf("afterwards: %+v; %d rows removed, want %d", res, w.removed, c.removed)
+			}
+		})
 	}
 }

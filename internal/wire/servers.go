@@ -264,8 +264,12 @@ func (t *Servers) Audit(rows outboxtable.Range, deep bool) *audit.Audit {
 			partitions = int32(n)
 		}
 	}
+	var kept time.Time
+	if t.cfg.Retention.Mode != "off" {
+		kept = time.Now().Add(-t.cfg.Retention.Keep)
+	}
 	return &audit.Audit{
-		Router: t.route, PartitionCount: partitions, Poison: &t.poison, Tables: t.list, Lineage: t.identity, Database: t.database, Range: rows, Deep: deep, Topics: topics,
+		Kept: kept, Router: t.route, PartitionCount: partitions, Poison: &t.poison, Tables: t.list, Lineage: t.identity, Database: t.database, Range: rows, Deep: deep, Topics: topics,
 		Slot: t.cfg.Postgres.Slot, Messages: t.cfg.Messages.Prefix != "", Fresh: t.fresh, WALEnd: t.walEnd,
 		Release: t.closeSnapshot,
 	}

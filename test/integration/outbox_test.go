@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -50,7 +51,7 @@ type options struct {
 	missing    []string          // those of types whose topic is not created yet (see makeTopic)
 	partitions int               // of each topic; default 3
 	configs    map[string]string // of each topic
-	ring       bool              // the table has four partitions that are used in turn
+	ring       int               // the table has so many partitions, which are used in turn
 	payload    string            // type of the column payload; default: jsonb, as `setup apply` creates it
 }
 
@@ -107,8 +108,8 @@ func plain(s string) string {
 func (o *outbox) setUp(opt options) {
 	o.t.Helper()
 	apply := []string{"setup", "apply"}
-	if opt.ring {
-		apply = append(apply, "--ring", "4")
+	if opt.ring > 0 {
+		apply = append(apply, "--ring", strconv.Itoa(opt.ring))
 	}
 	if payload := opt.payload; payload != "" {
 		o.exec(`CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL,

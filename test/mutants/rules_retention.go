@@ -50,4 +50,12 @@ var retentionMutants = []mutant{
 		edits{{"internal/retention/postgres.go", "	case !member:\n", "	case !member && false:\n"}}, retainsServer),
 	wrong("retain-empties-what-has-the-name", "The table of that name is the one that was read.",
 		edits{{"internal/retention/postgres.go", "	case !same:\n", "	case !same && false:\n"}}, retainsServer),
+	wrong("retain-archives-what-a-session-reads", "The archive may get rows that cannot be removed after it.",
+		edits{{"internal/retention/empty.go", "	case used:\n", "	case used && false:\n"}}, retains),
+	wrong("retain-gives-up-after-the-archive", "A session that reads the leaf for a moment after it was archived has it archived again.",
+		edits{{"internal/retention/empty.go", "		if r.Archive == nil || waited", "		if true || waited"}}, retainsServer),
+	wrong("retain-obeys-the-transaction-timeout", "The role's transaction_timeout may end a transaction that waits for the archive.",
+		edits{{"internal/retention/open.go", "WHERE name = 'transaction_timeout'", "WHERE name = 'transaction_timeout' AND false"}}, retainsServer),
+	wrong("audit-takes-removed-rows-for-phantoms", "A record that is older than retention.keep has its row.",
+		edits{{"internal/audit/run.go", "	if !r.Kept.IsZero() {\n		j.Kept", "	if false {\n		j.Kept"}}, suite{"./internal/audit", "^TestRemovedRows$"}),
 }

@@ -1,0 +1,275 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
+
+	"github.com/outboxcdc/outboxcdc/internal/retention"
+)
+
+// retain returns the command `retain` for an outbox, as the superuser.
+func (o *outbox) retain(dir, mode string, args ...string) *exec.Cmd {
+	o.t.Helper()
+	url := filepath.Join(dir, "url")
+	must(o.t, os.WriteFile(url, []byte(o.admin.url), 0o600))
+	cmd := exec.Command(testSuite.binary, append([]string{"retain", "-o", "json"}, args...)...)
+	cmd.Env = append(o.env(), "OUTBOXCDC_RETENTION_MODE="+mode, "OUTBOXCDC_RETENTION_KEEP=1h", "OUTBOXCDC_RETENTION_URL_FILE="+url)
+	cmd.Stderr = os.Stderr
+	return cmd
+}
+
+// serverCPU is the processor time of a server: of its processes, and of those that have ended.
+func serverCPU(t *testing.T, postmaster int) (sum time.Duration) {
+	t.Helper()
+	stats, err := filepath.Glob("/proc/[0-9]*/stat")
+	must(t, err)
+	for _, file := range stats {
+		text, err := os.ReadFile(file)
+		if err != nil { // it has ended
+			continue
+		}
+		_, rest, _ := strings.Cut(string(text), ") ")
+		f := strings.Fields(rest) // from the field state on, see proc(5)
+		if f[1] != strconv.Itoa(postmaster) && filepath.Base(filepath.Dir(file)) != strconv.Itoa(postmaster) {
+			continue
+		}
+		for _, ticks := range f[11:15] { // own and of ended children, user and system
+			n, err := strconv.Atoi(ticks)
+			must(t, err)
+			sum += time.Duration(n) * 10 * time.Millisecond
+		}
+	}
+	return sum
+}
+
+// TestRetainCosts measures how long it takes to empty a partition of ten million rows, and what the deletion of rows
+// costs the server and the process.
+func TestRetainCosts(t *testing.T) {
+	skipUnlessProving(t)
+	pg := ownPostgres(t, defaultMajor, map[string]string{"fsync": "off", "max_wal_size": "2GB"})
+	t.Run("empty", func(t *testing.T) {
+		const rows = 10_000_000
+		o := newOutbox(t, options{pg: pg, ring: 4})
+		o.proves("F125", "a partition of %d rows is emptied", rows)
+		o.fill(rows, ", lap", ", 3")
+		o.exec(`SELECT brin_summarize_new_values(indexrelid) FROM pg_index WHERE indrelid = 'outbox_3'::regclass AND NOT indisprimary`) // as autovacuum does
+		recreateSlot(o)
+		var bytes int64
+		must(t, o.admin.scan(`SELECT pg_total_relation_size('outbox_3')`, &bytes))
+		began := time.Now()
+		out, err := o.retain(t.TempDir(), "truncate").Output()
+		took := time.Since(began)
+		must(t, err)
+		if !strings.Contains(string(out), `"outcome":"emptied"`) {
+			t.Fatalf("%s", out)
+		}
+		o.outcome("%d MiB in %v, with the start of the process", bytes>>20, took.Round(time.Millisecond))
+		t.Logf("%d rows, %d MiB: emptied in %v", rows, bytes>>20, took)
+		if took > time.Second+busyAllowance {
+			t.Errorf("it took %v", took)
+		}
+	})
+	t.Run("delete", func(t *testing.T) {
+		const rows = 1_000_000
+		o := newOutbox(t, options{pg: pg})
+		o.proves("F125", "%d rows are deleted", rows)
+		o.exec(`CREATE INDEX ON outbox (created_at)`)
+		o.fill(rows, "", "")
+		recreateSlot(o)
+		o.exec(`VACUUM ANALYZE outbox`)
+		before, began := serverCPU(t, pg.Pid()), time.Now()
+		cmd := o.retain(t.TempDir(), "delete")
+		stop := o.confirmAlways()
+		out, err := cmd.Output()
+		server := serverCPU(t, pg.Pid()) - before
+		confirms := stop()
+		must(t, err)
+		var res retention.TableResult
+		must(t, json.Unmarshal(out, &res))
+		process := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+		took := time.Since(began)
+		if res.Leaves[0].Rows != rows {
+			t.Fatalf("%s", out)
+		}
+		perRow := (server + process) / rows
+		o.outcome("server %v, process %v, %.0f rows/s; %.1f %% of a core at 2,000 rows/s", server, process, rows/took.Seconds(), 100*perRow.Seconds()*2000)
+		t.Logf("%d rows in %v: server %v (with %d confirmations of the test), process %v: %.1f %% of a core at 2,000 rows/s", rows, took, server, confirms, process, 100*perRow.Seconds()*2000)
+	})
+}
+
+// fill writes old rows. columns and values are further ones.
+func (o *outbox) fill(rows int, columns, values string) {
+	o.t.Helper()
+	const chunk = 500_000
+	for range rows / chunk {
+		o.exec(fmt.Sprintf(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, created_at%s)
+			SELECT 'order', 'k', 'added', '{"a": 1}', now() - interval '3 hours'%s FROM generate_series(1, %d)`, columns, values, chunk))
+		recreateSlot(o) // it would retain all WAL
+	}
+}
+
+// confirmAlways has the slot confirm again and again, as a daemon would. The returned function ends that, and says how
+// often.
+func (o *outbox) confirmAlways() (stop func() int) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done, n := make(chan struct{}), 0
+	go func() {
+		defer close(done)
+		conn, err := pgx.Connect(ctx, o.admin.url)
+		if err != nil {
+			return
+		}
+		defer conn.Close(context.Background()) //nolint:errcheck // the test ends
+		for ctx.Err() == nil {
+			if _, err := conn.Exec(ctx, `SELECT pg_replication_slot_advance($1, pg_current_wal_flush_lsn())`, o.name); err == nil {
+				n++
+			}
+			_, _ = conn.Exec(ctx, `SELECT pg_sleep(0.1)`)
+		}
+	}()
+	return func() int { cancel(); <-done; return n }
+}
+
+// TestRetainLatency measures how long inserts take with and without retain, in turns of the same length, beside a
+// daemon. OUTBOXCDC_TEST_TURN is the length of a turn.
+func TestRetainLatency(t *testing.T) {
+	skipUnlessProving(t)
+	turn := 20 * time.Second
+	if text := os.Getenv("OUTBOXCDC_TEST_TURN"); text != "" {
+		var err error
+		turn, err = time.ParseDuration(text)
+		must(t, err)
+	}
+	const turns, connections, pace = 8, 4, 4 * time.Millisecond
+	pg := ownPostgres(t, defaultMajor, map[string]string{"fsync": "off"})
+	o := newOutbox(t, options{pg: pg, ring: 8})
+	o.proves("F125", "inserts with and without retain, in %d turns of %v", turns, turn)
+	lap := int(max(1, turn.Seconds()/10))
+	o.exec(fmt.Sprintf(`ALTER TABLE outbox ALTER lap SET DEFAULT (extract(epoch FROM now())::bigint / %d %% 8)::smallint`, lap))
+	env := o.deduplicating(steadyFence)
+	o.startStreaming(env...)
+	var took [2][]time.Duration
+	removed := 0
+	for n := range turns {
+		var retain *exec.Cmd
+		var out strings.Builder
+		if n%2 == 1 {
+			retain = o.retain(t.TempDir(), "truncate", "--every", "1s", "--yes")
+			retain.Env = append(retain.Env, fmt.Sprintf("OUTBOXCDC_RETENTION_KEEP=%ds", 2*lap))
+			retain.Stdout = &out
+			must(t, retain.Start())
+		}
+		took[n%2] = append(took[n%2], o.insertFor(turn, connections, pace)...)
+		if retain != nil {
+			must(t, retain.Process.Signal(unix.SIGTERM))
+			must(t, retain.Wait())
+			removed += strings.Count(out.String(), `"outcome":"emptied"`)
+		}
+	}
+	var autovacuums int
+	must(t, o.admin.scan(`SELECT coalesce(sum(autovacuum_count), 0) FROM pg_stat_user_tables WHERE relname LIKE 'outbox\_%'`, &autovacuums))
+	at := func(all []time.Duration, q float64) time.Duration { return all[int(float64(len(all)-1)*q)] }
+	for i := range took {
+		slices.Sort(took[i])
+	}
+	without, with := took[0], took[1]
+	o.outcome("%d partitions emptied; p99.9 %v with, %v without retain; longest %v and %v", removed, at(with, .999), at(without, .999), at(with, 1), at(without, 1))
+	t.Logf("%d partitions emptied, %d autovacuums", removed, autovacuums)
+	for name, all := range map[string][]time.Duration{"without": without, "with": with} {
+		t.Logf("%-8s %d inserts: p50 %v p99 %v p99.9 %v longest %v", name, len(all), at(all, .5), at(all, .99), at(all, .999), at(all, 1))
+	}
+	if removed == 0 {
+		t.Error("no partition was emptied")
+	}
+	o.awaitArrived(patience)
+}
+
+// insertFor inserts rows on several connections for some time, one in each transaction, and returns how long each took.
+func (o *outbox) insertFor(d time.Duration, connections int, pace time.Duration) (all []time.Duration) {
+	o.t.Helper()
+	var mu sync.Mutex
+	var writers sync.WaitGroup
+	end := time.Now().Add(d)
+	for n := range connections {
+		writers.Go(func() {
+			conn, err := pgx.Connect(context.Background(), o.admin.url)
+			if err != nil {
+				o.t.Error(err)
+				return
+			}
+			defer conn.Close(context.Background()) //nolint:errcheck // the test goes on
+			var took []time.Duration
+			for next := time.Now(); next.Before(end); next = next.Add(pace) {
+				time.Sleep(time.Until(next))
+				began := time.Now()
+				if _, err := conn.Exec(context.Background(), `INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', $1, 'added', '{"a": 1}')`, fmt.Sprint("k", n)); err != nil {
+					o.t.Error(err)
+					return
+				}
+				took = append(took, time.Since(began))
+			}
+			mu.Lock()
+			all = append(all, took...)
+			mu.Unlock()
+		})
+	}
+	writers.Wait()
+	return all
+}
+
+// TestRetainAudits audits after each partition that is emptied beside a daemon and writers.
+func TestRetainAudits(t *testing.T) {
+	skipUnlessProving(t)
+	const leaves, rounds = 50, 20
+	o := newOutbox(t, options{ring: leaves})
+	o.proves("F125", "an audit after each of %d emptied partitions", leaves*rounds)
+	env := append(o.deduplicating(steadyFence), "OUTBOXCDC_RETENTION_MODE=truncate", "OUTBOXCDC_RETENTION_KEEP=1h")
+	r := o.startStreaming(env...)
+	p, err := retention.Connect(t.Context(), o.admin.url)
+	must(t, err)
+	t.Cleanup(p.Close)
+	table := retention.Table{Schema: "public", Name: "outbox", CreatedAt: "created_at"}
+	found, err := p.Open(t.Context(), &table, nil)
+	must(t, err)
+	job := retention.Retention{Server: p, Keep: time.Hour, Slots: []string{o.name}, Database: o.name, SlotWait: patience, Beside: retention.Beside, Pause: func(ctx context.Context, d time.Duration) bool {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(d):
+			return true
+		}
+	}}
+	emptied, rows := 0, int64(0)
+	for range rounds {
+		o.exec(fmt.Sprintf(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, created_at, lap)
+			SELECT 'order', 'k' || n, 'added', '{"a": 1}', now() - interval '3 hours', n %% %d FROM generate_series(1, %d) n`, leaves, 3*leaves))
+		for i := range found {
+			res := job.Empty(t.Context(), &found[i])
+			if res.Outcome != retention.Emptied {
+				t.Fatalf("%+v", res)
+			}
+			emptied++
+			findings, sum := o.audit(env, 0, "--since", "2h")
+			if !sum.Summary.Clean {
+				t.Fatalf("after %d partitions: %+v %+v", emptied, findings, sum.Summary)
+			}
+			rows += sum.Summary.Rows
+		}
+	}
+	noReconnects(t, r)
+	o.outcome("%d audits, all clean", emptied)
+	t.Logf("%d partitions were emptied, each before an audit; all clean; %d rows compared", emptied, rows)
+}
