@@ -80,9 +80,7 @@ func TestSlotAdopt(t *testing.T) {
 				t.Helper()
 				r = o.start(env...)
 				r.awaitStop(patience, 79, "the slot is at "+stands, "recreated, advanced", "remedy: ", "outboxcdc slot adopt")
-				if n := o.follow.records(); n != 50 {
-					t.Errorf("%d records, want the earlier 50", n)
-				}
+				is(t, "records", o.follow.records(), 50)
 			}
 			refused()
 			a, _ := o.adopt(env, 0, "--dry-run", "-o", "json")

@@ -15,10 +15,7 @@ func TestAuditAfterSegment(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"autovacuum": "off"})})
 	env := o.deduplicating(fence)
-	r := o.startStreaming(env...)
-	o.insert("order", "k", 1, 10)
-	o.awaitArrived(patience)
-	r.term()
+	o.deliver(env, "order", "k", 1, 10)
 	// The background writer logs the running transactions up to 15 s after a record, and then leaves the WAL alone.
 	o.exec(`CHECKPOINT`)
 	end := o.walFlushed()
@@ -48,10 +45,7 @@ func TestAuditUnflushed(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"wal_writer_delay": "10s", "autovacuum": "off"})})
 	env := o.deduplicating(fence)
-	r := o.startStreaming(env...)
-	o.insert("order", "k", 1, 10)
-	o.awaitArrived(patience)
-	r.term()
+	o.deliver(env, "order", "k", 1, 10)
 	must(t, o.admin.do(func(ctx context.Context, conn *pgx.Conn) error {
 		_, err := conn.Exec(ctx, `SET synchronous_commit = off`)
 		return errors.Join(err, pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return insertRows(ctx, tx, "order", "k", 11, 5) }))

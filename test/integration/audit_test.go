@@ -385,10 +385,7 @@ func TestAuditAlsoTopic(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
 	env := o.deduplicating(fence)
-	r := o.startStreaming(env...)
-	o.insert("order", "k", 1, 12)
-	o.awaitArrived(patience)
-	r.term()
+	o.deliver(env, "order", "k", 1, 12)
 	o.exec(`UPDATE outbox SET aggregate_type = 'payment'`) // as if the routing had changed
 	const notice = "name it with --also-topic"
 	for _, args := range [][]string{{"audit"}, {"recover", "--dry-run"}} {

@@ -89,9 +89,7 @@ func TestBrokerFrozen(t *testing.T) {
 	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
-	if n := r.sessionsEnded(); n != 0 {
-		t.Errorf("%d sessions ended; states: %s", n, states(r))
-	}
+	is(t, "sessions that ended", r.sessionsEnded(), 0)
 	o.repeatsAtMost(v, 0, "a retry inside a session causes no repeats")
 	if len(o.relays) != 1 {
 		t.Error("not the same process")
@@ -122,8 +120,6 @@ func TestMinInsyncReplicasAboveReplicas(t *testing.T) {
 	o.awaitHealed()
 	w.stop()
 	v := o.verify(patience)
-	if n := r.sessionsEnded(); n != 0 {
-		t.Errorf("%d sessions ended; states: %s", n, states(r))
-	}
+	is(t, "sessions that ended", r.sessionsEnded(), 0)
 	o.repeatsAtMost(v, 0, "no session ended")
 }

@@ -72,7 +72,5 @@ func TestCreateManyTopics(t *testing.T) {
 	if slow > len(types)/10 {
 		t.Errorf("%d lines about topics that are missing", slow)
 	}
-	if n := len(r.logged("topic created")); n != len(types) {
-		t.Errorf("%d topics, want %d", n, len(types))
-	}
+	is(t, "log lines", len(r.logged("topic created")), len(types))
 }

@@ -50,9 +50,7 @@ func TestFrozenDaemonGoesOn(t *testing.T) {
 // noReconnects fails the test if a daemon has lost its session.
 func noReconnects(t *testing.T, r *relay) {
 	t.Helper()
-	if n := r.sessionsEnded(); n != 0 {
-		t.Errorf("%d reconnects: %s", n, states(r))
-	}
+	is(t, "sessions that ended", r.sessionsEnded(), 0)
 }
 
 // The daemon has the lowest CPU priority, beside four processes that use all of it. It is slow, but no time-out ends a

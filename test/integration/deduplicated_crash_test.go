@@ -124,9 +124,7 @@ func TestDeduplicatedTermWhileKafkaIsFrozen(t *testing.T) {
 		return err
 	})
 	r.signal(syscall.SIGTERM)
-	if exit := r.awaitExit(patience); exit != 1 {
-		t.Errorf("exit code %d, want 1", exit)
-	}
+	is(t, "exit code", r.awaitExit(patience), 1)
 	o.awaitSlotFree()
 	must(t, k.Thaw())
 	last := o.start(env...)

@@ -99,10 +99,7 @@ func TestDeduplicatedForgedRecord(t *testing.T) {
 	o := newOutbox(t, options{})
 	o.proves("F34 F33", "the position record forged: 16 MiB ahead, of another system, of another timeline, before the slot; unreadable, of a newer version, deleted")
 	env := o.deduplicating(fence)
-	r := o.startStreaming(env...)
-	o.insert("order", "k", 1, 20)
-	o.awaitArrived(patience)
-	r.term()
+	o.deliver(env, "order", "k", 1, 20)
 	good := o.newestRecord()
 	ahead := o.walFlushed() + 16<<20
 	o.insert("order", "k", 21, 5)
@@ -123,7 +120,7 @@ func TestDeduplicatedForgedRecord(t *testing.T) {
 	} {
 		o.forge(changeField(t, good, c.field, c.change))
 		for range 2 { // a supervisor may restart it after 79
-			r = o.start(env...)
+			r := o.start(env...)
 			r.awaitStop(patience, 79, c.words, "slot "+o.name, "remedy: ", "outboxcdc slot adopt")
 		}
 	}
@@ -134,14 +131,12 @@ func TestDeduplicatedForgedRecord(t *testing.T) {
 		o.forge(c.record)
 		o.start(env...).awaitStop(patience, 79, c.words, "remedy: ", "outboxcdc recover")
 	}
-	if n := o.follow.records(); n != 20 {
-		t.Errorf("%d records, want the earlier 20", n)
-	}
+	is(t, "records", o.follow.records(), 20)
 	if got := o.newestRecord(); got != changeField(t, good, "version", to(2)) {
 		t.Errorf("an unreadable record was overwritten: %s", got)
 	}
 	o.forge("")
-	r = o.startStreaming(env...)
+	r := o.startStreaming(env...)
 	o.insert("order", "k", 26, 5)
 	o.repeatsAtMost(o.verify(patience), 0, "all delivered events were confirmed")
 	if len(r.logged(noRecord)) != 1 {
@@ -168,10 +163,7 @@ func TestDeduplicatedOtherServer(t *testing.T) {
 	env := o.deduplicating(fence)
 	deliver := func(from, count int) {
 		t.Helper()
-		r := o.startStreaming(env...)
-		o.insert("order", "k", from, count)
-		o.awaitArrived(patience)
-		r.term()
+		o.deliver(env, "order", "k", from, count)
 	}
 	deliver(1, 20)
 
@@ -221,9 +213,7 @@ func TestDeduplicatedOtherServer(t *testing.T) {
 	for range 2 {
 		o.start(env...).awaitStop(patience, 79, "it is an older copy", "remedy: ", "outboxcdc slot adopt")
 	}
-	if n := o.follow.records(); n != 40 {
-		t.Errorf("%d records, want the earlier 40", n)
-	}
+	is(t, "records", o.follow.records(), 40)
 	// And when the copy's WAL has grown beyond what Kafka has: its new rows must not be confused with the old ones.
 	for i := range 60 {
 		o.insert("order", fmt.Sprint("new", i%5), i, 1)
@@ -250,10 +240,7 @@ func TestDeduplicatedSlotMoved(t *testing.T) {
 			o := newOutbox(t, options{})
 			o.proves(c.fault, "slot %s while a deduplicating daemon is down, 2 events committed before", c.what)
 			env := o.deduplicating(fence)
-			r := o.startStreaming(env...)
-			o.insert("order", "k", 1, 20)
-			o.awaitArrived(patience)
-			r.term()
+			o.deliver(env, "order", "k", 1, 20)
 			o.insert("order", "k", 21, 2)
 			for _, sql := range c.move {
 				o.exec(sql, o.name)
@@ -262,9 +249,7 @@ func TestDeduplicatedSlotMoved(t *testing.T) {
 			for range 2 {
 				o.start(env...).awaitStop(patience, 79, "the slot is at", "advanced", "may be missing in Kafka", "outboxcdc slot adopt")
 			}
-			if n := o.follow.records(); n != 20 {
-				t.Errorf("%d records, want the earlier 20", n)
-			}
+			is(t, "records", o.follow.records(), 20)
 			o.outcome("exit 79 at each start, nothing delivered")
 		})
 	}

@@ -88,9 +88,7 @@ func TestDeduplicatedWithoutTopic(t *testing.T) {
 	env := []string{"OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + topic}
 	o.insert("order", "k", 1, 5)
 	o.start(env...).awaitStop(patience, 78, "position topic "+topic+": it does not exist", "remedy: ", "outboxcdc setup apply")
-	if n := o.follow.records(); n != 0 {
-		t.Errorf("%d records without a position topic", n)
-	}
+	is(t, "records", o.follow.records(), 0)
 	create := func() {
 		if out, err := o.command(env, "setup", "apply"); err != nil {
 			t.Fatalf("setup apply: %v\n%s", err, out)

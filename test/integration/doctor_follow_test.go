@@ -271,9 +271,7 @@ func (p *patient) deliver() {
 		})
 		if !ended {
 			r.signal(syscall.SIGTERM)
-			if exit := r.awaitExit(patience); exit != 0 {
-				p.t.Fatalf("exit code %d after SIGTERM", exit)
-			}
+			is(p.t, "exit code", r.awaitExit(patience), 0)
 			return
 		}
 		exit := r.awaitExit(patience)

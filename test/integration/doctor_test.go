@@ -89,9 +89,7 @@ func TestFromAnEmptyDatabaseByTheDoctor(t *testing.T) {
 	n.followDoctor(env)
 	r := o.startStreaming(env...)
 	o.awaitRecords(1)
-	if level := o.doctor(env...).level("active"); level != "OK" {
-		t.Errorf("beside the daemon, active is %s", level)
-	}
+	is(t, "active", o.doctor(env...).level("active"), "OK")
 	must(t, r.checkStatus(0, env, "healthy", "daemon    streaming", "Kafka     ok", "PID"))
 	r.term()
 	t.Logf("what was done:\n%s", strings.Join(n.done, "\n"))
@@ -257,9 +255,7 @@ func TestEveryExitCode(t *testing.T) {
 			if out, _, exit := o.runBinary(env, "status", "--interval", "100ms"); exit != 69 || !strings.Contains(out, "no daemon answers") || !strings.Contains(out, ": inactive") {
 				t.Errorf("status of a daemon that is down: %d\n%s", exit, out)
 			}
-			if level := o.doctor(env...).level("brokers"); level != "FAIL 69" {
-				t.Errorf("brokers: %s", level)
-			}
+			is(t, "brokers", o.doctor(env...).level("brokers"), "FAIL 69")
 			return o.doctor(env...).Exit
 		}},
 		{77, "no REPLICATION", func(t *testing.T, o *outbox) int {

@@ -21,15 +21,12 @@ func TestEpochAfterRestore(t *testing.T) {
 		t.Run(fmt.Sprint(promotions), func(t *testing.T) {
 			o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil)})
 			env := o.deduplicating(fence)
-			r := o.startStreaming(env...)
-			o.insert("order", "k", 1, 5)
-			o.awaitArrived(patience)
-			r.term()
+			o.deliver(env, "order", "k", 1, 5)
 			older := o.copyServer()
 			for range promotions {
 				o.promoteAlone()
 			}
-			r = o.startStreaming(env...)
+			r := o.startStreaming(env...)
 			o.insert("order", "k", 6, 5)
 			o.awaitArrived(patience)
 			o.awaitConfirmed(o.walFlushed(), patience)
@@ -40,9 +37,7 @@ func TestEpochAfterRestore(t *testing.T) {
 				o.skipWAL(3) // past what Kafka has
 			}
 			r = o.start(env...)
-			if code := r.awaitExit(patience); code != 79 {
-				t.Errorf("the daemon ends with %d on a restored server", code)
-			}
+			is(t, "exit code", r.awaitExit(patience), 79)
 			o.recover(env, 0, "--this-server")
 			o.startStreaming(env...)
 			o.insert("order", "k", 9, 20)

@@ -241,9 +241,7 @@ func TestHarmlessAlterations(t *testing.T) {
 	if v := o.verify(patience); v.Repeats != 0 {
 		t.Errorf("%d repeats", v.Repeats)
 	}
-	if n := len(r.logged("state")); n != 1 {
-		t.Errorf("%d changes of state, want one", n)
-	}
+	is(t, "log lines", len(r.logged("state")), 1)
 }
 
 // A mismatch at the start ends the daemon at once, with a remedy, and does not move the slot.

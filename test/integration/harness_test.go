@@ -405,6 +405,14 @@ func poll(d time.Duration, done func() error) error {
 // finalError is an error that ends an await at once.
 type finalError struct{ error }
 
+// is compares what was seen of a thing with what was wanted.
+func is[T comparable](t testing.TB, what string, got, want T) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
 // says checks that a text contains these ones.
 func says(t testing.TB, text string, wants ...string) {
 	t.Helper()

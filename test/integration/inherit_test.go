@@ -48,9 +48,7 @@ func TestInherited(t *testing.T) {
 			t.Errorf("%v: exit code %d\n%s%s", args, exit, out, errs)
 		}
 	}
-	if level := o.doctor(env...).level("table"); level != "FAIL 78" {
-		t.Errorf("doctor says %s", level)
-	}
+	is(t, "table", o.doctor(env...).level("table"), "FAIL 78")
 	o.remedies(env, "table")
 	o.startStreaming(env...)
 	o.insert("order", "k", 7, 3)
@@ -78,9 +76,7 @@ func TestHiddenRows(t *testing.T) {
 			t.Errorf("%v: exit code %d\n%s%s", args, exit, out, errs)
 		}
 	}
-	if level := o.doctor(env...).level("table_privileges"); level != "FAIL 77" {
-		t.Errorf("doctor says %s", level)
-	}
+	is(t, "table_privileges", o.doctor(env...).level("table_privileges"), "FAIL 77")
 	t.Cleanup(func() { o.exec(`ALTER ROLE outboxcdc NOBYPASSRLS`) }) // the role of other tests, too
 	o.remedies(env, "table_privileges")
 	if _, sum := o.audit(env, 0); !sum.Summary.Clean || sum.Summary.Rows != 3 {

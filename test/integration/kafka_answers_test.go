@@ -234,9 +234,7 @@ func TestLeadersMove(t *testing.T) {
 // noErrorSurfaced checks that the daemon had one session, in which Kafka refused nothing permanently.
 func (r *relay) noErrorSurfaced() {
 	r.t.Helper()
-	if n := r.sessionsEnded(); n != 0 {
-		r.t.Errorf("%d sessions ended; states: %s", n, states(r))
-	}
+	is(r.t, "sessions that ended", r.sessionsEnded(), 0)
 	m, err := r.metrics()
 	must(r.t, err)
 	for name, v := range m {

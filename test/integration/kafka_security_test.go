@@ -195,9 +195,7 @@ func (g *guardedOutbox) testMechanism(mechanism string, a *testcert.Authority) {
 	}
 	w.stop()
 	g.repeatsAtMost(g.verify(patience), 0, "no fault")
-	if n := r.reconnects(""); n != 0 {
-		g.t.Errorf("%d sessions ended", n)
-	}
+	is(g.t, "reconnects", r.reconnects(""), 0)
 	g.checkNoSecret(r)
 }
 

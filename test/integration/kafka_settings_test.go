@@ -95,9 +95,7 @@ func testWritePermission(t *testing.T, k kafkatest.Cluster) {
 	o.insert("order", "a", 1, 10)
 	before := o.confirmed()
 	r := o.start(smallWindow)
-	if exit := r.awaitExit(patience); exit != 77 {
-		t.Fatalf("exit code %d without the permission to write, want 77", exit)
-	}
+	is(t, "exit code", r.awaitExit(patience), 77)
 	log := r.entries()
 	last := log[len(log)-1]
 	if text, _ := last["error"].(string); last["level"] != "ERROR" || !strings.Contains(text, o.topic("order")) {

@@ -55,9 +55,7 @@ func TestTopicDeletedUnderLoad(t *testing.T) {
 	}
 	w.stop()
 	o.awaitSettled()
-	if n := len(r.logged("topic was recreated")); n != 2 {
-		t.Errorf("the log says %d times that the topic was recreated", n)
-	}
+	is(t, "log lines", len(r.logged("topic was recreated")), 2)
 	if len(o.relays) != 1 {
 		t.Error("not the same process")
 	}

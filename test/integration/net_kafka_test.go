@@ -188,9 +188,7 @@ func patientDaemon(lasts, parkAfter time.Duration, what string) func(*testing.T,
 		o.awaitHealed()
 		w.stop()
 		v := o.verify(patience)
-		if n := r.reconnects(""); n != 0 {
-			t.Errorf("%d reconnects, want the session to survive", n)
-		}
+		is(t, "reconnects", r.reconnects(""), 0)
 		o.boundWindows(v, r)
 	}
 }
@@ -237,9 +235,7 @@ func slowOnBothSides(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
 	if most < 0.4 {
 		t.Errorf("the lag was at most %v s, with 200 ms each way on both sides", most)
 	}
-	if n := r.reconnects(""); n != 0 {
-		t.Errorf("%d reconnects", n)
-	}
+	is(t, "reconnects", r.reconnects(""), 0)
 	r.checkResources()
 }
 
@@ -262,9 +258,7 @@ func slowToKafka(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
 	v := o.verify(3 * time.Minute)
 	o.outcome("%.0f s for all", time.Since(begin).Seconds())
 	o.repeatsAtMost(v, 0, "no session ends")
-	if n := r.reconnects(""); n != 0 {
-		t.Errorf("%d reconnects", n)
-	}
+	is(t, "reconnects", r.reconnects(""), 0)
 }
 
 // F20: no connection to Kafka lives for longer than half a second.

@@ -24,7 +24,5 @@ func TestLargeRowOverASlowLink(t *testing.T) {
 		SELECT 'order', 'a', 'added', jsonb_build_object('noise', (SELECT string_agg(md5(i::text), '') FROM generate_series(1, 320000) i)), 2`)
 	v := o.verify(patience)
 	o.repeatsAtMost(v, 0, "no session ends")
-	if n := r.reconnects(""); n != 0 {
-		t.Errorf("%d reconnects", n)
-	}
+	is(t, "reconnects", r.reconnects(""), 0)
 }

@@ -232,9 +232,7 @@ func postgresStandstill(t *testing.T) {
 	w.stop()
 	v := o.verify(patience)
 	o.repeatsAtMost(v, 0, noRepeats)
-	if n := r.reconnects(""); n != 0 {
-		t.Errorf("%d reconnects", n)
-	}
+	is(t, "reconnects", r.reconnects(""), 0)
 }
 
 // F18: the daemon's machine vanishes. Another daemon has the slot as soon as the server has given up on the first.

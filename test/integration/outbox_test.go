@@ -327,6 +327,15 @@ func (o *outbox) insert(typ, key string, n, count int) pglogrepl.LSN {
 	return o.tx(func(ctx context.Context, tx pgx.Tx) error { return insertRows(ctx, tx, typ, key, n, count) })
 }
 
+// deliver writes rows beside a daemon, and stops it when Kafka has them.
+func (o *outbox) deliver(env []string, typ, key string, n, count int) {
+	o.t.Helper()
+	r := o.startStreaming(env...)
+	o.insert(typ, key, n, count)
+	o.awaitArrived(patience)
+	r.term()
+}
+
 func insertRows(ctx context.Context, tx pgx.Tx, typ, key string, n, count int) error {
 	_, err := tx.Exec(ctx, `INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, n)
 		SELECT $1, $2, 'added', jsonb_build_object('n', g), g FROM generate_series($3::bigint, $3::bigint + $4 - 1) g`, typ, key, n, count)

@@ -41,10 +41,7 @@ func TestAbortedTransactionLargerThanMemory(t *testing.T) {
 					ROLLBACK`))
 			}
 			env := o.deduplicating(fence)
-			r := o.startStreaming(env...)
-			o.insert("order", "k", 1, 5)
-			o.awaitArrived(patience)
-			r.term()
+			o.deliver(env, "order", "k", 1, 5)
 			failedBatch()
 			o.insert("order", "k", 6, 5)
 
@@ -52,7 +49,7 @@ func TestAbortedTransactionLargerThanMemory(t *testing.T) {
 			if n := strings.Count(out, "key="); exit != 0 || n != 5 {
 				t.Errorf("peek: exit code %d after %d events\n%s\n%s", exit, n, out, notes)
 			}
-			r = o.startStreaming(env...)
+			r := o.startStreaming(env...)
 			o.awaitHealed()
 			r.awaitAborts()
 

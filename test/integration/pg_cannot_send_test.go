@@ -33,9 +33,7 @@ func TestServerCannotSend(t *testing.T) {
 		return nil
 	})
 	r.awaitReconnects("postgres_cannot_send", 3)
-	if n := o.follow.records(); n != 20 {
-		t.Errorf("%d records, want the earlier 20", n)
-	}
+	is(t, "records", o.follow.records(), 20)
 
 	r.signal(syscall.SIGTERM)
 	r.awaitExit(patience) // with 1 where the server ended before it received the last status update

@@ -64,9 +64,7 @@ func TestHiddenForAMoment(t *testing.T) {
 			}
 			o.startStreaming(env...)
 			o.awaitConfirmed(o.insert("order", "k", 60, 1), patience)
-			if got := o.follow.records(); got != 7 {
-				t.Errorf("%d records, want 7", got)
-			}
+			is(t, "records", o.follow.records(), 7)
 			o.outcome("exit 79, and recover delivers the row")
 		})
 	}

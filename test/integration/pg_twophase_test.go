@@ -42,9 +42,7 @@ func TestTwoPhaseSlot(t *testing.T) {
 			must(t, o.pg.Exec(testContext(t), o.name, `BEGIN; `+insertInto+`(gen_random_uuid(), 'order', 'prepared', 'added', '{}', '{}', 1); PREPARE TRANSACTION 'p'`))
 			o.insert("order", "k", 21, 10)
 			o.awaitArrived(patience)
-			if n := o.follow.records(); n != 30 {
-				t.Errorf("%d records, want the 30 that are committed", n)
-			}
+			is(t, "records", o.follow.records(), 30)
 			o.exec(`COMMIT PREPARED 'p'`)
 			o.awaitHealed()
 			o.repeatsAtMost(o.verify(patience), 0, "no fault")

@@ -128,9 +128,7 @@ func (m *move) run(t *testing.T) {
 	}
 	m.expect(t, pending)
 	r.signal(syscall.SIGTERM)
-	if code := r.awaitExit(patience); code != 0 {
-		t.Errorf("exit code %d after SIGTERM", code)
-	}
+	is(t, "exit code", r.awaitExit(patience), 0)
 	await(t, patience, "the slot to be free", func() error {
 		return m.pg.Exec(testContext(t), m.outbox.name, "SELECT pg_drop_replication_slot('"+m.name+"')")
 	})

@@ -41,13 +41,9 @@ func TestEventForThePositionTopic(t *testing.T) {
 
 	o.insert(o.positionTopic(), o.name, 4, 1)
 	r = o.start(env...)
-	if exit := r.awaitExit(patience); exit != 65 {
-		t.Errorf("exit code %d, want 65", exit)
-	}
+	is(t, "exit code", r.awaitExit(patience), 65)
 	says(t, lastLine(r.log), "illegal_topic", "delivery.position_topic")
 	r = o.start(append(env, "OUTBOXCDC_ROUTE_TOPIC="+o.positionTopic())...)
-	if exit := r.awaitExit(patience); exit != 78 {
-		t.Errorf("exit code %d, want 78", exit)
-	}
+	is(t, "exit code", r.awaitExit(patience), 78)
 	o.outcome("dead letters, exit 65 with poison.policy stop; exit 78 if a setting names the topic")
 }

@@ -236,7 +236,5 @@ func TestTimeoutsOfTheRole(t *testing.T) {
 	})
 	o.insert("order", "k", 4, 3) // so that the guard checks
 	o.verify(patience)
-	if n := len(r.logged("state")); n != 1 {
-		t.Errorf("%d changes of state in the log, want one: %s", n, states(r))
-	}
+	is(t, "log lines", len(r.logged("state")), 1)
 }

@@ -18,12 +18,9 @@ func TestRecoverOnClone(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil)})
 	env := o.deduplicating(fence)
-	r := o.startStreaming(env...)
-	o.insert("order", "k", 1, 5)
-	o.awaitArrived(patience)
-	r.term()
+	o.deliver(env, "order", "k", 1, 5)
 	copied := o.copyServer()
-	r = o.startStreaming(env...)
+	r := o.startStreaming(env...)
 	o.insert("order", "k", 6, 5)
 	o.awaitArrived(patience)
 	o.awaitConfirmed(o.walFlushed(), patience)
@@ -88,15 +85,12 @@ func TestRecoverLowerTimeline(t *testing.T) {
 func recoverLowerTimeline(t *testing.T, promotions int) {
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil), partitions: 1})
 	env := o.deduplicating(fence)
-	r := o.startStreaming(env...)
-	o.insert("order", "k", 1, 5)
-	o.awaitArrived(patience)
-	r.term()
+	o.deliver(env, "order", "k", 1, 5)
 	older := o.copyServer() // on timeline 1
 	for range promotions {
 		o.promoteAlone()
 	}
-	r = o.startStreaming(env...)
+	r := o.startStreaming(env...)
 	o.insert("order", "k", 106, 5) // to be lost
 	o.awaitArrived(patience)
 	o.awaitConfirmed(o.walFlushed(), patience)

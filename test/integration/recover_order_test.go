@@ -95,9 +95,7 @@ func TestOrderAdded(t *testing.T) {
 				_, err := conn.PgConn().Exec(ctx, remedy).ReadAll()
 				return err
 			}))
-			if level := o.doctor(env...).level("order"); level != "OK" {
-				t.Errorf("doctor after its remedy: %s", level)
-			}
+			is(t, "order", o.doctor(env...).level("order"), "OK")
 			o.insert("order", "k", 4, 3)
 			o.verify(patience)
 			r.term()

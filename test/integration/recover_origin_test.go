@@ -114,15 +114,12 @@ func recoverIDsUsedAgain(t *testing.T, archive bool, mode string) {
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"wal_keep_size": "512MB"})})
 	o.numbered()
 	env := o.modes()[mode]
-	r := o.startStreaming(env...)
-	o.insert("order", "k", 1, 40)
-	o.awaitArrived(patience)
-	r.term()
+	o.deliver(env, "order", "k", 1, 40)
 	older := o.copyServer()
 	if archive {
 		o.exec(`SELECT pg_create_restore_point('kept')`)
 	}
-	r = o.startStreaming(env...)
+	r := o.startStreaming(env...)
 	o.insert("order", "k", 101, 30) // the keys of the new rows, and others
 	o.insert("order", "lost", 131, 30)
 	o.awaitArrived(patience)
@@ -212,10 +209,7 @@ func TestRecoverAfterTruncate(t *testing.T) {
 	o := newOutbox(t, options{})
 	o.numbered()
 	env := o.deduplicating(fence)
-	r := o.startStreaming(env...)
-	o.insert("order", "k", 1, 6)
-	o.awaitArrived(patience)
-	r.term()
+	o.deliver(env, "order", "k", 1, 6)
 	o.exec(`TRUNCATE outbox RESTART IDENTITY`)
 	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
 	o.insert("order", "k", 101, 3)

@@ -115,10 +115,7 @@ func newGap(t *testing.T, rows int) (o *outbox, env []string) {
 	t.Helper()
 	o = newOutbox(t, options{})
 	env = append(o.deduplicating(fence), "OUTBOXCDC_OUTBOX_ORDER=n")
-	r := o.startStreaming(env...)
-	o.insert("order", "k", 1, 10)
-	o.awaitArrived(patience)
-	r.term()
+	o.deliver(env, "order", "k", 1, 10)
 	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
 	for n := 0; n < rows; n += 100 {
 		o.insert("order", fmt.Sprint("k", n/100%7), 11+n, 100)

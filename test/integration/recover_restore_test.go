@@ -44,13 +44,10 @@ func recoverOlderCopy(t *testing.T, c restoreCase) {
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, map[string]string{"wal_keep_size": "512MB"})})
 	o.proves("F40", "an older copy of the server %s; then `recover`", c.done)
 	env := o.deduplicating(fence)
-	r := o.startStreaming(env...)
-	o.insert("order", "old", 1, 20)
-	o.awaitArrived(patience)
-	r.term()
+	o.deliver(env, "order", "old", 1, 20)
 	o.insert("order", "waits", 1, 10) // the copy's slot still has them
 	older := o.copyServer()
-	r = o.startStreaming(env...)
+	r := o.startStreaming(env...)
 	o.insert("order", "kept", 1, 10) // after the copy, before the point in time
 	o.awaitArrived(patience)
 	o.exec(`SELECT pg_create_restore_point('kept')`)
@@ -164,10 +161,7 @@ func TestRecoverDump(t *testing.T) {
 	o := newOutbox(t, options{pg: ownPostgres(t, defaultMajor, nil)})
 	o.proves("F35", "the rows restored from a dump on a new server, of which 10 were not delivered; then `recover`")
 	env := o.deduplicating(fence)
-	r := o.startStreaming(env...)
-	o.insert("order", "old", 1, 20)
-	o.awaitArrived(patience)
-	r.term()
+	o.deliver(env, "order", "old", 1, 20)
 	o.insert("order", "waits", 1, 10)
 	former := &session{url: o.admin.url}
 	defer former.close()

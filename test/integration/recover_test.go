@@ -96,10 +96,7 @@ func TestRecoverGap(t *testing.T) {
 
 func recoverGap(t *testing.T, o *outbox, makeGap func(o *outbox)) {
 	env := o.deduplicating(fence)
-	r := o.startStreaming(env...)
-	o.insert("order", "k", 1, 50)
-	o.awaitArrived(patience)
-	r.term()
+	o.deliver(env, "order", "k", 1, 50)
 	o.insert("order", "k", 51, 30)
 	makeGap(o)
 	o.insert("order", "k", 81, 20)
@@ -132,10 +129,7 @@ func TestRecoverKilled(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
 	env := o.deduplicating(fence)
-	r := o.startStreaming(env...)
-	o.insert("order", "k", 1, 10)
-	o.awaitArrived(patience)
-	r.term()
+	o.deliver(env, "order", "k", 1, 10)
 	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
 	const rows = 4000
 	for n := range rows / 100 {
@@ -257,9 +251,7 @@ func TestBackfillPollingTable(t *testing.T) {
 	if code != 2 || !strings.Contains(notes, "published_at IS NUL") || !strings.Contains(notes, "^") {
 		t.Errorf("a wrong condition: exit code %d:\n%s%s", code, out, notes)
 	}
-	if n := slots(p.outbox); n != 0 {
-		t.Errorf("%d slots after a refused backfill", n)
-	}
+	is(t, "slots", slots(p.outbox), 0)
 	start := time.Now()
 	out, notes, code = p.runBinary(env, "backfill", "--yes", "--where", "published_at IS NULL")
 	if want := fmt.Sprintf("\n%d records sent", p.pending-p.batch); code != 0 || !strings.Contains(out, want) {
@@ -306,9 +298,7 @@ func TestBackfillKilled(t *testing.T) {
 	p.insert("order", "k7", 1+p.total, 100)
 	p.awaitRecords(p.pending + 100)
 	p.awaitSettled()
-	if n := p.follow.records(); n != p.pending+100 {
-		t.Errorf("%d records of %d rows that were pending", n, p.pending+100)
-	}
+	is(t, "records", p.follow.records(), p.pending+100)
 	p.outcome("%d records of the %d pending rows and of 100 later ones, none for the rows with a mark", p.pending+100, p.pending)
 }
 
@@ -418,10 +408,7 @@ func TestRecoverOlderSlot(t *testing.T) {
 			o := newOutbox(t, options{pg: sharedPostgres(t, major)})
 			o.proves("F41", "publication dropped, and recreated after 10 commits, while the daemon is down; the slot dropped as the remedy says, then `recover`")
 			env := o.deduplicating(fence)
-			r := o.startStreaming(env...)
-			o.insert("order", "k", 1, 20)
-			o.awaitArrived(patience)
-			r.term()
+			o.deliver(env, "order", "k", 1, 20)
 			o.exec(`DROP PUBLICATION outboxcdc`)
 			o.insert("order", "k", 21, 10)
 			if out, notes, code := o.runBinary(env, "recover", "--yes"); code != 79 || !strings.Contains(notes, "publication") {

@@ -149,7 +149,5 @@ func TestTransactionOpenAcrossRestarts(t *testing.T) {
 func (o *outbox) checkRecordCount(want int) {
 	o.t.Helper()
 	o.awaitArrived(patience)
-	if n := o.follow.records(); n != want {
-		o.t.Fatalf("%d records, want %d", n, want)
-	}
+	is(o.t, "records", o.follow.records(), want)
 }

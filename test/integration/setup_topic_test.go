@@ -49,10 +49,7 @@ func TestSetupPositionTopic(t *testing.T) {
 		}
 		return nil
 	})
-	r := o.startStreaming(env...)
-	o.insert("order", "k", 1, 10)
-	o.awaitArrived(patience)
-	r.term()
+	o.deliver(env, "order", "k", 1, 10)
 
 	two := o.name + ".two"
 	must(t, kafkatest.CreateTopic(testContext(t), o.kafka.Brokers(), two, 2, nil))
@@ -60,7 +57,7 @@ func TestSetupPositionTopic(t *testing.T) {
 
 	run(0, env, []string{"destroy", "--yes"}, "dropped slot "+o.name, "position topic "+topic+" is kept", "outboxcdc recover")
 	run(0, env, []string{"apply"}, "created slot "+o.name)
-	r = o.start(env...)
+	r := o.start(env...)
 	r.awaitStop(patience, 79, "recreated")
 	o.adopt(env, 0)
 	o.startStreaming(env...)

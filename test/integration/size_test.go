@@ -133,9 +133,7 @@ func TestLimitLoweredUnderWay(t *testing.T) {
 	o.insertBytes(31, 1, 300_000)
 	behind := o.walFlushed()
 	o.insertBytes(32, 20, 100)
-	if exit := r.awaitExit(patience); exit != 65 {
-		t.Fatalf("exit code %d, want 65", exit)
-	}
+	is(t, "exit code", r.awaitExit(patience), 65)
 	var id string
 	must(t, o.admin.scan("SELECT id::text FROM outbox WHERE n = 31", &id))
 	log := r.entries()

@@ -30,12 +30,8 @@ func TestSlotDroppedWhileDown(t *testing.T) {
 		r = o.start()
 		r.awaitStop(patience, 79, "slot "+o.name, "no logical slot of that name", "remedy: ")
 	}
-	if n := slots(o); n != 0 {
-		t.Errorf("%d slots: it was recreated", n)
-	}
-	if n := o.follow.records(); n != 50 {
-		t.Errorf("%d records, want the earlier 50", n)
-	}
+	is(t, "slots", slots(o), 0)
+	is(t, "records", o.follow.records(), 50)
 	o.outcome("exit 79 at each start, the slot is not recreated")
 }
 
@@ -111,12 +107,8 @@ func invalidatedWhileDown(t *testing.T, pg *pgtest.Server) {
 	awaitLost(o)
 	r = o.start()
 	r.awaitStop(patience, 79, "slot "+o.name, "invalidated", "remedy: ")
-	if n := slots(o); n != 1 {
-		t.Errorf("%d slots", n)
-	}
-	if n := o.follow.records(); n != 50 {
-		t.Errorf("%d records, want the earlier 50", n)
-	}
+	is(t, "slots", slots(o), 1)
+	is(t, "records", o.follow.records(), 50)
 	o.outcome("exit 79")
 }
 

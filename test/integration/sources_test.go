@@ -286,9 +286,7 @@ func TestMessagesBesideATable(t *testing.T) {
 			if n := m[`outboxcdc_events_skipped_total{reason="not_transactional"}`]; int(n) != stray {
 				t.Errorf("%v messages without a transaction are counted, %d were written", n, stray)
 			}
-			if n := len(r.logged("skipping messages that are not transactional")); n != 1 {
-				t.Errorf("logged %d times", n)
-			}
+			is(t, "log lines", len(r.logged("skipping messages that are not transactional")), 1)
 			for range 10 {
 				write()
 			}

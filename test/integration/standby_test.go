@@ -51,9 +51,7 @@ func TestStandbyTakesOver(t *testing.T) {
 	// A clean stop confirms everything acknowledged, so that nothing is repeated: boundRepeats considers kills only.
 	begin := time.Now()
 	first.signal(syscall.SIGTERM)
-	if exit := first.awaitExit(patience); exit != 0 {
-		t.Errorf("exit code %d after SIGTERM", exit)
-	}
+	is(t, "exit code", first.awaitExit(patience), 0)
 	stopped := time.Now()
 	second.awaitState("streaming", takeOverTime)
 	t.Logf("clean stop: %v to drain and end, streaming %v later", stopped.Sub(begin).Round(time.Millisecond), time.Since(stopped).Round(time.Millisecond))
@@ -148,9 +146,7 @@ func TestFrozenInstanceLosesTheSlot(t *testing.T) {
 
 	// It is a standby like any other.
 	first.signal(syscall.SIGTERM)
-	if exit := first.awaitExit(patience); exit != 0 {
-		t.Errorf("exit code %d after SIGTERM", exit)
-	}
+	is(t, "exit code", first.awaitExit(patience), 0)
 	second.awaitState("streaming", takeOverTime+timeout)
 	o.insert("order", "last", 1, 1)
 	if again := o.verify(patience); again.Repeats != v.Repeats {

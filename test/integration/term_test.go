@@ -72,9 +72,7 @@ func TestTermWhileThePositionTopicRefuses(t *testing.T) {
 	if heal(t, k) == 0 {
 		t.Fatal("nothing was refused")
 	}
-	if exit := r.awaitExit(patience); exit != 0 {
-		t.Fatalf("exit code %d", exit)
-	}
+	is(t, "exit code", r.awaitExit(patience), 0)
 	r.noteConfirmed()
 	o.outcome("exit 0")
 	o.start(env...)

@@ -126,9 +126,7 @@ func upgradeCases() []upgradeCase {
 			o.upgradeCheck(env, 0) // while the server stops, the daemon confirms nothing
 			u.stopOld(o)
 			r.signal(syscall.SIGTERM)
-			if exit := r.awaitExit(patience); exit != 0 {
-				u.t.Errorf("exit code %d", exit)
-			}
+			is(u.t, "exit code", r.awaitExit(patience), 0)
 		}},
 		{name: "runs", done: "the daemon never stopped", runs: true, end: func(u *upgrade, o *outbox, _ *relay, _ []string) { u.stopOld(o) }},
 		{name: "refused", done: "the daemon killed before it confirmed what Kafka has, so that pg_upgrade refuses; then both started again", end: func(u *upgrade, o *outbox, r *relay, env []string) {
