@@ -18,8 +18,7 @@ import (
 // checkConnections reads the secrets, the certificates and the web configuration, and returns all errors.
 func checkConnections(cfg *config.Config) error {
 	_, secretErr := cfg.PostgresURL()
-	_, kafkaErr := wire.KafkaSecurity(cfg)
-	return errors.Join(secretErr, checkPostgresURL(cfg, true), checkStandbys(cfg, true), kafkaErr, checkWebConfig(cfg))
+	return errors.Join(secretErr, checkPostgresURL(cfg, true), checkStandbys(cfg, true), wire.SinkSecurity(cfg), checkWebConfig(cfg))
 }
 
 // checkStandbys validates the connection strings of postgres.standbys, as checkPostgresURL does. Keywords are not

@@ -81,3 +81,20 @@ kafka: {tls: {enabled: true}, sasl: {mechanism: PLAIN, user: me, password: s3cr3
 		}
 	}
 }
+
+// TestDoctorOfAReceiver: with sink: http, doctor connects to the receiver, and not to Kafka.
+func TestDoctorOfAReceiver(t *testing.T) {
+	clearEnv(t)
+	c := doctorOf(t, `postgres: {url: 'postgres://relay:s3cr3t@db:5433/shop'}
+sink: http
+http_sink: {url: 'http://u:s3cr3t@127.0.0.1:1/s3cr3t'}
+delivery: {mode: at_least_once}
+route: {format: cloudevents_structured, fields: {source: //shop.example}}
+`)
+	if c.Kafka != nil || c.Receiver == nil || c.ReceiverName != "http://127.0.0.1:1/xxxxx" {
+		t.Fatalf("%+v", c)
+	}
+	if err := c.Receiver(t.Context()); err == nil || !strings.Contains(err.Error(), "connect to the receiver at 127.0.0.1:1: ") || strings.Contains(err.Error(), "s3cr3t") {
+		t.Error(err)
+	}
+}

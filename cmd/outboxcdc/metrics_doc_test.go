@@ -100,7 +100,18 @@ func registeredMetrics(t *testing.T) map[string]string {
 	if _, err := newWatcher(wire.Fixed(config.Default()), &reg, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
-	return reg.described(t)
+	all := reg.described(t)
+	var http recorder
+	if _, err := wire.Receiver(wire.Fixed(config.Default()), &http, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	for name, is := range http.described(t) {
+		if was := all[name]; was != "" && was != is {
+			t.Errorf("%s is %s for Kafka and %s for HTTP", name, was, is)
+		}
+		all[name] = is
+	}
+	return all
 }
 
 // registeredAuditMetrics returns the types and labels of the metrics of `audit --metrics`.

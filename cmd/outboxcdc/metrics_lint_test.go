@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/outboxcdc/outboxcdc/internal/audit"
 	"github.com/outboxcdc/outboxcdc/internal/config"
@@ -29,16 +30,28 @@ func TestMetricsLint(t *testing.T) {
 		t.Fatal(err)
 	}
 	setAuditMetrics(all, "s", &audit.Result{}, 0, time.Time{}, time.Time{})
-	for _, c := range all.collectors {
+	ofHTTP := &both{Registry: prometheus.NewRegistry()} // some have the names of those for Kafka
+	if _, err := wire.Receiver(wire.Fixed(config.Default()), ofHTTP, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range append(all.collectors, ofHTTP.collectors...) {
 		fill(c)
 	}
-	problems, err := testutil.GatherAndLint(reg)
-	must(t, err)
-	for _, p := range problems {
-		t.Errorf("%s: %s", p.Metric, p.Text)
+	var families []*dto.MetricFamily
+	for _, r := range []*prometheus.Registry{reg, ofHTTP.Registry} {
+		problems, err := testutil.GatherAndLint(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range problems {
+			t.Errorf("%s: %s", p.Metric, p.Text)
+		}
+		gathered, err := r.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		families = append(families, gathered...)
 	}
-	families, err := reg.Gather()
-	must(t, err)
 	seen := map[string]bool{}
 	for _, f := range families {
 		seen[f.GetName()] = true

@@ -82,7 +82,7 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 	if err != nil {
 		return exit.With(exit.Config, err)
 	}
-	log.Info("starting", "version", buildVersion(), "slot", cfg.Postgres.Slot, "postgres", cfg.Redacted().Postgres.URL, "brokers", cfg.Kafka.Brokers)
+	log.Info("starting", "version", buildVersion(), "slot", cfg.Postgres.Slot, "postgres", cfg.Redacted().Postgres.URL, sinkAttr(cfg))
 	log.Debug("configuration", "config", cfg)
 	if !cfg.Deduplicated() {
 		log.Info("delivering at least once: a crash repeats events in flight", "because", "delivery.mode is at_least_once, set by "+cfg.Origin("delivery.mode"))
@@ -133,6 +133,14 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 	log.Error("stopped", attrs...)
 	systemd.ended(err)
 	return exit.Logged(code, err)
+}
+
+// sinkAttr says in the log where events are delivered.
+func sinkAttr(cfg *config.Config) slog.Attr {
+	if cfg.Sink == config.SinkHTTP {
+		return slog.String("receiver", cfg.Redacted().HTTPSink.URL)
+	}
+	return slog.Any("brokers", cfg.Kafka.Brokers)
 }
 
 // exitOf is the exit code of an error of the relay.

@@ -15,7 +15,9 @@ import "time"
 type Config struct {
 	// Preset is the set of defaults: outboxcdc, or debezium for the column names, topics, headers and policies of
 	// Debezium's outbox event router. Settings that are given override it.
-	Preset   string   `yaml:"preset" default:"outboxcdc" oneof:"outboxcdc debezium"`
+	Preset string `yaml:"preset" default:"outboxcdc" oneof:"outboxcdc debezium"`
+	// Sink is what events are delivered to: kafka, or http, a receiver that takes CloudEvents by POST (docs/sinks.md).
+	Sink     string   `yaml:"sink" default:"kafka" oneof:"kafka http"`
 	Postgres Postgres `yaml:"postgres"`
 	Outbox   Outbox   `yaml:"outbox"`
 	// Outboxes are several tables instead of outbox.table: a list of entries with table, columns and route. Settings
@@ -27,6 +29,7 @@ type Config struct {
 	Delivery  Delivery  `yaml:"delivery"`
 	Retention Retention `yaml:"retention"`
 	Kafka     Kafka     `yaml:"kafka"`
+	HTTPSink  HTTPSink  `yaml:"http_sink"`
 	HTTP      HTTP      `yaml:"http"`
 	Log       Log       `yaml:"log"`
 
@@ -247,6 +250,46 @@ type SASL struct {
 	TokenURL string `yaml:"token_url" default:"" live:"true"`
 	// Scopes are the scopes that a token is requested for.
 	Scopes []string `yaml:"scopes" default:"" live:"true"`
+}
+
+// HTTPSink is the receiver of events with sink: http. Each event is a CloudEvent, by POST over HTTP/1.1. Redirects are
+// not followed, and the proxy variables of the environment are not used.
+type HTTPSink struct {
+	// URL is the address of the receiver. {topic} in it is replaced by the topic of the event. A user and a password in it
+	// become the header Authorization. It is a secret.
+	URL string `yaml:"url" default:"" secret:"true" live:"true"` // read it with [Config.HTTPSinkURL]
+	// URLFile is a file with the address, instead of url. It is read at the start of each session.
+	URLFile string `yaml:"url_file" default:"" live:"true"`
+	// Lanes is the number of requests that are in flight at most. The events of a key are in one lane, where each request
+	// waits for the acknowledgement of the one before. 1 to 1000.
+	Lanes int `yaml:"lanes" default:"16"`
+	// Batch is the maximum number of events in a request, 1 to 1000. 1 sends single events (application/cloudevents+json),
+	// more sends arrays (application/cloudevents-batch+json), which the receiver must store as a whole.
+	Batch int `yaml:"batch" default:"1"`
+	// Timeout is how long a request may take. Then it is cut off, and the events are sent again. At least 100ms.
+	Timeout time.Duration `yaml:"timeout" default:"10s"`
+	// RetryAfterMax is how long a Retry-After of the receiver is obeyed at most. At least 1s.
+	RetryAfterMax time.Duration `yaml:"retry_after_max" default:"5m"`
+	// Secret is the secret that signs requests by the convention of Standard Webhooks: whsec_ and base64, or several
+	// separated by spaces while it is rotated. "" means no signature. It is a secret.
+	Secret string `yaml:"secret" default:"" secret:"true" live:"true"` // read it with [Config.HTTPSinkSecret]
+	// SecretFile is a file with the secret, instead of secret. It is read at the start of each session.
+	SecretFile string  `yaml:"secret_file" default:"" live:"true"`
+	TLS        HTTPTLS `yaml:"tls"`
+}
+
+// HTTPTLS is the encryption of connections to the receiver, if its address begins with https. The files are PEM. They
+// are read at the start of each session, and the client certificate at each connection. Relative names are relative to
+// the working directory.
+type HTTPTLS struct {
+	// CAFile is a file with the certificates of the authorities that may have issued the receiver's certificate; "" means
+	// those of the system.
+	CAFile string `yaml:"ca_file" default:"" live:"true"`
+	// CertFile is a file with the client certificate, followed by its intermediate certificates, for a receiver that
+	// requires one.
+	CertFile string `yaml:"cert_file" default:"" live:"true"`
+	// KeyFile is a file with the key of the client certificate.
+	KeyFile string `yaml:"key_file" default:"" live:"true"`
 }
 
 // Delivery is what a crash may repeat.

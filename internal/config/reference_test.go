@@ -22,8 +22,11 @@ func TestReference(t *testing.T) {
 	holdFile(t, file, head+begin+referenceLists(t)+end+tail)
 }
 
-// tuning is the section with its own part of the reference.
-const tuning = "tuning"
+// tuning and httpSink are the sections with their own parts of the reference.
+const (
+	tuning   = "tuning"
+	httpSink = "http_sink"
+)
 
 func referenceLists(t *testing.T) string {
 	t.Helper()
@@ -54,7 +57,7 @@ func referenceLists(t *testing.T) string {
 	main := 0
 	for _, s := range knownSettings() {
 		name := section(s.path)
-		if s.part != "" || name == tuning {
+		if s.part != "" || name == tuning || name == httpSink {
 			continue
 		}
 		if main++; name != last {
@@ -70,10 +73,12 @@ func referenceLists(t *testing.T) string {
 	if main > 68 {
 		t.Errorf("%d settings in the main part, want 68 at most: is the new one tuning?", main)
 	}
-	b.WriteString("\n### tuning\n\n" + wrapped(meanings[tuning]) + "\n\n")
-	for _, s := range knownSettings() {
-		if section(s.path) == tuning {
-			row(s)
+	for _, name := range []string{httpSink, tuning} {
+		b.WriteString("\n### " + name + "\n\n" + wrapped(meanings[name]) + "\n\n")
+		for _, s := range knownSettings() {
+			if section(s.path) == name {
+				row(s)
+			}
 		}
 	}
 	b.WriteString("\n### Commands that read the table\n\nSettings for `audit`, `recover`, `backfill` and `replay`. The daemon does not use them.\n\n")

@@ -16,11 +16,16 @@ func (v *validation) tls(t *TLS) {
 		}
 		return
 	}
+	v.certificate("kafka.tls.", t.CertFile, t.KeyFile)
+}
+
+// certificate checks the files of a client certificate.
+func (v *validation) certificate(section, certFile, keyFile string) {
 	switch {
-	case t.CertFile != "" && t.KeyFile == "":
-		v.report("kafka.tls.key_file", "is empty, but kafka.tls.cert_file is set; name the file with the key of the certificate")
-	case t.CertFile == "" && t.KeyFile != "":
-		v.report("kafka.tls.cert_file", "is empty, but kafka.tls.key_file is set; name the file with the certificate")
+	case certFile != "" && keyFile == "":
+		v.report(section+"key_file", "is empty, but "+section+"cert_file is set; name the file with the key of the certificate")
+	case certFile == "" && keyFile != "":
+		v.report(section+"cert_file", "is empty, but "+section+"key_file is set; name the file with the certificate")
 	}
 }
 

@@ -9,6 +9,7 @@ const (
 	groupStandbys    = "standbys"
 	groupKafka       = "Kafka"
 	groupTopics      = "topics"
+	groupReceiver    = "receiver"
 )
 
 // Check is a check of the catalogue. docs/doctor.md has a row for each one.
@@ -88,9 +89,12 @@ const (
 	topicPartitions  = "partitions"
 	topicDeadLetters = "dead_letters"
 	topicPositions   = "position_topic"
+
+	receiverReached = "receiver"
 )
 
-// Checks is the catalogue: every report has at least one finding of each check, in this order.
+// Checks is the catalogue. Every report has at least one finding of each check that there is for the sink, in this
+// order.
 func Checks() []Check {
 	return []Check{
 		{pgConnect, groupPostgres, "can the daemon's role connect: address, password, `pg_hba.conf`, CONNECT", []string{"FAIL 69", "FAIL 77", "FAIL 78"}},
@@ -161,5 +165,7 @@ func Checks() []Check {
 		{topicPartitions, groupTopics, "does each topic have the number of partitions of `route.partitions`", []string{"FAIL 69"}},
 		{topicDeadLetters, groupTopics, "if the policy needs it: does the dead-letter topic exist, and does it accept every record that fits the other topics", []string{"WARN", "FAIL 69", "FAIL 77"}},
 		{topicPositions, groupTopics, "with `delivery.mode: deduplicated`: can `delivery.position_topic` be read and written", []string{"FAIL 77", "FAIL 78"}},
+
+		{receiverReached, groupReceiver, "with `sink: http`, instead of the checks of Kafka and topics: does the receiver accept a connection, with TLS if its address says so; no event is sent", []string{"FAIL 69", "FAIL 78"}},
 	}
 }

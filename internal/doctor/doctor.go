@@ -30,6 +30,9 @@ type Config struct {
 	Source *replication.Source
 	Router *router.Router
 	Kafka  *kafka.Cluster
+	// Receiver connects to the receiver of events, and sends none; nil: events are delivered to Kafka.
+	Receiver     func(context.Context) error
+	ReceiverName string
 
 	Role, Database string // for remedies; Database "": the database of the connection
 	Server         string // host:port, for remedies with a connection string
@@ -107,8 +110,8 @@ func newFindings() *findings {
 	return &findings{found: map[string][]Finding{}, because: map[string]string{}}
 }
 
-// Run makes every check. The checks of the server of postgres.url take at most half of the time until the deadline of
-// ctx, so that Kafka is checked in any case.
+// Run makes every check that there is for the sink. The checks of the server of postgres.url take at most half of the
+// time until the deadline of ctx, so that the sink is checked in any case.
 func Run(ctx context.Context, c Config) *Report {
 	e := &examination{Config: c, findings: newFindings(), topics: map[string]string{}}
 	pg, cancel := ctx, context.CancelFunc(func() {})
@@ -119,8 +122,12 @@ func Run(ctx context.Context, c Config) *Report {
 	cancel()
 	e.checkStandbys(ctx) // also if the server of postgres.url does not answer
 	e.hangUp()
-	e.brokers().check(ctx)
-	return e.report(Checks())
+	if e.Receiver != nil {
+		e.checkReceiver(ctx)
+	} else {
+		e.brokers().check(ctx)
+	}
+	return e.report(e.catalogue())
 }
 
 // brokers returns the checks of Kafka, which continue the findings.

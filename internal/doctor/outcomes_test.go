@@ -50,6 +50,7 @@ func TestEveryOutcome(t *testing.T) {
 		{"slot", slotOutcomes},
 		{"Kafka", kafkaOutcomes},
 		{"topics", topicOutcomes},
+		{"receiver", receiverOutcomes},
 		{"plugins", pluginOutcomes},
 		{"old server", oldServerOutcomes},
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	httpsink "github.com/outboxcdc/outboxcdc/sink/http"
 )
 
 // KafkaSecurity reads certificates and secrets, and returns the security configuration of connections to Kafka.
@@ -28,24 +29,29 @@ func KafkaSecurity(cfg *config.Config) (brokerauth.Config, error) {
 
 func kafkaTLS(cfg *config.Config) (*tls.Config, error) {
 	t := &cfg.Kafka.TLS
+	return clientTLS(cfg, "kafka.tls.", t.CAFile, t.CertFile, t.KeyFile)
+}
+
+// clientTLS reads the files of a section.
+func clientTLS(cfg *config.Config, section, caFile, certFile, keyFile string) (*tls.Config, error) {
 	conf := &tls.Config{MinVersion: tls.VersionTLS12}
-	if t.CAFile != "" {
-		pem, err := os.ReadFile(t.CAFile)
+	if caFile != "" {
+		pem, err := os.ReadFile(caFile)
 		if err != nil {
-			return nil, cfg.Problem("kafka.tls.ca_file", err.Error())
+			return nil, cfg.Problem(section+"ca_file", err.Error())
 		}
 		conf.RootCAs = x509.NewCertPool()
 		if !conf.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, cfg.Problem("kafka.tls.ca_file", fmt.Sprintf("%q has no certificate in PEM form", t.CAFile))
+			return nil, cfg.Problem(section+"ca_file", fmt.Sprintf("%q has no certificate in PEM form", caFile))
 		}
 	}
-	if t.CertFile == "" {
+	if certFile == "" {
 		return conf, nil
 	}
 	load := func() (*tls.Certificate, error) {
-		pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+		pair, err := tls.LoadX509KeyPair(certFile, keyFile)
 		if err != nil {
-			return nil, cfg.Problem("kafka.tls.cert_file", err.Error())
+			return nil, cfg.Problem(section+"cert_file", err.Error())
 		}
 		return &pair, nil
 	}
@@ -53,4 +59,35 @@ func kafkaTLS(cfg *config.Config) (*tls.Config, error) {
 	conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
 	_, err := load()
 	return conf, err
+}
+
+// ReceiverTarget reads address, secret and certificates of the receiver.
+func ReceiverTarget(cfg *config.Config) (t httpsink.Target, err error) {
+	if t.URL, err = cfg.HTTPSinkURL(); err != nil {
+		return t, err
+	}
+	secret, err := cfg.HTTPSinkSecret()
+	if err != nil {
+		return t, err
+	}
+	if t.Secrets, err = httpsink.ParseSecrets(secret); err != nil {
+		setting := "http_sink.secret"
+		if cfg.HTTPSink.SecretFile != "" {
+			setting = "http_sink.secret_file"
+		}
+		return t, cfg.Problem(setting, err.Error())
+	}
+	f := &cfg.HTTPSink.TLS
+	t.TLS, err = clientTLS(cfg, "http_sink.tls.", f.CAFile, f.CertFile, f.KeyFile)
+	return t, err
+}
+
+// SinkSecurity reads the certificates and secrets of the sink, to find errors.
+func SinkSecurity(cfg *config.Config) error {
+	if cfg.Sink == config.SinkHTTP {
+		_, err := ReceiverTarget(cfg)
+		return err
+	}
+	_, err := KafkaSecurity(cfg)
+	return err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/replication"
+	httpsink "github.com/outboxcdc/outboxcdc/sink/http"
 )
 
 // Relay builds the relay from its parts and connects to nothing. The parts call now again for settings that may change
@@ -27,11 +28,7 @@ func Relay(now func() *config.Config, reg prometheus.Registerer, log *slog.Logge
 	if err != nil {
 		return nil, err
 	}
-	cluster, err := ClusterWith(now, reg, log, func(k *kafka.Config) {
-		if cfg.Deduplicated() {
-			k.FenceWait = cfg.Tuning.FenceWait
-		}
-	})
+	sinks, err := sinks(now, reg, log)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +45,32 @@ func Relay(now func() *config.Config, reg prometheus.Registerer, log *slog.Logge
 		}
 	}
 	metrics := relay.NewMetrics(reg, cfg.Postgres.Slot)
-	return relay.New(rcfg, pgSource{source}, kafkaCluster{cluster}, route, metrics, log.With("slot", cfg.Postgres.Slot)), nil
+	return relay.New(rcfg, pgSource{source}, sinks, route, metrics, log.With("slot", cfg.Postgres.Slot)), nil
+}
+
+// sinks opens what the daemon delivers to.
+func sinks(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger) (relay.Kafka, error) {
+	cfg := now()
+	if cfg.Sink == config.SinkHTTP {
+		r, err := Receiver(now, reg, log)
+		return httpReceiver{r}, err
+	}
+	cluster, err := ClusterWith(now, reg, log, func(k *kafka.Config) {
+		if cfg.Deduplicated() {
+			k.FenceWait = cfg.Tuning.FenceWait
+		}
+	})
+	return kafkaCluster{cluster}, err
+}
+
+// Receiver is the receiver of events with sink: http.
+func Receiver(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger) (*httpsink.Receiver, error) {
+	cfg, rcfg := now(), httpsink.DefaultConfig()
+	rcfg.Target = func() (httpsink.Target, error) { return ReceiverTarget(now()) }
+	rcfg.Lanes, rcfg.Batch = cfg.HTTPSink.Lanes, cfg.HTTPSink.Batch
+	rcfg.Timeout, rcfg.RetryAfterMax = cfg.HTTPSink.Timeout, cfg.HTTPSink.RetryAfterMax
+	rcfg.UserAgent, rcfg.Logger = cfg.ClientID(), log.With("component", "http_sink")
+	return httpsink.New(rcfg, reg)
 }
 
 // lookBack bounds the time and the memory that reading the end of a partition takes.
@@ -84,6 +106,9 @@ func Cluster(now func() *config.Config, reg prometheus.Registerer, log *slog.Log
 // ClusterWith is Cluster with a change of the configuration, such as other timeouts.
 func ClusterWith(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger, change func(*kafka.Config)) (*kafka.Cluster, error) {
 	cfg, kcfg := now(), kafka.DefaultConfig()
+	if cfg.Sink != "kafka" {
+		return nil, cfg.Problem("sink", "is "+cfg.Sink+", and this needs Kafka, where it reads what was delivered (docs/sinks.md)")
+	}
 	kcfg.Brokers, kcfg.ClientID = cfg.Kafka.Brokers, cfg.ClientID()
 	kcfg.Requests, kcfg.Partitions = cfg.Tuning.RequestsPerBroker, map[string]int32{}
 	for topic, n := range cfg.Route.Partitions {
@@ -99,7 +124,8 @@ func ClusterWith(now func() *config.Config, reg prometheus.Registerer, log *slog
 	return kafka.NewCluster(kcfg, reg)
 }
 
-// pgSource and kafkaCluster adapt packages replication and kafka to the interfaces of package relay.
+// pgSource, kafkaCluster and httpReceiver adapt packages replication, kafka and sink/http to the interfaces of package
+// relay.
 type pgSource struct{ *replication.Source }
 
 func (s pgSource) Open(ctx context.Context) (relay.Stream, error) {
@@ -118,4 +144,14 @@ func (c kafkaCluster) Open(ctx context.Context, cb relay.Callbacks) (relay.Sink,
 		return nil, err
 	}
 	return p, nil
+}
+
+type httpReceiver struct{ *httpsink.Receiver }
+
+func (r httpReceiver) Open(ctx context.Context, cb relay.Callbacks) (relay.Sink, error) {
+	p, err := r.Receiver.Open(ctx, cb)
+	if err != nil {
+		return nil, err
+	}
+	return relay.AtLeastOnce(p), nil
 }

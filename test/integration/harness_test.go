@@ -65,6 +65,7 @@ const busyAllowance = 15 * time.Second
 
 func TestMain(m *testing.M) {
 	kafkatest.MaybeServe()
+	maybeReceive()
 	os.Exit(testSuite.run(m))
 }
 

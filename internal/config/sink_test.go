@@ -1,0 +1,87 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// httpSettings are valid settings of a daemon that delivers to a receiver.
+const httpSettings = `
+sink: http
+http_sink: {url: "https://u:Geh3im@shop.example/Geh3im/{topic}?key=Geh3im"}
+delivery: {mode: at_least_once}
+route: {format: cloudevents_structured, fields: {source: //shop.example}}
+`
+
+func TestHTTPSink(t *testing.T) {
+	read := func(more string) (*Config, error) {
+		return load([]source{{"a.yaml", []byte(httpSettings)}, {"b.yaml", []byte(more)}}, nil)
+	}
+	c, err := read("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if url, err := c.HTTPSinkURL(); err != nil || !strings.Contains(url, "Geh3im") {
+		t.Errorf("%s, %v", url, err)
+	}
+	if text := c.String(); strings.Contains(text, "Geh3im") || !strings.Contains(text, `url: "https://shop.example/xxxxx"`) {
+		t.Error(text)
+	}
+	for more, want := range map[string]string{
+		"delivery: {mode: deduplicated}":                                  "delivery.mode: deduplicated (the default) reads in Kafka",
+		"poison: {policy: dead_letter}":                                   "poison.policy: dead_letter needs Kafka",
+		"poison: {causes: {rejected: dead_letter}}":                       "poison.causes: dead_letter needs Kafka",
+		"poison: {decisions: {x: dead_letter}}":                           "poison.decisions: dead_letter needs Kafka",
+		"route: {missing_topic: 5m}":                                      "route.missing_topic: a receiver cannot be asked",
+		"route: {format: raw, fields: {}}":                                "route.format: is raw",
+		"route: {partition: p}":                                           "route.partition: a receiver has no partitions",
+		"route: {partitions: {t: 3}}":                                     "route.partitions: a receiver has no partitions",
+		"route: {timestamp: commit}":                                      "route.timestamp: a request has no timestamp",
+		`kafka: {brokers: ["other:9092"]}`:                                "kafka.brokers: is set, but sink is http",
+		"kafka: {compression: none}":                                      "kafka.compression: is set, but sink is http",
+		"http_sink: {url: ''}":                                            "http_sink.url: is empty",
+		"http_sink: {url: 'shop.example/Geh3im'}":                         "http_sink.url: the value (not shown) is not an http",
+		"http_sink: {url: 'https://{topic}.example/Geh3im'}":              "has {topic} in its host",
+		"http_sink: {url: 'https://h/#Geh3im'}":                           "has a part after #",
+		"http_sink: {url_file: /nope}":                                    "http_sink.url_file: http_sink.url is set too",
+		"http_sink: {secret: Geh3im, secret_file: /nope}":                 "http_sink.secret_file: http_sink.secret is set too",
+		"http_sink: {lanes: 0}":                                           "http_sink.lanes: 0 is out of range",
+		"http_sink: {batch: 1001}":                                        "http_sink.batch: 1001 is out of range",
+		"http_sink: {timeout: 1ms}":                                       "http_sink.timeout: 1ms is too short",
+		"http_sink: {retry_after_max: 1ms}":                               "http_sink.retry_after_max: 1ms is too short",
+		"http_sink: {tls: {cert_file: /nope}}":                            "http_sink.tls.key_file: is empty",
+		"outboxes: [{table: public.a, route: {format: raw, fields: {}}}]": "format: is raw",
+		"sink: kafka":                                                     "http_sink.url: is set, but sink is kafka",
+	} {
+		if _, err := read(more); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "Geh3im") {
+			t.Errorf("%s: %v", more, err)
+		}
+	}
+}
+
+// TestHTTPSinkFiles: a rotated secret is read again, and an empty file is no secret.
+func TestHTTPSinkFiles(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "f")
+	c := Default()
+	c.HTTPSink.URLFile, c.HTTPSink.SecretFile = file, file
+	for _, text := range []string{"https://a.example/x\n", "https://b.example/x"} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		url, err := c.HTTPSinkURL()
+		secret, err2 := c.HTTPSinkSecret()
+		if want := strings.TrimSpace(text); url != want || secret != want || err != nil || err2 != nil {
+			t.Errorf("%q, %q, %v, %v", url, secret, err, err2)
+		}
+	}
+	for text, want := range map[string]string{" \n": "is empty", "Geh3im": "is not an http or https URL"} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.HTTPSinkURL(); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "Geh3im") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+}

@@ -1,0 +1,35 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+)
+
+// receiverUnready is the reason of an error of the receiver that has its cause in our settings.
+const receiverUnready = "SECRET"
+
+// checkReceiver connects to the receiver of events. It sends none.
+func (e *examination) checkReceiver(ctx context.Context) {
+	err := e.Receiver(ctx)
+	var r interface{ Reason() string }
+	switch {
+	case err == nil:
+		e.ok(receiverReached, "%s accepts a connection; whether it takes events, only an event can show", e.ReceiverName)
+	case errors.As(err, &r) && r.Reason() == receiverUnready:
+		e.fail(receiverReached, Wrong, []Remedy{advicef("see docs/sinks.md: http_sink.url_file, http_sink.secret_file, http_sink.tls.*_file")}, "%s", cause(err))
+	default:
+		e.fail(receiverReached, Unavailable, []Remedy{advicef("check that the receiver is running, that http_sink.url has its address, that its certificate is one of http_sink.tls.ca_file, and that no firewall blocks the connection")},
+			"%s", cause(err))
+	}
+}
+
+// catalogue returns the checks that there are for the sink.
+func (c *Config) catalogue() []Check {
+	var all []Check
+	for _, check := range Checks() {
+		if ofKafka := check.Group == groupKafka || check.Group == groupTopics; c.Receiver == nil && check.Group != groupReceiver || c.Receiver != nil && !ofKafka {
+			all = append(all, check)
+		}
+	}
+	return all
+}
