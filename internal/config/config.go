@@ -99,8 +99,8 @@ type Columns struct {
 	Payload string `yaml:"payload" default:"payload"`
 	// Headers is the column with a JSON object whose members become headers; "" means there is no such column.
 	Headers string `yaml:"headers" default:"headers"`
-	// CreatedAt is the column with the time at which the row was written: timestamptz or timestamp as UTC. It need not
-	// exist: only --since and --until need it. An index on it makes them fast.
+	// CreatedAt is the column with the time at which the row was written: timestamptz or timestamp as UTC. Only --since,
+	// --until and retain need it. An index on it makes them fast.
 	CreatedAt string `yaml:"created_at" default:"created_at" part:"table"`
 }
 

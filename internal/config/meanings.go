@@ -52,7 +52,7 @@ var meanings = map[string]string{
 	"outbox.columns":                         "The names of the table's columns, taken as they are, without quotes or folding to lower case.",
 	"outbox.columns.aggregate_id":            "The column for the record's key. Events with the same key are delivered in order. \"\" means there is no such column, and route.key names others.",
 	"outbox.columns.aggregate_type":          "The column that selects the topic; \"\" means there is no such column, and route.topic names the topic without it.",
-	"outbox.columns.created_at":              "The column with the time at which the row was written: timestamptz or timestamp as UTC. It need not exist: only --since and --until need it. An index on it makes them fast.",
+	"outbox.columns.created_at":              "The column with the time at which the row was written: timestamptz or timestamp as UTC. Only --since, --until and retain need it. An index on it makes them fast.",
 	"outbox.columns.event_type":              "The column for the header \"type\"; \"\" means there is no such column and no such header.",
 	"outbox.columns.headers":                 "The column with a JSON object whose members become headers; \"\" means there is no such column.",
 	"outbox.columns.id":                      "The column that identifies the event. It becomes the header \"id\", by which consumers find duplicates.",

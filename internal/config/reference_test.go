@@ -81,7 +81,7 @@ func referenceLists(t *testing.T) string {
 			}
 		}
 	}
-	b.WriteString("\n### Commands that read the table\n\nSettings for `audit`, `recover`, `backfill` and `replay`. The daemon does not use them.\n\n")
+	b.WriteString("\n### Commands that read the table\n\nSettings for `audit`, `recover`, `backfill`, `replay` and `retain`. The daemon does not use them.\n\n")
 	for _, s := range knownSettings() {
 		if s.part == "table" {
 			row(s)

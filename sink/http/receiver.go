@@ -1,7 +1,7 @@
 // Package httpsink delivers events as CloudEvents to a receiver, by POST over HTTP/1.1. It is a sink of package sink.
 //
 // A 2xx is the acknowledgement: the receiver must answer it only when it has stored the events. A lane (see package
-// sink) has one request in flight at a time; the others wait behind it, also while it is sent again. Everything but a
+// sink) has one request in flight at a time; later ones wait behind it, also while it is sent again. Everything but a
 // 2xx is an answer to send the same request again, to end the session, or that an event is poison (answer.go).
 //
 // Only HTTP/1.1 is spoken, so that a request that is cut off takes its connection with it, and no other request.

@@ -212,6 +212,32 @@ func TestNamedFiles(t *testing.T) {
 	}
 }
 
+// ARCHITECTURE.md names each folder with Go code, or the folder above it.
+func TestFolders(t *testing.T) {
+	page := read(t, "ARCHITECTURE.md")
+	names := func(folder string) bool {
+		return strings.Contains(page, "`"+folder+"`") || strings.Contains(page, "`"+folder+"/`")
+	}
+	seen := map[string]bool{}
+	for _, file := range files(t, ".go") {
+		folder := filepath.ToSlash(filepath.Dir(file))
+		if seen[folder] || strings.Contains(folder, "testdata") || strings.HasPrefix(folder, "samples") {
+			continue
+		}
+		seen[folder] = true
+		named := false
+		for above := folder; above != "." && above != "test" && above != "internal"; above = filepath.ToSlash(filepath.Dir(above)) {
+			named = named || names(above)
+		}
+		if !named {
+			t.Errorf("ARCHITECTURE.md does not name %s", folder)
+		}
+	}
+	if len(seen) < 60 {
+		t.Errorf("only %d folders", len(seen))
+	}
+}
+
 // The tests and settings that documents name exist. CHANGELOG.md also names former settings.
 func TestNames(t *testing.T) {
 	tests := "\n"
