@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -73,7 +74,7 @@ func (t *Tables) Park(ctx context.Context, tx pgx.Tx, topic string, held map[str
 			}
 			next := rule.AfterFailure(1, e.Key == nil)
 			k.ids, k.keys, k.alone = append(k.ids, id), append(k.keys, e.Key), append(k.alone, e.Key == nil)
-			k.waits, k.dead, k.errors = append(k.waits, next.Wait.Seconds()), append(k.dead, next.IsDead), append(k.errors, e.Failure)
+			k.waits, k.dead, k.errors = append(k.waits, next.Wait.Seconds()), append(k.dead, next.IsDead), append(k.errors, storable(tx, e.Failure))
 		}
 		headers, err := json.Marshal(e.Headers)
 		if err != nil {
@@ -82,7 +83,7 @@ func (t *Tables) Park(ctx context.Context, tx pgx.Tx, topic string, held map[str
 		r.parked, r.values = append(r.parked, id), append(r.values, e.Value)
 		r.partitions, r.epochs = append(r.partitions, e.Partition), append(r.epochs, e.LeaderEpoch)
 		r.offsets, r.timestamps = append(r.offsets, e.Offset), append(r.timestamps, e.TimestampMs)
-		r.ids, r.headers = append(r.ids, printable(e.ID)), append(r.headers, string(headers))
+		r.ids, r.headers = append(r.ids, storable(tx, printable(e.ID))), append(r.headers, string(headers))
 	}
 	_, err := tx.Exec(ctx, `WITH opened AS (
 			INSERT INTO `+t.Keys+` (id, consumer, topic, key, alone, failures, next_try, parked_at, failed_at, first_error, last_error)
@@ -105,6 +106,15 @@ func (t *Tables) Park(ctx context.Context, tx pgx.Tx, topic string, held map[str
 // printable is an id as Postgres can store it.
 func printable(id string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(id, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// storable is a text as the database can store it. Encodings other than UTF8 do not have every character.
+func storable(tx pgx.Tx, text string) string {
+	switch tx.Conn().PgConn().ParameterStatus("server_encoding") {
+	case "", "UTF8", "SQL_ASCII":
+		return text
+	}
+	return strings.Trim(strconv.QuoteToASCII(text), `"`)
 }
 
 // newID returns a random uuid.
@@ -181,7 +191,7 @@ func (q queue) Postpone(ctx context.Context, k *Key, failures int, next Next, fa
 	_, err := q.tx.Exec(ctx, `UPDATE `+q.Keys+` SET failures = $2::int, next_try = CASE WHEN NOT $3::bool THEN now() + $4::float8 * interval '1 second' END, `+
 		`failed_at = CASE WHEN $5::text = '' THEN failed_at ELSE now() END, last_error = coalesce(nullif($5, ''), last_error), `+
 		`first_error = CASE WHEN failures = 0 AND $5 <> '' THEN $5 ELSE first_error END WHERE id = $1::uuid`,
-		k.ID, failures, next.IsDead, next.Wait.Seconds(), failure)
+		k.ID, failures, next.IsDead, next.Wait.Seconds(), storable(q.tx, failure))
 	if err != nil {
 		return fmt.Errorf("postpone the next try of a parked key: %w", err)
 	}
@@ -192,7 +202,7 @@ func (q queue) SetAside(ctx context.Context, k *Key, number int64, failures int,
 	id := newID()
 	_, err := q.tx.Exec(ctx, `INSERT INTO `+q.Keys+` (id, consumer, topic, key, alone, failures, parked_at, failed_at, first_error, last_error) `+
 		`SELECT $2::uuid, consumer, topic, key, true, $3::int, parked_at, now(), CASE WHEN failures = 0 THEN $4::text ELSE first_error END, $4::text FROM `+q.Keys+` WHERE id = $1::uuid`,
-		k.ID, id, failures, failure)
+		k.ID, id, failures, storable(q.tx, failure))
 	if err == nil {
 		_, err = q.tx.Exec(ctx, `UPDATE `+q.Records+` SET parked = $3::uuid, number = 1 WHERE parked = $1::uuid AND number = $2::bigint`, k.ID, number, id)
 	}

@@ -215,6 +215,36 @@ func TestParkFaults(t *testing.T) {
 	})
 }
 
+// A database of another encoding than UTF8 does not have every character of an error. The record is parked all the same.
+func TestParkEncoding(t *testing.T) {
+	useShared(t)
+	t.Parallel()
+	pg, kafka := startShared(t)
+	r := roomOn(t, pg, kafka, "kgo", 1)
+	name := r.Group + "_latin1"
+	must(t, pg.Exec(t.Context(), "postgres", "CREATE DATABASE "+name+" ENCODING LATIN1 LOCALE 'C' TEMPLATE template0"))
+	r.Postgres = pg.SuperURL(name)
+	r.pool.Close()
+	var err error
+	r.pool, err = pgxpool.New(t.Context(), r.Postgres)
+	must(t, err)
+	t.Cleanup(r.pool.Close)
+	r.exec(r.Store.Schema())
+	r.exec(`CREATE TABLE ledger (id text, part int, offs bigint, amount int)`)
+	r.park([]time.Duration{time.Millisecond}, inbox.Release)
+	records := []*kgo.Record{r.keyed(0, "k"), r.keyed(0, "l")}
+	r.start(func(ctx context.Context, tx pgx.Tx, rec record) error {
+		if rec.Offset == 0 {
+			return errors.New("invalid character 'Ж'")
+		}
+		return r.ledger(ctx, tx, rec)
+	})
+	r.produce(slices.Clone(records)...)
+	r.awaitEnd()
+	r.awaitCount(1, parkedKeys+` WHERE alone AND last_error = $1`, `invalid character '\u0416'`)
+	r.checkLedger(idsOf(records[1:])...)
+}
+
 // After its last try, a key stays with its records, and later ones go behind it. With Release the dead record is kept
 // alone, and its key goes on.
 func TestParkDies(t *testing.T) {
