@@ -38,8 +38,8 @@ func (o *outbox) script(sql string) {
 }
 
 // TestRetainPage runs the SQL of docs/retention.md, unchanged except for the name of the slot: a plain table becomes a
-// ring while applications write, and each event is delivered once; a partition is archived and emptied, and its rows are
-// loaded and sent again.
+// ring while applications write, and each event is delivered once; a partition is archived and emptied, and its rows
+// are loaded and sent again.
 func TestRetainPage(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})

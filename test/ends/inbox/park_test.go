@@ -215,7 +215,7 @@ func TestParkFaults(t *testing.T) {
 	})
 }
 
-// A database of another encoding than UTF8 does not have every character of an error. The record is parked all the same.
+// A database of another encoding than UTF8 does not have every character of an error. The record is parked anyway.
 func TestParkEncoding(t *testing.T) {
 	useShared(t)
 	t.Parallel()
