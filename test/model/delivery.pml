@@ -106,7 +106,7 @@ byte dirty = 0;                 /* partitions to which this session has sent a r
 byte paused = 0;                /* 1: no catalog check passes, so nothing more may be confirmed; 2: again */
 #define MAYCONFIRM(c) (paused == 1 -> my.confirm : (c))
 #elif defined(HIDE)             /* the publication is altered and back while transaction 3 is committed */
-bit hidden = 0, act = 0;        /* act: the catalogs show it */
+bit unsent = 0, act = 0;        /* act: the catalogs show it */
 bit seen3 = 0;                  /* a session has read a row of transaction 3 */
 byte told = 0;                  /* 1: a session has found the alteration, and ended; 2: it was started again */
 byte guarded = 0;               /* the stream was complete up to this place: a catalog check that began there has passed */
@@ -119,7 +119,7 @@ byte guarded = 0;               /* the stream was complete up to this place: a c
 #define MAYCONFIRM(c) (c)
 #endif
 #ifdef HIDE
-#define HIDDEN        (hidden && next > 4)
+#define HIDDEN        (unsent && next > 4)
 #define CHECKED       (guarded == next - 1)
 #else
 #define HIDDEN        0
@@ -594,7 +594,7 @@ active proctype world() {
 		:: phase == RECORD -> stream()
 		:: phase == DRAIN && my.clean -> phase = CLEAN
 #ifdef HIDE
-		:: phase == FINDING && my.found -> die(); phase = STOPPED; told = 1; sometimes(8)
+		:: phase == FINDING && my.found -> die(); phase = STOPPED; told = MAX(told, 1); sometimes(8)
 #endif
 		:: else
 		fi }
@@ -608,7 +608,7 @@ active proctype world() {
 	:: d_step { !paused && phase == STREAM -> paused = 1; printf("PAUSE of the catalog checks\n") }
 #endif
 #ifdef HIDE
-	:: d_step { !act && !hidden && !seen3 && rec.gen -> hidden = 1; act = 1; printf("ALTERED, and back: transaction 3 is hidden\n") }
+	:: d_step { !act && !unsent && !seen3 && rec.gen -> unsent = 1; act = 1; printf("ALTERED, and back: transaction 3 is hidden\n") }
 	:: d_step { phase == STREAM && HIDDEN && next <= ROWS -> sent = sent | 48; app = app | 48; ack = ack | 48; next = 7 }
 	:: d_step { (phase == STREAM || phase == DRAIN) && !CHECKED ->
 		if
@@ -616,7 +616,7 @@ active proctype world() {
 		:: else -> guarded = next - 1
 		fi }
 #ifdef M_FINDING_FORGOTTEN
-	:: d_step { phase == FINDING && wst == 0 -> die(); phase = STOPPED; told = 1 }
+	:: d_step { phase == FINDING && wst == 0 -> die(); phase = STOPPED; told = MAX(told, 1) }
 #else
 	:: d_step { phase == FINDING && wst == 0 && !my.found -> copy(wr, my); wr.found = 1; wst = 1 }
 #endif

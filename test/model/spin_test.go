@@ -88,13 +88,13 @@ func (c *checker) run(t *testing.T, v *variant) result {
 func (v *variant) compile() []string {
 	switch {
 	case v.ltl:
-		return []string{"-O1", "-DCOLLAPSE"}
+		return []string{"-O1"}
 	case v.breaks == "PHANTOM", v.breaks == "DRAINED", v.breaks == "STALE": // seen at the end of a history only
-		return []string{"-O0", "-DSAFETY", "-DCOLLAPSE"}
+		return []string{"-O0", "-DSAFETY"}
 	case v.breaks != "":
-		return []string{"-O0", "-DSAFETY", "-DCOLLAPSE", "-DBFS"}
+		return []string{"-O0", "-DSAFETY", "-DBFS"}
 	}
-	return []string{"-O1", "-DSAFETY", "-DCOLLAPSE"}
+	return []string{"-O1", "-DSAFETY"}
 }
 
 // What the walk prints at the end.
