@@ -1,2 +1,2 @@
--- Frees the WAL that the slot retains. Events that are not delivered yet will never be delivered, because a new slot begins later.
+-- Frees the WAL that the slot retains. A new slot begins later: only outboxcdc recover delivers the events that this one has not delivered.
 SELECT pg_catalog.pg_drop_replication_slot({{ literal .Slot }});

@@ -50,16 +50,16 @@ func catalogue() string {
 			group = c.Group
 			fmt.Fprintf(&b, "\n### %s\n\n", group)
 		}
-		b.WriteString(catalogueItem(c.Name, c.Asks, c.Outcomes))
+		b.WriteString(catalogueItem(fmt.Sprintf("`%s`: %s", c.Name, c.Asks)))
 	}
 	return b.String()
 }
 
 // catalogueItem is a check as an item of a list, in lines of at most 120 columns.
-func catalogueItem(name, asks string, outcomes []string) string {
+func catalogueItem(text string) string {
 	var b strings.Builder
 	line := "-"
-	for word := range strings.FieldsSeq(fmt.Sprintf("`%s` (%s): %s", name, strings.Join(outcomes, ", "), asks)) {
+	for word := range strings.FieldsSeq(text) {
 		if len([]rune(line+" "+word)) > 120 {
 			b.WriteString(line + "\n")
 			line = " "

@@ -318,7 +318,7 @@ func (e *examination) checkTimeouts() {
 		e.ok(pgIdle, "off: an idle slot is kept")
 	default:
 		e.warn(pgIdle, alterSystem("idle_replication_slot_timeout = 0"),
-			"the slot of a daemon that is down for %v is invalidated, and the events written since are lost", s.IdleTimeout)
+			"the slot of a daemon that is down for %v is invalidated, and outboxcdc recover has to deliver the events written since", s.IdleTimeout)
 	}
 }
 
@@ -334,7 +334,7 @@ func (e *examination) checkKeepSize() {
 		), "no limit: while the daemon or Kafka is down, WAL is retained until the disk is full and the server stops")
 	case n < smallKeepSize:
 		e.warn(pgKeepSize, set,
-			"%s: if more WAL than that is written while the daemon or Kafka is down, the slot is lost, and events with it", human.Size(n))
+			"%s: if more WAL than that is written while the daemon or Kafka is down, the slot is lost, and outboxcdc recover has to deliver the missing events", human.Size(n))
 	default:
 		e.ok(pgKeepSize, "%s of WAL may be written while the daemon or Kafka is down, before the slot is lost; watch outboxcdc_slot_retained_wal_bytes", human.Size(n))
 	}

@@ -43,7 +43,7 @@ func upgradeCatalogue() string {
 			level, _, _ := strings.Cut(o, " ")
 			can = append(can, level)
 		}
-		b.WriteString(catalogueItem(c.Name, c.Asks, can))
+		b.WriteString(catalogueItem(fmt.Sprintf("`%s` (%s): %s", c.Name, strings.Join(can, ", "), c.Asks)))
 	}
 	return b.String()
 }
