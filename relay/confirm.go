@@ -149,7 +149,7 @@ func (s *session) watchOldest(now time.Time) {
 	s.oldest.see(now, events, s.tracker.Progress(), acked, s.rule.Confirmed())
 	switch {
 	case s.oldest.isUndelivered(now):
-		s.showLate(WaitingForKafka, "oldest event", fmt.Sprintf("Kafka has not acknowledged the oldest event for %s", now.Sub(s.oldest.undelivered).Round(time.Second))+s.kafkaTrouble())
+		s.showLate(WaitingForKafka, "oldest event", fmt.Sprintf("%s has not acknowledged the oldest event for %s", s.r.cfg.Sink, now.Sub(s.oldest.undelivered).Round(time.Second))+s.kafkaTrouble())
 	case s.oldest.isUnconfirmed(now, s.r.cfg.StatusInterval):
 		late := now.Sub(s.oldest.unconfirmed).Round(time.Second)
 		if s.rule.Saving() {

@@ -86,9 +86,12 @@ const (
 
 // refusedAgain ends a session in which Kafka has refused a record whose policy is not to stop. The next session
 // applies the policy when it reaches the event.
-type refusedAgain struct{ poison *router.Poison }
+type refusedAgain struct {
+	sink   string
+	poison *router.Poison
+}
 
-func (e *refusedAgain) Error() string { return "Kafka refuses an event: " + e.poison.Error() }
+func (e *refusedAgain) Error() string { return e.sink + " refuses an event: " + e.poison.Error() }
 
 // maxRefused is the maximum number of refused events that are remembered. There is rarely more than one, because each
 // ends a session.
@@ -103,7 +106,7 @@ func (r *Relay) noteRefused(p *router.Poison) error {
 		clear(r.refusedEvents) // they will be refused again
 	}
 	r.refusedEvents[p.Position] = p
-	return &refusedAgain{p}
+	return &refusedAgain{r.cfg.Sink, p}
 }
 
 // handlePoison applies the policy to a poison event. If the policy is to stop, it returns p.

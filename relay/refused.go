@@ -59,7 +59,7 @@ func (s *session) findRefused(cause error) error {
 		return s.r.noteRefused(&p)
 	default:
 		s.r.suspects = newSuspects(s.tracker.Positions(s.stream.Identity(), numbers))
-		s.r.log.Warn("Kafka refuses a batch; sending its records in smaller groups to find the refused record", "count", len(numbers), "error", cause)
+		s.r.log.Warn("a batch is refused; sending its records in smaller groups to find the refused record", "count", len(numbers), "error", cause)
 	}
 	return cause
 }

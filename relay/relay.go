@@ -71,6 +71,8 @@ type Config struct {
 	MessagePrefix string
 	// Slot is the name of the slot in the header outboxcdc-position.
 	Slot string
+	// Sink is what events are delivered to, in errors and log lines.
+	Sink string
 	// Deduplication skips, after a crash, events that Kafka has.
 	Deduplication Deduplication
 }
@@ -86,6 +88,7 @@ func DefaultConfig() Config {
 		MaxBytes:         16 << 20,
 		BackoffMin:       100 * time.Millisecond,
 		BackoffMax:       30 * time.Second,
+		Sink:             "Kafka",
 	}
 }
 

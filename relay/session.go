@@ -96,7 +96,7 @@ func (r *Relay) session(ctx context.Context) (wentWell bool, err error) {
 	s.sink, err = r.kafka.Open(opening, s.callbacks(cancel))
 	opened()
 	if err != nil {
-		err = fmt.Errorf("open Kafka: %w", err)
+		err = fmt.Errorf("open %s: %w", r.cfg.Sink, err)
 		r.noteProgress(s, err)
 		return false, err
 	}
@@ -182,7 +182,7 @@ func (s *session) callbacks(cancel context.CancelFunc) Callbacks {
 			}
 		},
 		Failed: func(err error) {
-			err = fmt.Errorf("deliver to Kafka: %w", err)
+			err = fmt.Errorf("deliver to %s: %w", s.r.cfg.Sink, err)
 			s.failure.CompareAndSwap(nil, &err)
 			cancel()
 		},

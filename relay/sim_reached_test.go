@@ -198,7 +198,7 @@ func (w *world) spoken(p *process, what string) {
 		if p.stream.start <= p.lastSent {
 			w.fail("%s finds the slot at %s ahead of the position that it confirmed, and had sent %s", p, p.stream.start, p.lastSent)
 		}
-	case "Kafka refuses a batch; sending its records in smaller groups to find the refused record":
+	case "a batch is refused; sending its records in smaller groups to find the refused record":
 		w.reached[refusedBatch] = true
 		p.suspects = p.sink.refused
 	}

@@ -237,7 +237,7 @@ func (s *session) awaitRoom(ctx context.Context) error {
 		return nil
 	}
 	start := s.r.clock()
-	err := s.await(ctx, Backpressured, "the window is full: Kafka is slower than Postgres", s.hasRoom)
+	err := s.await(ctx, Backpressured, "the window is full: "+s.r.cfg.Sink+" is slower than Postgres", s.hasRoom)
 	s.r.met.backpressure.Add(s.r.clock().Sub(start).Seconds())
 	return err
 }

@@ -39,6 +39,9 @@ func Relay(now func() *config.Config, reg prometheus.Registerer, log *slog.Logge
 	rcfg.MissingAfter = cfg.MissingTopicAfter()
 	rcfg.ParkAfter, rcfg.ShutdownTimeout = cfg.Tuning.ParkAfter, cfg.ShutdownTimeout
 	rcfg.MaxEvents, rcfg.MaxBytes = cfg.Tuning.MaxInFlight.Records, int64(cfg.Tuning.MaxInFlight.Bytes)
+	if cfg.Sink == config.SinkHTTP {
+		rcfg.Sink = "the receiver"
+	}
 	if cfg.Deduplicated() {
 		rcfg.Deduplication = relay.Deduplication{
 			Slot: cfg.Postgres.Slot, LookBack: lookBack, FenceWait: cfg.Tuning.FenceWait, Sources: cfg.EventSources(),

@@ -4,11 +4,13 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,8 +44,8 @@ func maybeReceive() {
 	err = http.ListenAndServe(addr, http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body, err := io.ReadAll(req.Body)
 		var events []json.RawMessage
-		if err == nil {
-			err = json.Unmarshal(body, &events)
+		if events = []json.RawMessage{body}; strings.HasPrefix(req.Header.Get("Content-Type"), "application/cloudevents-batch+json") {
+			err = errors.Join(err, json.Unmarshal(body, &events))
 		}
 		var lines strings.Builder
 		for _, raw := range events {
@@ -138,7 +140,7 @@ func (r *receiver) awaitMore(count int) {
 func (o *outbox) httpEnv(addr string, more ...string) []string {
 	env := slices.DeleteFunc(o.env(), func(kv string) bool { return strings.HasPrefix(kv, "OUTBOXCDC_KAFKA_") })
 	return append(env, append([]string{
-		"OUTBOXCDC_SINK=http", "OUTBOXCDC_HTTP_SINK_URL=http://" + addr + "/{topic}", "OUTBOXCDC_HTTP_SINK_BATCH=20",
+		"OUTBOXCDC_SINK=http", "OUTBOXCDC_HTTP_SINK_URL=http://" + addr + "/{topic}",
 		"OUTBOXCDC_HTTP_SINK_SECRET=whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
 		"OUTBOXCDC_ROUTE_FORMAT=cloudevents_structured", "OUTBOXCDC_ROUTE_FIELDS=source=//shop.example/orders", atLeastOnce,
 	}, more...)...)
@@ -153,7 +155,8 @@ func TestHTTPSink(t *testing.T) {
 	o.proves("F125", "kill -9 of the daemon and of a receiver of HTTP, %d times, one of fifty answers lost", kills)
 	rcv := startReceiver(t)
 	args := slices.Concat(o.args, []string{"run"})
-	r := o.startAs(args, o.httpEnv(rcv.addr))
+	env := func(i int) []string { return o.httpEnv(rcv.addr, fmt.Sprint("OUTBOXCDC_HTTP_SINK_BATCH=", 1+i%3*10)) }
+	r := o.startAs(args, env(0))
 
 	const keys = 20
 	var n [keys]int
@@ -184,7 +187,7 @@ func TestHTTPSink(t *testing.T) {
 		rcv.awaitMore(100 + rand.IntN(300))
 		if i%2 == 0 {
 			r.kill9()
-			r = o.startAs(args, o.httpEnv(rcv.addr))
+			r = o.startAs(args, env(i))
 		} else {
 			rcv.kill()
 			rcv.start()
@@ -228,6 +231,76 @@ func TestHTTPSink(t *testing.T) {
 	}
 	o.outcome("%d rows, %d duplicates", rows, len(events)-rows)
 	t.Logf("%d rows, %d duplicates after %d kills", rows, len(events)-rows, kills)
+}
+
+// TestHTTPSinkAnswers: an event that the receiver refuses stops the daemon with 65, or is skipped by the policy, and
+// what is before it is delivered; a receiver that refuses the daemon ends it with 77; during an outage it waits, and it
+// goes on.
+func TestHTTPSinkAnswers(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	var mu sync.Mutex
+	var stored []string
+	status := http.StatusUnauthorized
+	requests := 0
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		var e received
+		err := json.NewDecoder(req.Body).Decode(&e)
+		mu.Lock()
+		defer mu.Unlock()
+		requests++
+		switch {
+		case err != nil || e.Data.N == 3:
+			http.Error(w, "no such customer", http.StatusUnprocessableEntity)
+		case status != 0:
+			w.WriteHeader(status)
+		default:
+			stored = append(stored, fmt.Sprint(e.Subject, e.Data.N))
+		}
+	}))
+	t.Cleanup(srv.Close)
+	addr := strings.TrimPrefix(srv.URL, "http://")
+	answer := func(with int) { mu.Lock(); defer mu.Unlock(); status = with }
+	has := func(want ...string) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if got := slices.Compact(slices.Clone(stored)); !slices.Equal(got, want) {
+			return fmt.Errorf("stored %v, not %v", got, want)
+		}
+		return nil
+	}
+	start := func(more ...string) *relay { return o.startAs([]string{"run"}, o.httpEnv(addr, more...)) }
+
+	o.insert("order", "k", 1, 2)
+	o.insert("order", "k", 3, 1)
+	o.insert("order", "k", 4, 2)
+	r := start()
+	r.endExpected = true
+	if exit := r.awaitExit(patience); exit != 77 {
+		t.Errorf("exit %d of a daemon that the receiver refuses: %s", exit, tail(r.log, 3))
+	}
+	answer(0)
+	r = start()
+	r.endExpected = true
+	if exit := r.awaitExit(patience); exit != 65 || !strings.Contains(tail(r.log, 3), "no such customer") {
+		t.Errorf("exit %d at a refused event: %s", exit, tail(r.log, 3))
+	}
+	must(t, has("k1", "k2"))
+	answer(http.StatusServiceUnavailable)
+	r = start("OUTBOXCDC_POISON_POLICY=skip")
+	await(t, patience, "several tries during the outage", func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		return waitFor(requests > 6)
+	})
+	must(t, has("k1", "k2"))
+	r.awaitState("waiting_for_kafka", patience)
+	if st, err := r.status(); err != nil || st.State == "waiting_for_kafka" && (strings.Contains(st.Reason, "Kafka") || !strings.Contains(st.Reason, "the receiver has not acknowledged")) {
+		t.Errorf("during an outage it says %s, %v", st.Reason, err)
+	}
+	answer(0)
+	await(t, patience, "the events after the refused one", func() error { return has("k1", "k2", "k4", "k5") })
+	r.term()
 }
 
 // TestHTTPSinkCommands: what needs Kafka is refused with 78 and the reason; doctor connects and sends nothing.

@@ -18,7 +18,7 @@ import (
 // as a cluster of several brokers is.
 func TestTermInALongTransaction(t *testing.T) {
 	t.Parallel()
-	rows := fullOrShort(3_000_000, 1_500_000)
+	rows := fullOrShort(3_000_000, 700_000)
 	o := newOutbox(t, options{pg: heavyPostgres(t), kafka: kafkatest.FakeForTest(t, kafkatest.FakeOptions{})})
 	o.proves("F03 F48", "SIGTERM while one transaction of %d rows is sent, with an acknowledged transaction before it", rows)
 	r := o.startStreaming(append(o.deduplicating(steadyFence), "OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=60s")...)
