@@ -16,7 +16,7 @@ import (
 // TestMetricsNamedElsewhere checks that metrics, labels and fixed label values in alerts, dashboard and documents
 // exist.
 func TestMetricsNamedElsewhere(t *testing.T) {
-	files := []string{"README.md", "deploy/prometheus/alerts.yaml", "deploy/prometheus/alerts_test.yaml", "deploy/grafana/outboxcdc.json"}
+	files := []string{"README.md", "deploy/prometheus/alerts.yaml", "deploy/prometheus/alerts_test.yaml", "deploy/prometheus/alerts_hours_test.yaml", "deploy/grafana/outboxcdc.json"}
 	docs, err := filepath.Glob("../../docs/*.md")
 	if err != nil || len(docs) == 0 {
 		t.Fatal("no documents", err)

@@ -14,11 +14,13 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/promtest"
 )
 
-// TestAlerts checks the rules with promtool, and runs the cases of alerts_test.yaml: each alert fires in one, and does
-// not fire in a similar one.
+// caseFiles have the cases: each alert fires in one, and does not fire in a similar one.
+var caseFiles = []string{"alerts_test.yaml", "alerts_hours_test.yaml"}
+
+// TestAlerts checks the rules with promtool, and runs the cases.
 func TestAlerts(t *testing.T) {
 	promtool := promtest.NeedTool(t, "promtool")
-	for _, args := range [][]string{{"check", "rules", "--lint-fatal", "alerts.yaml"}, {"test", "rules", "alerts_test.yaml"}, {"check", "config", "prometheus.yml"}} {
+	for _, args := range [][]string{{"check", "rules", "--lint-fatal", "alerts.yaml"}, append([]string{"test", "rules"}, caseFiles...), {"check", "config", "prometheus.yml"}} {
 		if out, err := exec.Command(promtool, args...).CombinedOutput(); err != nil {
 			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
@@ -41,22 +43,24 @@ type rules struct {
 func TestEachAlertIsExplained(t *testing.T) {
 	var all rules
 	read(t, "alerts.yaml", &all)
-	var cases struct {
-		Tests []struct {
-			Cases []struct {
-				Alert string `yaml:"alertname"`
-				Fires []any  `yaml:"exp_alerts"`
-			} `yaml:"alert_rule_test"`
-		}
-	}
-	read(t, "alerts_test.yaml", &cases)
 	fires, rests := map[string]int{}, map[string]int{}
-	for _, test := range cases.Tests {
-		for _, c := range test.Cases {
-			if len(c.Fires) > 0 {
-				fires[c.Alert]++
-			} else {
-				rests[c.Alert]++
+	for _, file := range caseFiles {
+		var cases struct {
+			Tests []struct {
+				Cases []struct {
+					Alert string `yaml:"alertname"`
+					Fires []any  `yaml:"exp_alerts"`
+				} `yaml:"alert_rule_test"`
+			}
+		}
+		read(t, file, &cases)
+		for _, test := range cases.Tests {
+			for _, c := range test.Cases {
+				if len(c.Fires) > 0 {
+					fires[c.Alert]++
+				} else {
+					rests[c.Alert]++
+				}
 			}
 		}
 	}
@@ -82,7 +86,7 @@ func TestEachAlertIsExplained(t *testing.T) {
 				}
 			}
 			if fires[r.Alert] == 0 || rests[r.Alert] == 0 {
-				t.Errorf("%s fires in %d cases of alerts_test.yaml and rests in %d", r.Alert, fires[r.Alert], rests[r.Alert])
+				t.Errorf("%s fires in %d cases and rests in %d", r.Alert, fires[r.Alert], rests[r.Alert])
 			}
 		}
 	}

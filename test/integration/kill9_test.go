@@ -21,7 +21,7 @@ import (
 func TestKill9UnderLoad(t *testing.T) {
 	t.Parallel()
 	const window = 200
-	kills := fullOrShort(200, 30)
+	kills := fullOrShort(200, 12)
 	rnd := newRand(t)
 	o := newOutbox(t, options{pg: heavyPostgres(t), types: []string{"order", "payment"}}) // a killed daemon has no time to read the WAL of other tests
 	o.proves("F01", "kill -9 of a daemon that delivers at least once, at %d random times", kills)

@@ -16,11 +16,12 @@ import (
 	"strings"
 )
 
-// checker checks the types of changed packages against the compiled imports, for all mutants in two seconds.
+// checker checks the types of changed packages against the compiled imports.
 type checker struct {
-	root string
-	fset *token.FileSet
-	imp  types.Importer
+	root   string
+	fset   *token.FileSet
+	imp    types.Importer
+	parsed map[string]*ast.File // as they are on the disk
 }
 
 // newChecker reads the packages of the module at root, and of modules below it.
@@ -38,7 +39,7 @@ func newChecker(ctx context.Context, root string, modules ...string) (*checker, 
 			files[pkg] = file
 		}
 	}
-	c := &checker{root: root, fset: token.NewFileSet()}
+	c := &checker{root: root, fset: token.NewFileSet(), parsed: map[string]*ast.File{}}
 	c.imp = importer.ForCompiler(c.fset, "gc", func(pkg string) (io.ReadCloser, error) { return os.Open(files[pkg]) })
 	return c, nil
 }
@@ -51,11 +52,16 @@ func (c *checker) check(dir string, texts map[string]string) error {
 	}
 	var files []*ast.File
 	for _, name := range pkg.GoFiles {
-		var text any // nil: the file on the disk
-		if t, ok := texts[filepath.Join(dir, name)]; ok {
-			text = t
+		path := filepath.Join(dir, name)
+		file := c.parsed[path]
+		text, changed := texts[path]
+		switch {
+		case changed:
+			file, err = parser.ParseFile(c.fset, filepath.Join(c.root, path), text, parser.SkipObjectResolution)
+		case file == nil:
+			file, err = parser.ParseFile(c.fset, filepath.Join(c.root, path), nil, parser.SkipObjectResolution)
+			c.parsed[path] = file
 		}
-		file, err := parser.ParseFile(c.fset, filepath.Join(c.root, dir, name), text, 0)
 		if err != nil {
 			return err
 		}
