@@ -248,9 +248,7 @@ func TestSpanEndsAtTheFork(t *testing.T) {
 	l := server{system: 7, timeline: 2, end: 0x1000, forks: []fork{{1, 0x400}}}
 	session(l, 0x800, 0x850, 0x880) // a client has advanced the slot on timeline 2
 	s, _, err := h.Resume(l, 0x300) // the slot is back
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for lsn := pglogrepl.LSN(0x100); lsn < 0x900; lsn += 0x50 {
 		p := Position{SystemID: 7, Timeline: l.TimelineOf(lsn), CommitLSN: lsn}
 		if got, want := s.Delivered(p), lsn <= 0x200 || 0x800 <= lsn && lsn <= 0x850; got != want {
@@ -285,9 +283,7 @@ func TestHistoryOvertaken(t *testing.T) {
 	want := func(when, states string) {
 		t.Helper()
 		r, _, err := h.Resume(l, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got := ""
 		for n := range uint32(6) {
 			p := Position{7, 1, pglogrepl.LSN(0x10 + n/3*0x10), n % 3}

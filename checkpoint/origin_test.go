@@ -56,13 +56,9 @@ func TestOrder(t *testing.T) {
 	}
 	order := func(a, b string) (int, bool) {
 		p, o, err := ParseHeader(a)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		q, r, err := ParseHeader(b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return Order(p, o, q, r)
 	}
 	for i, a := range inOrder {

@@ -18,9 +18,7 @@ func TestPositionRecord(t *testing.T) {
 		Producers: []int64{1, 1 << 60}, Topics: []string{"t", "u"}, Sources: "abc", Published: "def", FenceWait: 5 * time.Second, Clean: true, Adopted: true, At: time.Unix(1, 5).UTC(),
 	}
 	b, err := want.MarshalText()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, part := range []string{`"version":1`, `"epoch":4294967295`, `"epoch_starts":["0/10","1/4"]`, `"confirm":"1/20"`, `"fence_wait_ms":5000`, `"server_major":17`, `"upgraded_from":"9223372036854775810"`, `"system_id":"9223372036854775809"`, `"acked":"1:9223372036854775809:2:0000000100000010:4"`} {
 		if !strings.Contains(string(b), part) {
 			t.Errorf("%s lacks %s", b, part)
@@ -40,9 +38,7 @@ func TestPositionRecord(t *testing.T) {
 func TestPositionRecordUnreadable(t *testing.T) {
 	good := `{"version":1,"system_id":"7","confirm":"0/1"}`
 	var s PositionRecord
-	if err := s.UnmarshalText([]byte(good)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.UnmarshalText([]byte(good)))
 	padded := strings.Replace(good, "0/1", "0/00000001", 1) // as PostgreSQL 19 prints it
 	if err := s.UnmarshalText([]byte(padded)); err != nil || s.Confirm != 1 {
 		t.Errorf("%s: %s, %v", padded, s.Confirm, err)
@@ -168,9 +164,7 @@ func TestPositionRecordOfEarlierVersion(t *testing.T) {
 	const text = `{"version":1,"slot":"s","generation":4,"system_id":"7","timeline":1,"acked":"1:7:1:0000000000000050:2","acked_xid":9,` +
 		`"acked_commit_time":"2026-11-22T10:00:00Z","confirm":"0/60","clean":false,"producers":[3,4],"partitions":{"u":3,"t":6},"routing":"abc","at":"2026-11-22T10:00:01Z"}`
 	var s PositionRecord
-	if err := s.UnmarshalText([]byte(text)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.UnmarshalText([]byte(text)))
 	if !slices.Equal(s.Topics, []string{"t", "u"}) || !slices.Equal(s.Producers, []int64{3, 4}) || s.Confirm != 0x60 {
 		t.Errorf("%+v", s)
 	}

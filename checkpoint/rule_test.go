@@ -39,14 +39,10 @@ func TestRule(t *testing.T) {
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			got := converse(t, string(want))
 			if *update {
-				if err := os.WriteFile(file, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
+				must(t, os.WriteFile(file, got, 0o644))
 			} else if !bytes.Equal(got, want) {
 				t.Errorf("%s says:\n%s\nwant:\n%s", file, got, want)
 			}

@@ -365,3 +365,11 @@ func BenchmarkTracker(b *testing.B) {
 		}
 	}
 }
+
+// must fails the test with an error that no step of it expects.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

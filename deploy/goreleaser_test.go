@@ -82,20 +82,14 @@ type release struct {
 // TestRelease checks that the release builds the same as `make build`, and packages existing files.
 func TestRelease(t *testing.T) {
 	text, err := os.ReadFile("../.goreleaser.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var r release
-	if err := yaml.UnmarshalWithOptions(text, &r, yaml.Strict()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, yaml.UnmarshalWithOptions(text, &r, yaml.Strict()))
 	if r.Version != 2 || len(r.Builds) != 1 || len(r.Archives) != 1 || len(r.NFPMs) != 1 {
 		t.Fatalf("%+v", r)
 	}
 	makefile, err := os.ReadFile("../Makefile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b := r.Builds[0]
 	ldflags := strings.NewReplacer("{{.Version}}", "$(VERSION)", "{{.FullCommit}}", "$(REVISION)").Replace(b.Ldflags[0])
 	if !strings.Contains(string(makefile), "LDFLAGS   = "+ldflags+"\n") || !slices.Equal(b.Env, []string{"CGO_ENABLED=0"}) || !slices.Equal(b.Flags, []string{"-trimpath"}) {
@@ -137,9 +131,7 @@ func TestRelease(t *testing.T) {
 // TestDockerfile checks that the image contains CA certificates, no other program than the daemon, and a numeric user.
 func TestDockerfile(t *testing.T) {
 	text, err := os.ReadFile("../Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, final, ok := strings.Cut(string(text), "\nFROM scratch\n")
 	if !ok || strings.Contains(final, "\nFROM ") || strings.Contains(final, "\nRUN ") {
 		t.Fatal("the image is not from scratch")

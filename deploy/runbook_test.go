@@ -13,9 +13,7 @@ import (
 // deployments.
 func TestRunbookCommands(t *testing.T) {
 	text, err := os.ReadFile("../docs/runbook.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	has := func(command string) {
 		t.Helper()
 		if !strings.Contains(string(text), "`"+command+"`") {
@@ -39,13 +37,9 @@ func TestRunbookCommands(t *testing.T) {
 	has(variables[0] + " outboxcdc " + start[2] + " " + start[3] + " status")
 
 	chart, err := os.ReadFile("helm/outboxcdc/templates/deployment.yaml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	image, err := os.ReadFile("../Dockerfile")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !strings.Contains(string(image), `ENTRYPOINT ["/outboxcdc"]`) || !strings.Contains(string(chart), "args: [run, -c, "+start[3]+"]") {
 		t.Error("the image or the chart starts something else")
 	}
@@ -58,21 +52,15 @@ func TestRunbookCommands(t *testing.T) {
 		}
 	}
 	file, err := os.ReadFile("../docker-compose.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := yaml.Unmarshal(file, &compose); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, yaml.Unmarshal(file, &compose))
 	daemon, ok := compose.Services["outboxcdc"]
 	if !ok || daemon.Entrypoint != nil || daemon.Environment["OUTBOXCDC_POSTGRES_URL"] == "" {
 		t.Errorf("the service outboxcdc of docker-compose.yml: %+v", daemon)
 	}
 	has("docker compose exec outboxcdc /outboxcdc status")
 	unitText, err := os.ReadFile(unitFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !slices.Contains(strings.Split(string(unitText), "\n"), "# "+variables[0]+" outboxcdc -c "+start[3]+" status") {
 		t.Error("the unit's comment has another command")
 	}

@@ -33,9 +33,7 @@ func unit(t *testing.T) map[string][]string {
 func directives(t *testing.T, file string) map[string][]string {
 	t.Helper()
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all := map[string][]string{}
 	for line := range strings.Lines(string(text)) {
 		name, value, ok := strings.Cut(strings.TrimSpace(line), "=")
@@ -87,9 +85,7 @@ func checkSecretsAndSandbox(t *testing.T, file string, secrets int) {
 		known[config.EnvName(s.Path)] = true
 	}
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	named := 0
 	for line := range strings.Lines(string(text)) {
 		if _, env, ok := strings.Cut(line, "Environment="); ok { // also in comments
@@ -201,9 +197,7 @@ func TestUnitsPublish(t *testing.T) {
 
 func unitPublishes(t *testing.T, unitFile string) {
 	text, err := os.ReadFile(unitFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, line, found := strings.Cut(string(text), "\n#ExecStopPost=+/bin/sh -c '")
 	line, _, ends := strings.Cut(line, "'\n")
 	if !found || !ends {
@@ -213,9 +207,7 @@ func unitPublishes(t *testing.T, unitFile string) {
 	from := "/var/lib/" + only(t, directives(t, unitFile), "StateDirectory")
 	script := strings.NewReplacer("/var/lib/node_exporter/textfile", collector, from, state).Replace(line)
 	_, file, _ := strings.Cut(only(t, directives(t, unitFile), "ExecStart"), "--metrics "+from+"/")
-	if err := os.WriteFile(filepath.Join(state, file), []byte("outboxcdc_audit_rows 1\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(state, file), []byte("outboxcdc_audit_rows 1\n"), 0o600))
 	for range 2 {
 		if out, err := exec.CommandContext(t.Context(), "/bin/sh", "-c", script).CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
@@ -242,25 +234,27 @@ func TestUnitVerifies(t *testing.T) {
 	}
 	// The binary need not be installed.
 	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	dir := t.TempDir()
 	for _, name := range unitFiles {
 		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		text = []byte(strings.ReplaceAll(string(text), "/usr/local/bin/outboxcdc", self))
 		text = []byte(strings.Replace(string(text), "\n#ExecStopPost=", "\nExecStopPost=", 1)) // the line for node_exporter, too
-		if err := os.WriteFile(filepath.Join(dir, filepath.Base(name)), text, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, filepath.Base(name)), text, 0o600))
 	}
 	for _, name := range unitFiles {
 		file := filepath.Join(dir, filepath.Base(name))
 		if out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", file).CombinedOutput(); err != nil || len(out) > 0 {
 			t.Errorf("%s: %v\n%s", name, err, out)
 		}
+	}
+}
+
+// must fails the test with an error that no step of it expects.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

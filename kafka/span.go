@@ -264,7 +264,7 @@ func (c *control) leaderIn(md *sarama.TopicMetadata, partition int32) (string, e
 }
 
 // patience decides how long the same question is asked again. Errors that pass end it after AwayBudget, others after
-// , and a permission that is missing at once.
+// maxUnclassified of them, and a permission that is missing at once.
 type patience struct {
 	client       *Client
 	began        time.Time // of the first error

@@ -15,9 +15,7 @@ import (
 // TestCatalogueIsDocumented checks that docs/doctor.md contains the catalogue.
 func TestCatalogueIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/doctor.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if !strings.Contains(string(text), catalogue()) {
 		t.Errorf("docs/doctor.md has to contain, as it is:\n%s", catalogue())
 	}
@@ -33,9 +31,7 @@ func TestCatalogueIsDocumented(t *testing.T) {
 // TestReadmeCountsChecks checks that README.md gives the number of checks.
 func TestReadmeCountsChecks(t *testing.T) {
 	text, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if want := fmt.Sprintf("): %d checks, ", len(Checks())); !strings.Contains(string(text), want) {
 		t.Errorf("README.md has to say %q", want)
 	}

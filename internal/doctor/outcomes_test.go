@@ -114,9 +114,7 @@ func (w *world) newPlace(t *testing.T, s *pgtest.Server) *place {
 	t.Helper()
 	w.n++
 	p := &place{t: t, w: w, s: s, name: fmt.Sprintf("d%d", w.n), topic: "outbox.event.{aggregate_type}", patience: 20 * time.Second}
-	if err := s.Exec(t.Context(), "postgres", "CREATE DATABASE "+p.name); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Exec(t.Context(), "postgres", "CREATE DATABASE "+p.name))
 	p.conn = pgtest.Connect(p.t, s.SuperURL(p.name))
 	p.rcfg = replication.Config{
 		URL: func() (string, error) { return s.URL(p.name, roleName, rolePassword), nil }, Slot: p.name, Publication: p.name,

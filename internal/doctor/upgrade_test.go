@@ -21,9 +21,7 @@ import (
 // TestUpgradeIsDocumented checks that docs/upgrade.md contains the catalogue.
 func TestUpgradeIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/upgrade.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if want := upgradeCatalogue(); !strings.Contains(string(text), want) {
 		t.Errorf("docs/upgrade.md has to contain, as it is:\n%s", want)
 	}
