@@ -29,31 +29,33 @@ func TestHTTPSink(t *testing.T) {
 	if text := c.String(); strings.Contains(text, "Geh3im") || !strings.Contains(text, `url: "https://shop.example/xxxxx"`) {
 		t.Error(text)
 	}
+	if _, err := read("sink: kafka"); err == nil || !strings.Contains(err.Error(), "http_sink.url: is set, but sink is kafka") {
+		t.Error(err)
+	}
 	for more, want := range map[string]string{
-		"delivery: {mode: deduplicated}":                                  "delivery.mode: deduplicated (the default) reads in Kafka",
-		"poison: {policy: dead_letter}":                                   "poison.policy: dead_letter needs Kafka",
-		"poison: {causes: {rejected: dead_letter}}":                       "poison.causes: dead_letter needs Kafka",
-		"poison: {decisions: {x: dead_letter}}":                           "poison.decisions: dead_letter needs Kafka",
-		"route: {missing_topic: 5m}":                                      "route.missing_topic: a receiver cannot be asked",
-		"route: {format: raw, fields: {}}":                                "route.format: is raw",
-		"route: {partition: p}":                                           "route.partition: a receiver has no partitions",
-		"route: {partitions: {t: 3}}":                                     "route.partitions: a receiver has no partitions",
-		"route: {timestamp: commit}":                                      "route.timestamp: a request has no timestamp",
-		`kafka: {brokers: ["other:9092"]}`:                                "kafka.brokers: is set, but sink is http",
-		"kafka: {compression: none}":                                      "kafka.compression: is set, but sink is http",
-		"http_sink: {url: ''}":                                            "http_sink.url: is empty",
-		"http_sink: {url: 'shop.example/Geh3im'}":                         "http_sink.url: the value (not shown) is not an http",
-		"http_sink: {url: 'https://{topic}.example/Geh3im'}":              "has {topic} in its host",
-		"http_sink: {url: 'https://h/#Geh3im'}":                           "has a part after #",
-		"http_sink: {url_file: /nope}":                                    "http_sink.url_file: http_sink.url is set too",
-		"http_sink: {secret: Geh3im, secret_file: /nope}":                 "http_sink.secret_file: http_sink.secret is set too",
-		"http_sink: {lanes: 0}":                                           "http_sink.lanes: 0 is out of range",
-		"http_sink: {batch: 1001}":                                        "http_sink.batch: 1001 is out of range",
-		"http_sink: {timeout: 1ms}":                                       "http_sink.timeout: 1ms is too short",
-		"http_sink: {retry_after_max: 1ms}":                               "http_sink.retry_after_max: 1ms is too short",
-		"http_sink: {tls: {cert_file: /nope}}":                            "http_sink.tls.key_file: is empty",
-		"outboxes: [{table: public.a, route: {format: raw, fields: {}}}]": "format: is raw",
-		"sink: kafka":                                                     "http_sink.url: is set, but sink is kafka",
+		"delivery: {mode: deduplicated}":                             "delivery.mode: deduplicated (the default) reads in Kafka",
+		"poison: {policy: dead_letter}":                              "poison.policy: dead_letter needs Kafka",
+		"poison: {causes: {rejected: dead_letter}}":                  "poison.causes: dead_letter needs Kafka",
+		"poison: {decisions: {x: dead_letter}}":                      "poison.decisions: dead_letter needs Kafka",
+		"route: {missing_topic: 5m}":                                 "route.missing_topic: a receiver cannot be asked",
+		"route: {format: raw, fields: {}}":                           "route.format: is raw",
+		"route: {partition: p}":                                      "route.partition: a receiver has no partitions",
+		"route: {partitions: {t: 3}}":                                "route.partitions: a receiver has no partitions",
+		"route: {timestamp: commit}":                                 "route.timestamp: a request has no timestamp",
+		`kafka: {brokers: ["other:9092"]}`:                           "kafka.brokers: is set, but sink is http",
+		"kafka: {compression: none}":                                 "kafka.compression: is set, but sink is http",
+		"http_sink: {url: ''}":                                       "http_sink.url: is empty",
+		"http_sink: {url: 'shop.example/Geh3im'}":                    "http_sink.url: the value (not shown) is not an http",
+		"http_sink: {url: 'https://{topic}.example/Geh3im'}":         "has {topic} in its host",
+		"http_sink: {url: 'https://h/#Geh3im'}":                      "has a part after #",
+		"http_sink: {url_file: /nope}":                               "http_sink.url_file: http_sink.url is set too",
+		"http_sink: {secret: Geh3im, secret_file: /nope}":            "http_sink.secret_file: http_sink.secret is set too",
+		"http_sink: {lanes: 0}":                                      "http_sink.lanes: 0 is out of range",
+		"http_sink: {batch: 1001}":                                   "http_sink.batch: 1001 is out of range",
+		"http_sink: {timeout: 1ms}":                                  "http_sink.timeout: 1ms is too short",
+		"http_sink: {retry_after_max: 1ms}":                          "http_sink.retry_after_max: 1ms is too short",
+		"http_sink: {tls: {cert_file: /nope}}":                       "http_sink.tls.key_file: is empty",
+		"outboxes: [{table: a.b, route: {format: raw, fields: {}}}]": "format: is raw",
 	} {
 		if _, err := read(more); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "Geh3im") {
 			t.Errorf("%s: %v", more, err)

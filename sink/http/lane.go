@@ -61,7 +61,7 @@ func (p *Producer) first(l *lane) []*item {
 // deliver sends a message until the receiver has acknowledged it. It reports whether the lane goes on.
 func (p *Producer) deliver(l *lane, m *message) bool {
 	began := time.Now()
-	for attempt := 0; p.begin(); attempt++ {
+	for attempt := 0; p.keepSilence() && p.begin(); attempt++ {
 		what, wait, err := p.try(m)
 		m.to.missing.Store(what == missing)
 		if what == acked {
@@ -81,7 +81,7 @@ func (p *Producer) deliver(l *lane, m *message) bool {
 		}
 		p.noteFailing(l, err)
 		p.receiver.keepSilent(wait, err)
-		if !p.pause(attempt) {
+		if !p.sleep(p.receiver.cfg.pause(attempt)) {
 			return false
 		}
 	}
@@ -192,20 +192,27 @@ func (p *Producer) noteFailing(l *lane, err *failure) {
 	l.failing = err
 }
 
-// pause waits before the next try, and as long as the receiver has asked for. It reports false if the session has
-// ended.
-func (p *Producer) pause(attempt int) bool {
-	for d := p.receiver.cfg.pause(attempt); d > 0; {
-		timer := time.NewTimer(d)
-		select {
-		case <-timer.C:
-		case <-p.stopped:
-			timer.Stop()
+// keepSilence waits as long as the receiver has asked for. It reports false if the session has ended.
+func (p *Producer) keepSilence() bool {
+	for {
+		d, _ := p.receiver.silence()
+		if d <= 0 {
+			return true
+		}
+		if !p.sleep(d + p.receiver.cfg.pause(0)) { // the lanes do not come back all at once
 			return false
 		}
-		if d, _ = p.receiver.silence(); d > 0 {
-			d += p.receiver.cfg.pause(0) // the lanes do not come back all at once
-		}
 	}
-	return true
+}
+
+// sleep reports false if the session has ended meanwhile.
+func (p *Producer) sleep(d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-p.stopped:
+		return false
+	}
 }

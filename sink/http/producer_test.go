@@ -185,6 +185,14 @@ func TestRetryAfter(t *testing.T) {
 		d, _ := r.silence()
 		return d > 0
 	})
+	lane, other := p.Partition(record("a", "k", "orders")), 0
+	for p.Partition(record("b", fmt.Sprint("k", other), "orders")) == lane {
+		other++
+	}
+	send(t, p, 2, record("b", fmt.Sprint("k", other), "orders"))
+	for range 50 { // a request of the other lane would follow at once
+		time.Sleep(time.Millisecond)
+	}
 	if d, _ := r.silence(); d > time.Minute {
 		t.Errorf("silent for %s", d)
 	}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -27,27 +28,22 @@ const (
 const maxBatchBytes = 256 << 10
 
 // forwarded are the headers of a record that become headers of its request, if it is not sent in a batch.
-var forwarded = []string{"traceparent", "tracestate", "outboxcdc-position"}
+var forwarded = [...]string{"traceparent", "tracestate", "outboxcdc-position"}
 
 // item is a record that is not acknowledged.
 type item struct {
-	n      uint64
-	to     *address
-	id     string      // for headers
-	header http.Header // nil: none
-	body   []byte
+	n         uint64
+	to        *address
+	id        string                 // for headers
+	forwarded [len(forwarded)]string // values; "": the record has none
+	body      []byte
 }
 
 func newItem(rec *router.Record, n uint64, to *address) *item {
 	it := &item{n: n, to: to, id: encodeHeader(string(rec.ID)), body: bytes.Clone(rec.Value)}
 	for i := range rec.Headers {
-		for _, name := range forwarded {
-			if h := &rec.Headers[i]; h.Name == name && h.Value != nil {
-				if it.header == nil {
-					it.header = http.Header{}
-				}
-				it.header.Set(name, encodeHeader(string(h.Value)))
-			}
+		if at := slices.Index(forwarded[:], rec.Headers[i].Name); at >= 0 {
+			it.forwarded[at] = encodeHeader(string(rec.Headers[i].Value))
 		}
 	}
 	return it
@@ -67,8 +63,10 @@ func newMessage(items []*item, batched bool) *message {
 	m := &message{to: items[0].to, items: items, header: http.Header{}}
 	if !batched {
 		it := items[0]
-		for name, values := range it.header {
-			m.header[name] = values
+		for i, value := range it.forwarded {
+			if value != "" {
+				m.header.Set(forwarded[i], value)
+			}
 		}
 		m.header.Set("Content-Type", typeEvent)
 		m.header.Set("Ce-Id", it.id)

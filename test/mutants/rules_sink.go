@@ -23,8 +23,8 @@ var sinkMutants = []mutant{
 		name: "http-failed-request-goes-to-the-end",
 		rule: "After a failure, a lane goes on with its next events.",
 		edits: []edit{{
-			"sink/http/lane.go", "		if !p.pause(attempt) {\n			return false\n		}\n",
-			"		p.mu.Lock()\n		l.queue = append(l.queue[len(m.items):], m.items...)\n		p.mu.Unlock()\n		return p.pause(attempt)\n",
+			"sink/http/lane.go", "		if !p.sleep(p.receiver.cfg.pause(attempt)) {\n			return false\n		}\n",
+			"		p.mu.Lock()\n		l.queue = append(l.queue[len(m.items):], m.items...)\n		p.mu.Unlock()\n		return p.sleep(p.receiver.cfg.pause(attempt))\n",
 		}},
 		tests: []suite{httpContract},
 	},
@@ -66,6 +66,12 @@ var sinkMutants = []mutant{
 		name:  "http-retry-after-is-ignored",
 		rule:  "Retry-After is not obeyed.",
 		edits: []edit{{"sink/http/receiver.go", "	if d <= 0 {\n		return\n	}\n", "	if d >= 0 {\n		return\n	}\n"}},
+		tests: []suite{{"./sink/http", "^TestRetryAfter$"}},
+	},
+	{
+		name:  "http-silence-of-one-lane",
+		rule:  "A lane whose events the receiver has not refused sends although the receiver has asked for silence.",
+		edits: []edit{{"sink/http/lane.go", "p.keepSilence() && p.begin()", "p.begin()"}},
 		tests: []suite{{"./sink/http", "^TestRetryAfter$"}},
 	},
 	{
