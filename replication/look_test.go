@@ -53,8 +53,8 @@ func TestWhatHasHappened(t *testing.T) {
 		}},
 		"another, altered before the look": {now: func(l *Look) { l.Publication = Part{OID: 2, Rows: "p2/600", Youngest: 1 << 32} }, want: "altered 0"},
 		"another, one was added before it": {now: func(l *Look) { l.Publication = Part{OID: 2, Youngest: 600}; l.Outboxes[1].Youngest = 1 << 32 }, want: "altered 0"},
-		"another, altered publication":    {now: func(l *Look) { l.Publication = Part{OID: 2, Rows: "p2/900", Youngest: 1 << 33} }, want: "altered 0"},
-		"another, to which one was added": {now: func(l *Look) { l.Publication = Part{OID: 2, Youngest: 600}; l.Outboxes[1].Youngest = 1 << 33 }, want: "altered 0"},
+		"another, altered publication":     {now: func(l *Look) { l.Publication = Part{OID: 2, Rows: "p2/900", Youngest: 1 << 33} }, want: "altered 0"},
+		"another, to which one was added":  {now: func(l *Look) { l.Publication = Part{OID: 2, Youngest: 600}; l.Outboxes[1].Youngest = 1 << 33 }, want: "altered 0"},
 		"another, without a common outbox": {now: func(l *Look) {
 			l.Publication, l.Outboxes, l.Members = Part{OID: 2, Youngest: 1 << 33}, []Part{{OID: 30, Name: "n"}}, nil
 		}},

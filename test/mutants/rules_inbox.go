@@ -91,13 +91,13 @@ var inboxMutants = []mutant{
 	{
 		name: "inbox-callback-again-and-again", rule: "A dead-letter callback does not close the connection.", ends: "timeout",
 		edits: edits{{inboxTransact, "if b.DeadLetter == nil || b.suspect.isOffered {", "if b.DeadLetter == nil {"}},
-		tests: []suite{suite{"./test/ends/inbox", "^TestInboxDeadLetterFails$/^kgo$"}},
+		tests: []suite{{"./test/ends/inbox", "^TestInboxDeadLetterFails$/^kgo$"}},
 	},
 	wrong("inbox-handled-is-committed", "A record that can be handled alone can be committed.",
 		edits{{inboxTransact, "	case b.suspect.cause == nil: // it can", "	case false: // it can"}}, suite{"./test/ends/inbox", "^TestInboxDeadLetter$/^kgo$/^a_constraint_that_fails_at_COMMIT_only$"}),
 	{
 		name: "inbox-keeps-a-server-that-only-reads", rule: "A connection that works is used again.", ends: "timeout",
 		edits: edits{{"inbox/internal/engine/classify.go", `if hasState(err, "25006") {`, `if hasState(err, "-") {`}},
-		tests: []suite{suite{"./test/ends/inbox", "^TestInboxWaitsForPostgres$/^kgo$"}},
+		tests: []suite{{"./test/ends/inbox", "^TestInboxWaitsForPostgres$/^kgo$"}},
 	},
 }
