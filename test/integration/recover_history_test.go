@@ -149,7 +149,7 @@ func positionOf(o *outbox, r kafkatest.Record) position {
 // A hot key: recover and backfill need no more memory for a key with many records than for any other.
 func TestRecoverHotKey(t *testing.T) {
 	t.Parallel()
-	n := fullOrShort(600_000, 150_000)
+	n := fullOrShort(600_000, 60_000)
 	o := newOutbox(t, options{pg: heavyPostgres(t), partitions: 3})
 	env := append(o.deduplicating(fence), "OUTBOXCDC_LOG_LEVEL=info")
 	r := o.startStreaming(env...)

@@ -48,9 +48,14 @@ func paths(names []string) []string {
 }
 
 // integration is the stage of the built binary on real servers. Most tests wait for servers more than they work: more
-// run at a time than there are cores. The time-out is for what hangs, on a busy machine.
+// run at a time than there are cores, and in `make test-rest`, whose other stages end long before, more still. The
+// time-out is for what hangs, on a busy machine.
 func (t tier) integration(only string) stage {
-	args := goTest("-parallel", "6", "-count=1", "-timeout", "1h")
+	parallel := "6"
+	if t == rest {
+		parallel = "8"
+	}
+	args := goTest("-parallel", parallel, "-count=1", "-timeout", "1h")
 	if only != "" {
 		return stage{name: "integration", args: append(args, "-run", only, "./test/integration")}
 	}
