@@ -384,11 +384,11 @@ func (st *simStream) Check(ctx context.Context) (*replication.Slot, error) {
 	case pg.down || pg.flaky:
 		err = unavailable("check publication", errors.New("unexpected EOF"))
 	case err != nil:
+	case pg.holder != st:
+		err = unavailable("check slot", errors.New("our walsender has lost it"))
 	case p.lookAgain() != nil:
 		err = p.lookAgain()
 		p.look.found, p.look.mustTell = true, st.reads && st.mustTell()
-	case pg.holder != st:
-		err = unavailable("check slot", errors.New("our walsender has lost it"))
 	case pg.filter || p.altered != pg.altered:
 		err = &replication.Error{Kind: replication.PublicationChanged, Op: "check publication", Err: errors.New("it was altered")}
 	case pg.pending:
