@@ -476,6 +476,27 @@ func TestFindingWhileTheRecordIsRead(t *testing.T) {
 	}
 }
 
+// TestFindingWhileTheFirstRecordIsStored: a catalog check fails between the predecessor's record and the first one of
+// this session. The last record has what was found.
+func TestFindingWhileTheFirstRecordIsStored(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
+		p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) { s.Published = "p" })}
+		p.slow = 3 * time.Second
+		b.pg.checkErr = func(n int) error {
+			if n == 1 {
+				return nil
+			}
+			b.pg.edit(func() { b.pg.published, p.slow = "found", 0 })
+			return altered()
+		}
+		b.start()
+		b.ends(Lost, time.Minute)
+		if got := p.last(); got.Published != "found" {
+			b.Errorf("%d records, the last one is %+v", len(p.saved), got)
+		}
+	})
+}
+
 // TestSlotWasMoved: a slot that another client has moved ends the process, and nothing is confirmed, unless the other
 // client still has it.
 func TestSlotWasMoved(t *testing.T) {

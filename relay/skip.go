@@ -63,7 +63,7 @@ func (s *session) readEnds() {
 		known = s.resume.RecordedUpTo()
 	}
 	settled := p.record.Settled.On(id)
-	if settled.IsZero() {
+	if settled.IsZero() || settled.Compare(known) > 0 { // after an adoption, a server crash can take the slot back behind it
 		settled = known
 	}
 	topics := p.record.Topics

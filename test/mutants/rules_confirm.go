@@ -21,7 +21,7 @@ var (
 	verified    = suite{"./replication", "^TestVerifyEachTable$"}
 	onServers   = suite{"./replication", "^TestGuardChecksEachTable$"}
 	looked      = suite{"./replication", "^(TestWhatHasHappened|TestLookText|TestTextOfAnEarlierVersion)$"}
-	openings    = suite{"./relay", "^TestFinding(OfAnOpening|WhileTheRecordIsRead)$"}
+	openings    = suite{"./relay", "^TestFinding(OfAnOpening|WhileTheRecordIsRead|WhileTheFirstRecordIsStored)$"}
 	unlogged    = suite{"./replication", "^TestUnloggedPartition$"}
 	comeAndGo   = suite{"./replication", "^TestPartitionsComeAndGo$"}
 	detaches    = suite{"./replication", "^TestDetachedConcurrently$/^18"}
