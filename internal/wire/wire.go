@@ -61,6 +61,8 @@ func sinks(now func() *config.Config, reg prometheus.Registerer, log *slog.Logge
 	cluster, err := ClusterWith(now, reg, log, func(k *kafka.Config) {
 		if cfg.Deduplicated() {
 			k.FenceWait = cfg.Tuning.FenceWait
+		} else {
+			k.PositionTopic = "" // it need not exist, nor may the daemon read it
 		}
 	})
 	return kafkaCluster{cluster}, err

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
 // A privilege missing at the first start is an error of the setup: exit 77, and the last line names it.
@@ -211,6 +213,23 @@ func TestKafkaUnreachableAtStart(t *testing.T) {
 	if v := o.verify(patience); v.Repeats != 0 {
 		t.Errorf("%d repeats", v.Repeats)
 	}
+}
+
+// A daemon that delivers at least once needs no position topic, also to leave the state parked.
+func TestParkedWithoutThePositionTopic(t *testing.T) {
+	t.Parallel()
+	k := ownKafka(t)
+	o := newOutbox(t, options{kafka: k})
+	if err := kafkatest.DeleteTopic(testContext(t), k.Brokers(), "outboxcdc.positions"); err != nil {
+		t.Logf("delete the position topic: %v", err)
+	}
+	r := o.startStreaming(atLeastOnce, "OUTBOXCDC_TUNING_PARK_AFTER=2s")
+	must(t, k.Kill())
+	o.insert("order", "k", 1, 5)
+	r.awaitState("parked", patience)
+	must(t, k.StartAgain(testContext(t)))
+	r.awaitState("streaming", patience)
+	o.repeatsAtMost(o.verify(patience), 5, "those in flight when Kafka was killed")
 }
 
 // Role and database may have timeouts meant for people and applications: none may end our connections.
