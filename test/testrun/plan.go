@@ -98,7 +98,8 @@ var racePackages = []string{
 // race detector they are the longest ones, and show nothing.
 const oneGoroutine = "^(TestAckToConfirmed|TestBugBackoff.*|TestBackoff.*|TestSimAudit|TestConfirmedInEveryOrder|" + // relay
 	"TestGuard.*|TestHidden.*|TestInherited|TestCopy.*|TestSimilar|TestRemovedSegment|TestStandbyComparesPublications|TestOpenErrors|TestPacedRandom|" + // replication
-	"TestComparison|TestDeletedByPartition)$" // internal/audit
+	"TestRowsOfATableThatIsNotAttached|TestUnloggedPartition|TestResolveDistinguishesTables|TestOtherPublication|TestLockedPartition|TestUnfinishedRecovery|" +
+	"TestComparison|TestDeletedByPartition|TestSorter)$" // internal/audit
 
 // race is the race detector. The long tests add servers, not goroutines, and the simulator's runs are ten times
 // slower: few are enough for what only the detector sees.
