@@ -28,7 +28,7 @@ var progressMutants = []mutant{
 		edits{{"kafka/positions.go", "until == end && !best.marked {", "until == end && false {"}}, stale),
 	wrong("each-session-reads-again", "A session reads the ends of partitions from the beginning.",
 		edits{{"kafka/ends.go", "k == nil || k.busy ||", "true || k.busy ||"}}, reading),
-	wrong("an-error-begins-anew", "After an error an end is read from the beginning.",
+	wrong("an-error-reads-from-the-beginning", "After an error an end is read from the beginning.",
 		edits{{"kafka/end_read.go", "			r.endUnknown, r.err = true, err\n			return", "			r.reset()\n			r.err = err\n			return"}}, reading),
 	wrong("damage-is-a-lost-connection", "A fetch that cannot be decoded is repeated for ever.",
 		edits{{"kafka/end_read.go", "return errors.As(err, new(sarama.PacketDecodingError)) }", "return false && errors.As(err, new(sarama.PacketDecodingError)) }"}}, reading),
