@@ -48,6 +48,7 @@ type report struct {
 	done                    []*result       // top-level tests
 	passed, failed, skipped int
 	broken                  []string       // packages and builds that failed
+	failures                []string       // of tests, in a few lines: the end of a long log is what is kept
 	skips                   map[string]int // reasons
 	kafka, noKafka          string
 	stages                  []stageResult
@@ -191,6 +192,7 @@ func (r *report) noteFinished(p *pkg, t *result, action string) {
 			parent.failed = true
 		}
 		r.printf("--- FAIL: %s %s (%.1fs)\n%s", shortName(t.pkg), t.name, t.seconds, t.output.ownOutput())
+		r.failures = append(r.failures, shortName(t.pkg)+" "+t.name+"\n"+t.output.beginning())
 		if !t.failed {
 			p.count++
 			r.failed++
@@ -214,6 +216,7 @@ func (r *report) printUnfinished(name string, p *pkg) {
 	for _, n := range slices.Sorted(maps.Keys(p.tests)) {
 		t := p.tests[n]
 		r.printf("--- NOT FINISHED: %s %s\n%s", shortName(name), n, t.output.ownOutput())
+		r.failures = append(r.failures, "not finished: "+shortName(name)+" "+n+"\n")
 		if t.children == 0 {
 			r.failed++
 		}
@@ -261,6 +264,9 @@ func (r *report) end(err error) bool {
 	}
 	for _, name := range r.broken {
 		r.printf("failed: %s\n", name)
+	}
+	for _, text := range r.failures {
+		r.printf("failed: %s", text)
 	}
 	for _, s := range r.stages {
 		r.printf("stage %-16s %s, %.0f s of processor time\n", s.name, seconds(s.wall.Seconds()), s.worked.Seconds())
@@ -357,6 +363,18 @@ func (t *tail) text() string {
 		s += "\n"
 	}
 	return s
+}
+
+// beginning returns the first lines, shortened: a test prints what is wrong before it prints long logs.
+func (t *tail) beginning() string {
+	const most, width = 5, 300
+	lines := strings.Split(strings.TrimSpace(t.ownOutput()), "\n")
+	for i, line := range lines {
+		if len(line) > width {
+			lines[i] = line[:width] + "…"
+		}
+	}
+	return "        " + strings.Join(lines[:min(most, len(lines))], "\n        ") + "\n"
 }
 
 // ownOutput returns the text without go test's own lines about a test: start, pause, failure.

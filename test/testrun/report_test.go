@@ -44,7 +44,7 @@ func TestReport(t *testing.T) {
 			in: ev("run", "relay", "TestB", "", 0) + ev("output", "relay", "TestB", "=== RUN   TestB\n", 0) +
 				ev("output", "relay", "TestB", "b_test.go:7: want 1\n", 0) +
 				ev("fail", "relay", "TestB", "", 0.1) + ev("output", "relay", "", "FAIL\n", 0) + ev("fail", "relay", "", "", 0.2),
-			want: []string{"--- FAIL: relay TestB", "b_test.go:7: want 1", "failed: " + root + "relay"},
+			want: []string{"--- FAIL: relay TestB", "b_test.go:7: want 1", "failed: " + root + "relay", "failed: relay TestB\n        b_test.go:7: want 1\n"},
 			deny: []string{"=== RUN"},
 			last: "tests: 0 passed, 1 failed, 0 skipped",
 		},
