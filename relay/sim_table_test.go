@@ -12,9 +12,9 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/decoder"
 	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
-	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/sink/kafka"
 )
 
 // The table and the logs, as a command reads them: snapshots of the rows, the slot, and the records of Kafka. A

@@ -16,9 +16,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/human"
 	"github.com/outboxcdc/outboxcdc/internal/wire"
-	"github.com/outboxcdc/outboxcdc/kafka"
-	"github.com/outboxcdc/outboxcdc/kafka/deadletter"
 	"github.com/outboxcdc/outboxcdc/relay"
+	"github.com/outboxcdc/outboxcdc/sink/kafka"
+	"github.com/outboxcdc/outboxcdc/sink/kafka/deadletter"
 )
 
 // dlqGroup is the consumer group whose offsets say which dead letters of a slot are handled.

@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/outboxcdc/outboxcdc/kafka/deadletter"
 	"github.com/outboxcdc/outboxcdc/relay"
+	"github.com/outboxcdc/outboxcdc/sink/kafka/deadletter"
 )
 
 // letter is a dead letter with the values of its headers, by their names. If a name occurs twice, the first header

@@ -10,10 +10,10 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/internal/recovery"
-	"github.com/outboxcdc/outboxcdc/kafka"
-	"github.com/outboxcdc/outboxcdc/kafka/sender"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/sink/kafka"
+	"github.com/outboxcdc/outboxcdc/sink/kafka/sender"
 )
 
 // retrier sends dead letters again.

@@ -20,8 +20,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/doctor"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/wire"
-	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/sink/kafka"
 )
 
 // doctorTimeout is the default of --timeout.

@@ -17,7 +17,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/setup"
 	"github.com/outboxcdc/outboxcdc/internal/wire"
-	"github.com/outboxcdc/outboxcdc/kafka"
+	"github.com/outboxcdc/outboxcdc/sink/kafka"
 	"github.com/outboxcdc/outboxcdc/sql"
 )
 

@@ -7,9 +7,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/sink/kafka"
 )
 
 // topicLog is what is known of a topic: its settings, and what Kafka has deleted of its partitions.

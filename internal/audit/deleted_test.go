@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
-	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/sink/kafka"
 )
 
 // deletedFrom is a run in which Kafka has deleted all records of some of six partitions. The daemon has sent to

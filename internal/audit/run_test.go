@@ -13,10 +13,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/decoder"
 	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
-	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/sink/kafka"
 )
 
 // order notes whether the snapshot is in use while the slot and Kafka are read. It is a Snapshot, a Slot and a Log

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/outboxcdc/outboxcdc/kafka"
+	"github.com/outboxcdc/outboxcdc/sink/kafka"
 	"github.com/outboxcdc/outboxcdc/test/pgfull"
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )

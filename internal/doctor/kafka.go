@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/outboxcdc/outboxcdc/internal/human"
-	"github.com/outboxcdc/outboxcdc/kafka"
+	"github.com/outboxcdc/outboxcdc/sink/kafka"
 )
 
 // brokers makes the checks of the Kafka cluster and of the known topics. It asks nothing of Postgres.

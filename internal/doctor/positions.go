@@ -5,7 +5,7 @@ import (
 	"errors"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
-	"github.com/outboxcdc/outboxcdc/kafka"
+	"github.com/outboxcdc/outboxcdc/sink/kafka"
 )
 
 // checkPositions checks the position topic, which delivery.mode deduplicated needs.

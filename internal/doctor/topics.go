@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/internal/human"
-	"github.com/outboxcdc/outboxcdc/kafka"
+	"github.com/outboxcdc/outboxcdc/sink/kafka"
 )
 
 func (k *brokers) checkTopics(x *kafka.Examination) {

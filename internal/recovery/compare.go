@@ -15,9 +15,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/audit"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/human"
-	"github.com/outboxcdc/outboxcdc/kafka/sender"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/sink/kafka/sender"
 )
 
 // Unjudged is what happens to rows of which it is not known whether Kafka has, or had, their record.

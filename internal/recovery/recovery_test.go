@@ -12,9 +12,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/decoder"
 	"github.com/outboxcdc/outboxcdc/internal/audit"
 	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
-	"github.com/outboxcdc/outboxcdc/kafka/sender"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/sink/kafka/sender"
 )
 
 var relation = &decoder.Relation{OID: 1, Namespace: "public", Name: "outbox", Columns: []decoder.Column{

@@ -8,9 +8,9 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
-	"github.com/outboxcdc/outboxcdc/kafka/sender"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/sink/kafka/sender"
 )
 
 // Rows is what is read of the tables. [outboxtable.Snapshot] is the real one.

@@ -12,10 +12,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/audit"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
-	kafkalog "github.com/outboxcdc/outboxcdc/kafka"
-	"github.com/outboxcdc/outboxcdc/kafka/sender"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/router"
+	kafkalog "github.com/outboxcdc/outboxcdc/sink/kafka"
+	"github.com/outboxcdc/outboxcdc/sink/kafka/sender"
 )
 
 // in changes a thing when a call is made for the nth time.

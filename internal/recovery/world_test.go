@@ -16,10 +16,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/decoder"
 	"github.com/outboxcdc/outboxcdc/internal/audit"
 	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
-	kafkalog "github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
+	kafkalog "github.com/outboxcdc/outboxcdc/sink/kafka"
 )
 
 const (

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
-	"github.com/outboxcdc/outboxcdc/kafka"
+	"github.com/outboxcdc/outboxcdc/sink/kafka"
 )
 
 // kafkaTimeout is how long setup waits for Kafka.

@@ -17,10 +17,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
 	"github.com/outboxcdc/outboxcdc/internal/peek"
 	"github.com/outboxcdc/outboxcdc/internal/recovery"
-	"github.com/outboxcdc/outboxcdc/kafka"
-	"github.com/outboxcdc/outboxcdc/kafka/sender"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/sink/kafka"
+	"github.com/outboxcdc/outboxcdc/sink/kafka/sender"
 )
 
 // recoveryServer is the Postgres server of a recovery or an adoption.

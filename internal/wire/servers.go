@@ -19,11 +19,11 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/frompolling"
 	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
 	"github.com/outboxcdc/outboxcdc/internal/peek"
-	"github.com/outboxcdc/outboxcdc/kafka"
-	"github.com/outboxcdc/outboxcdc/kafka/sender"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/sink/kafka"
+	"github.com/outboxcdc/outboxcdc/sink/kafka/sender"
 )
 
 // Servers is what the commands that read the outbox tables have open: connections to Postgres and Kafka, and the

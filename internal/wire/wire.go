@@ -10,10 +10,10 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 	"github.com/outboxcdc/outboxcdc/internal/config"
-	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/replication"
 	httpsink "github.com/outboxcdc/outboxcdc/sink/http"
+	"github.com/outboxcdc/outboxcdc/sink/kafka"
 )
 
 // Relay builds the relay from its parts and connects to nothing. The parts call now again for settings that may change

@@ -1,15 +1,15 @@
 package main
 
 var (
-	producerAlone = suite{"./kafka", "^(TestSaramaConfig|TestMurmur2IsJavas)$"}
-	batches       = suite{"./kafka", "^(TestBatchRoundTrip|TestNoAckLeapsOverAHole|TestResend|TestEndsTheSession|TestOneBatchUnderWay|TestLeaderMoves|TestSequenceWraps|TestRequestSize)$"}
-	producerFaked = suite{"./kafka", "^(TestRefusedBatch|TestBudgetSpent|TestPartitionsPinned|TestCloseDrains|TestSilentAfterClose)$"}
+	producerAlone = suite{"./sink/kafka", "^(TestSaramaConfig|TestMurmur2IsJavas)$"}
+	batches       = suite{"./sink/kafka", "^(TestBatchRoundTrip|TestNoAckLeapsOverAHole|TestResend|TestEndsTheSession|TestOneBatchUnderWay|TestLeaderMoves|TestSequenceWraps|TestRequestSize)$"}
+	producerFaked = suite{"./sink/kafka", "^(TestRefusedBatch|TestBudgetSpent|TestPartitionsPinned|TestCloseDrains|TestSilentAfterClose)$"}
 	simulated     = suite{"./relay", "^TestSim$"}
 	unread        = suite{"./replication", "^(TestBufferIsSmallWhileRead|TestUnreadSocketStillSends)$"}
-	createdAgain  = suite{"./kafka", "^(TestTopicCreatedAgain|TestNothingIsSentToMissingTopic)$"}
+	createdAgain  = suite{"./sink/kafka", "^(TestTopicCreatedAgain|TestNothingIsSentToMissingTopic)$"}
 	refusedOnes   = suite{"./relay", "^TestRefusedInALargeBatch$"}
-	inOrder       = suite{"./kafka", "^TestOrderUnderFaults$"}
-	spans         = suite{"./kafka", "^(TestSpanTransactions|TestSpanGaps|TestAborted)$"}
+	inOrder       = suite{"./sink/kafka", "^TestOrderUnderFaults$"}
+	spans         = suite{"./sink/kafka", "^(TestSpanTransactions|TestSpanGaps|TestAborted)$"}
 )
 
 // kafkaMutants has mutants of requests to Kafka, and of what its answers mean.
@@ -21,65 +21,65 @@ var kafkaMutants = []mutant{
 	wrong("refused-batch-is-sent-again", "The records of a refused batch may go together again.",
 		edits{{"relay/event.go", "s.group++; s.group < group && !last {", "s.group++; !last {"}}, refusedOnes),
 	wrong("new-partition-is-poison", "A row that names a partition which the topic did not have at the start of the session is poison.",
-		edits{{"kafka/producer.go", "if rec.Partition < count {", "if false {"}}, suite{"./kafka", "^TestRowNamesANewPartition$"}),
+		edits{{"sink/kafka/producer.go", "if rec.Partition < count {", "if false {"}}, suite{"./sink/kafka", "^TestRowNamesANewPartition$"}),
 	wrong("partitions-are-counted-now-and-then", "A row that names a partition which the last look-up did not find is poison.",
 		edits{{"relay/event.go", "poison != nil && poison.Cause == router.BadPartition {", "false {"}}, suite{"./relay", "^TestNewPartitionIsLookedUp$"}),
 	wrong("counted-again-before-it-was-asked", "A topic that is to be counted again is ready meanwhile.",
-		edits{{"kafka/topic.go", "	t.verdict.Store(&verdict{reason: recounting})\n", ""}}, suite{"./kafka", "^TestRowNamesANewPartition$"}),
+		edits{{"sink/kafka/topic.go", "	t.verdict.Store(&verdict{reason: recounting})\n", ""}}, suite{"./sink/kafka", "^TestRowNamesANewPartition$"}),
 	wrong("keys-move-to-new-partitions", "Keys are hashed over all partitions that a session knows.",
-		edits{{"kafka/producer.go", "p.partitioner.partition(rec.PartitionBy, t.hashed)", "p.partitioner.partition(rec.PartitionBy, int32(len(t.parts)))"}}, suite{"./kafka", "^(TestRowNamesANewPartition|TestPartitionsPinned)$"}),
+		edits{{"sink/kafka/producer.go", "p.partitioner.partition(rec.PartitionBy, t.hashed)", "p.partitioner.partition(rec.PartitionBy, int32(len(t.parts)))"}}, suite{"./sink/kafka", "^(TestRowNamesANewPartition|TestPartitionsPinned)$"}),
 	wrong("wrong-clock-is-poison", "If Kafka refuses the time of a record, it is the fault of the event.",
-		edits{{"kafka/partition.go", "	f.clock = k.reason == reasonTimestamp && !b.rowTimes\n", ""}}, suite{"./kafka", "^TestWrongClockIsNoPoison$"}),
+		edits{{"sink/kafka/partition.go", "	f.clock = k.reason == reasonTimestamp && !b.rowTimes\n", ""}}, suite{"./sink/kafka", "^TestWrongClockIsNoPoison$"}),
 	wrong("requeue-on-error", "A failed batch is sent again after the batches sent since.",
-		edits{{"kafka/partition.go", "		part.held = true\n", "		part.queue = append(slices.Delete(part.queue, 0, 1), b)\n"}}, batches),
+		edits{{"sink/kafka/partition.go", "		part.held = true\n", "		part.queue = append(slices.Delete(part.queue, 0, 1), b)\n"}}, batches),
 	wrong("resent-under-new-numbers", "A batch that is sent again gets new sequence numbers.",
-		edits{{"kafka/partition.go", "	part.held = false\n", "	part.held = false\n	for _, b := range part.queue {\n		b.sealed = false\n	}\n"}}, batches, inOrder),
+		edits{{"sink/kafka/partition.go", "	part.held = false\n", "	part.held = false\n	for _, b := range part.queue {\n		b.sealed = false\n	}\n"}}, batches, inOrder),
 	wrong("producer-errors-ignored", "An error of the producer is counted, and the batch is done.",
-		edits{{"kafka/partition.go", "	default:\n		p.giveUp(b, err)\n", "	default:\n		part.queue = slices.Delete(part.queue, 0, 1)\n		p.ackedBatches = append(p.ackedBatches, b)\n"}}, batches, producerFaked),
+		edits{{"sink/kafka/partition.go", "	default:\n		p.giveUp(b, err)\n", "	default:\n		part.queue = slices.Delete(part.queue, 0, 1)\n		p.ackedBatches = append(p.ackedBatches, b)\n"}}, batches, producerFaked),
 	wrong("goes-on-after-a-failure", "The batches after one that has failed for good are delivered all the same.",
-		edits{{"kafka/partition.go", "	part.failed = true\n", "	part.queue = slices.Delete(part.queue, 0, 1)\n"}, {"kafka/partition.go", "	if part.failed || p.ended() {", "	if part.failed {"}}, batches),
+		edits{{"sink/kafka/partition.go", "	part.failed = true\n", "	part.queue = slices.Delete(part.queue, 0, 1)\n"}, {"sink/kafka/partition.go", "	if part.failed || p.ended() {", "	if part.failed {"}}, batches),
 	wrong("not-idempotent", "Batches need no numbers: a connection keeps their order.",
-		edits{{"kafka/batch.go", "ProducerID: id.producer, ProducerEpoch: id.epoch, FirstSequence: id.sequence,", "ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1,"}}, batches, inOrder),
+		edits{{"sink/kafka/batch.go", "ProducerID: id.producer, ProducerEpoch: id.epoch, FirstSequence: id.sequence,", "ProducerID: -1, ProducerEpoch: -1, FirstSequence: -1,"}}, batches, inOrder),
 	wrong("acks-one", "The leader's acknowledgement is enough.",
-		edits{{"kafka/node.go", "sarama.WaitForAll", "sarama.WaitForLocal"}}, batches),
+		edits{{"sink/kafka/node.go", "sarama.WaitForAll", "sarama.WaitForLocal"}}, batches),
 	wrong("second-batch-in-company", "A partition may have as many open requests as its broker.",
-		edits{{"kafka/partition.go", " && !part.inFlight && !part.held && ", " && !part.held && "}}, batches),
+		edits{{"sink/kafka/partition.go", " && !part.inFlight && !part.held && ", " && !part.held && "}}, batches),
 	wrong("held-is-sent-on", "While a batch that was refused waits to be sent again, the partition sends on.",
-		edits{{"kafka/partition.go", " && !part.inFlight && !part.held && ", " && !part.inFlight && "}}, batches),
+		edits{{"sink/kafka/partition.go", " && !part.inFlight && !part.held && ", " && !part.inFlight && "}}, batches),
 	wrong("two-leaders-at-once", "A new leader gets what is next at once; the old one will answer some time.",
-		edits{{"kafka/partition.go", "	if part.inFlight {\n		return\n	}\n	if part.leader != part.nextLeader {", "	if part.leader != part.nextLeader {"}}, batches),
+		edits{{"sink/kafka/partition.go", "	if part.inFlight {\n		return\n	}\n	if part.leader != part.nextLeader {", "	if part.leader != part.nextLeader {"}}, batches),
 	wrong("sequence-wraps-too-early", "The sequence number after 2³¹-2 is 0.",
-		edits{{"kafka/batch.go", "& (1<<31 - 1))", "% (1<<31 - 1))"}}, batches),
+		edits{{"sink/kafka/batch.go", "& (1<<31 - 1))", "% (1<<31 - 1))"}}, batches),
 	wrong("what-gathers-is-forgotten", "What was sent leaves when a batch is full; while Kafka is waited for there is no hurry.",
 		edits{{"relay/await.go", "	s.sink.Flush()\n", ""}}, simulated),
 	wrong("small-buffer-for-ever", "A receive buffer of our own size is ours for as long as the connection lives.",
 		edits{{"replication/buffer.go", "		b.narrow(false)\n", ""}}, unread),
 	wrong("created-again-with-any-count", "Keys of a recreated topic are hashed over its own partition count, whatever it contains.",
-		edits{{"kafka/pin.go", " && (empty || p.count%found == 0) {", " {"}}, createdAgain),
+		edits{{"sink/kafka/pin.go", " && (empty || p.count%found == 0) {", " {"}}, createdAgain),
 	wrong("created-again-in-a-session", "A session continues with a topic that was recreated.",
-		edits{{"kafka/topic_verdict.go", "	if t.parts != nil && t.id != md.Uuid && ", "	if false && "}}, createdAgain),
+		edits{{"sink/kafka/topic_verdict.go", "	if t.parts != nil && t.id != md.Uuid && ", "	if false && "}}, createdAgain),
 	wrong("gone-and-still-led", "A topic that is gone will be back under its leaders.",
-		edits{{"kafka/topic.go", "			p.clearLeaders(t)\n", ""}}, createdAgain),
+		edits{{"sink/kafka/topic.go", "			p.clearLeaders(t)\n", ""}}, createdAgain),
 	wrong("live-partition-count", "Keys are hashed over as many partitions as there are.",
-		edits{{"kafka/pin.go", "		return p.count, nil\n", "		return found, nil\n"}}, producerFaked),
+		edits{{"sink/kafka/pin.go", "		return p.count, nil\n", "		return found, nil\n"}}, producerFaked),
 	wrong("other-hash", "Any hash that spreads the keys will do.",
-		edits{{"kafka/partitioner.go", "sarama.NewMurmur2Partitioner", "sarama.NewHashPartitioner"}}, producerAlone),
+		edits{{"sink/kafka/partitioner.go", "sarama.NewMurmur2Partitioner", "sarama.NewHashPartitioner"}}, producerAlone),
 	wrong("no-hash", "A key need not always go to the same partition.",
-		edits{{"kafka/partitioner.go", "	p.msg.Key = &p.key\n", ""}}, producerAlone),
+		edits{{"sink/kafka/partitioner.go", "	p.msg.Key = &p.key\n", ""}}, producerAlone),
 	wrong("topics-made-by-asking", "A metadata request creates a missing topic.",
-		edits{{"kafka/cluster.go", "AllowAutoTopicCreation = false", "AllowAutoTopicCreation = true"}}, producerAlone),
+		edits{{"sink/kafka/cluster.go", "AllowAutoTopicCreation = false", "AllowAutoTopicCreation = true"}}, producerAlone),
 	wrong("closed-with-records-in-flight", "The session can be closed at any time; answers of open requests are not needed.",
-		edits{{"kafka/close.go", "	p.awaitAnswers(ctx)\n", ""}}, sinkLeases),
+		edits{{"sink/kafka/close.go", "	p.awaitAnswers(ctx)\n", ""}}, sinkLeases),
 	wrong("acks-after-close", "An ack after Close counts too.",
-		edits{{"kafka/close.go", "	p.callbacksOff = true\n", "	p.callbacksOff = false\n"}}, producerFaked),
+		edits{{"sink/kafka/close.go", "	p.callbacksOff = true\n", "	p.callbacksOff = false\n"}}, producerFaked),
 	wrong("events-among-position-records", "Two writers of one session may write to one partition.",
-		edits{{"kafka/topic.go", "	case t == nil && name == p.cluster.cfg.PositionTopic:\n", "	case false:\n"}}, suite{"./kafka", "^TestNoEventInPositionTopic$"}),
+		edits{{"sink/kafka/topic.go", "	case t == nil && name == p.cluster.cfg.PositionTopic:\n", "	case false:\n"}}, suite{"./sink/kafka", "^TestNoEventInPositionTopic$"}),
 	wrong("any-legal-topic-takes-events", "An event may go to every topic that Kafka allows.",
 		edits{{"router/route.go", "		if why := r.config.targetProblem(string(name)); why != \"\" {\n", "		if why := \"\"; why != \"\" {\n"}}, suite{"./router", "^TestTopics$"}),
 	wrong("span-reads-open-transactions-as-committed", "What is after the last stable offset will be committed.",
-		edits{{"kafka/span_read.go", " || !decided && set.RecordBatch.IsTransactional", ""}}, spans),
+		edits{{"sink/kafka/span_read.go", " || !decided && set.RecordBatch.IsTransactional", ""}}, spans),
 	wrong("span-aborts-all-of-a-producer", "A producer that has aborted a transaction commits none after it.",
-		edits{{"kafka/span_read.go", "		delete(a.open, b.ProducerID)\n", ""}}, spans),
+		edits{{"sink/kafka/span_read.go", "		delete(a.open, b.ProducerID)\n", ""}}, spans),
 	wrong("span-takes-control-records-for-gaps", "Every offset without a record is that of a record that compaction has deleted.",
-		edits{{"kafka/span_read.go", "r.reach(b.FirstOffset, b.LastOffset()+1)", "r.reach(b.FirstOffset, b.FirstOffset)"}}, spans),
+		edits{{"sink/kafka/span_read.go", "r.reach(b.FirstOffset, b.LastOffset()+1)", "r.reach(b.FirstOffset, b.FirstOffset)"}}, spans),
 }

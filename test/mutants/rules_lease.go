@@ -2,7 +2,7 @@ package main
 
 var (
 	leases     = suite{"./relay", "^(TestLease.*|TestStreamEnds|TestUnusableLater)$"}
-	sinkLeases = suite{"./kafka", "^(TestLease.*|TestCloseEndsTheSending)$"}
+	sinkLeases = suite{"./sink/kafka", "^(TestLease.*|TestCloseEndsTheSending)$"}
 )
 
 // leaseMutants has mutants of the rule of one writer at a time (ADR 18).
@@ -24,9 +24,9 @@ var leaseMutants = []mutant{
 	wrong("first-record-after-a-pause", "The first record after a quiet time waits for the next turn.",
 		edits{{"relay/event.go", "		s.renewLease(s.waitSince)\n", ""}}, leases),
 	wrong("sends-without-a-stream", "A session whose stream has failed sends what it has.",
-		edits{{"kafka/close.go", "	p.stop() // so that errors of the cut are not reported as a failure\n	p.mu.Unlock()\n	p.awaitAnswers(ctx)\n", "	p.mu.Unlock()\n	p.awaitAnswers(ctx)\n	p.stop()\n"}}, sinkLeases),
+		edits{{"sink/kafka/close.go", "	p.stop() // so that errors of the cut are not reported as a failure\n	p.mu.Unlock()\n	p.awaitAnswers(ctx)\n", "	p.mu.Unlock()\n	p.awaitAnswers(ctx)\n	p.stop()\n"}}, sinkLeases),
 	wrong("held-in-silence", "Records that wait for the lease need not be reported.",
-		edits{{"kafka/lease.go", "	if why := p.heldReason(now); why != nil && !p.heldLogged {\n", "	if why := p.heldReason(now); false {\n"}}, sinkLeases),
+		edits{{"sink/kafka/lease.go", "	if why := p.heldReason(now); why != nil && !p.heldLogged {\n", "	if why := p.heldReason(now); false {\n"}}, sinkLeases),
 	wrong("ends-known-before-the-start", "Everything that other instances may have sent was committed before this session's IDENTIFY_SYSTEM.",
 		edits{{"replication/source.go", "	st.identity.WALEnd = max(st.identity.WALEnd, slot.ServerLSN)\n", ""}}, suite{"./replication", "^TestStartIsReadAfterStartReplication$"}),
 	wrong("same-generation", "A record of the generation that this process wrote last is its own.",
@@ -36,19 +36,19 @@ var leaseMutants = []mutant{
 	wrong("fence-forgotten", "A record says what its own writer relies on.",
 		edits{{"relay/position.go", "max(rec.FenceWait, s.r.cfg.Deduplication.FenceWait) //", "s.r.cfg.Deduplication.FenceWait //"}}, suite{"./relay", "^TestFenceOfTheOther$"}),
 	wrong("given-back-is-not-stored", "A batch that a leader gave back is in no log.",
-		edits{{"kafka/close.go", "	sarama.ErrNotEnoughReplicas, ", "	sarama.ErrNotLeaderForPartition, sarama.ErrNotEnoughReplicas, "}}, suite{"./kafka", "^TestUnanswered$"}),
+		edits{{"sink/kafka/close.go", "	sarama.ErrNotEnoughReplicas, ", "	sarama.ErrNotLeaderForPartition, sarama.ErrNotEnoughReplicas, "}}, suite{"./sink/kafka", "^TestUnanswered$"}),
 	wrong("polite-close", "A connection that is closed sends nothing more.",
-		edits{{"kafka/dialer.go", "		_ = tcp.SetLinger(0)\n", "		_ = tcp.SetLinger(-1)\n"}}, suite{"./kafka", "^TestGivenUpRequestDoesNotArrive$"}),
+		edits{{"sink/kafka/dialer.go", "		_ = tcp.SetLinger(0)\n", "		_ = tcp.SetLinger(-1)\n"}}, suite{"./sink/kafka", "^TestGivenUpRequestDoesNotArrive$"}),
 	wrong("lease-of-all-the-wait", "Requests may be sent until another instance may read the ends of partitions.",
-		edits{{"kafka/lease.go", "p.leaseAge(now) <= wait/2 {\n", "p.leaseAge(now) <= wait {\n"}}, sinkLeases),
+		edits{{"sink/kafka/lease.go", "p.leaseAge(now) <= wait/2 {\n", "p.leaseAge(now) <= wait {\n"}}, sinkLeases),
 	wrong("lease-taken-back", "The last catalog check to answer is the newest.",
-		edits{{"kafka/lease.go", "last != nil && !seen.After(*last) {\n", "last == nil && seen.IsZero() {\n"}}, sinkLeases),
+		edits{{"sink/kafka/lease.go", "last != nil && !seen.After(*last) {\n", "last == nil && seen.IsZero() {\n"}}, sinkLeases),
 	wrong("position-record-without-a-lease", "A position record may be sent at any time.",
-		edits{{"kafka/lease.go", "	for !p.ended() && !p.mayStart(time.Now()) {\n", "	for false {\n"}}, sinkLeases),
+		edits{{"sink/kafka/lease.go", "	for !p.ended() && !p.mayStart(time.Now()) {\n", "	for false {\n"}}, sinkLeases),
 	wrong("lease-over-and-connected", "A request that is open when the lease runs out may be stored later.",
-		edits{{"kafka/lease.go", "		p.dialer.cut()\n		p.deliver()\n", "		p.deliver()\n"}}, sinkLeases),
+		edits{{"sink/kafka/lease.go", "		p.dialer.cut()\n		p.deliver()\n", "		p.deliver()\n"}}, sinkLeases),
 	wrong("rest-of-a-request", "A request that has been begun is written to its end.",
-		edits{{"kafka/lease.go", "		if c.p.leaseOver(time.Now()) {\n", "		if written == 0 && c.p.leaseOver(time.Now()) {\n"}}, sinkLeases),
+		edits{{"sink/kafka/lease.go", "		if c.p.leaseOver(time.Now()) {\n", "		if written == 0 && c.p.leaseOver(time.Now()) {\n"}}, sinkLeases),
 	wrong("sends-after-close", "Close is for the records that come after it.",
-		edits{{"kafka/node.go", "	case p.ended() || len(n.listed) == 0 || !n.canSend():\n", "	case len(n.listed) == 0 || !n.canSend():\n"}}, sinkLeases),
+		edits{{"sink/kafka/node.go", "	case p.ended() || len(n.listed) == 0 || !n.canSend():\n", "	case len(n.listed) == 0 || !n.canSend():\n"}}, sinkLeases),
 }

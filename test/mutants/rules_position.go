@@ -6,7 +6,7 @@ var (
 	simRestored     = suite{"./relay", "^TestSimRestored$"}
 	epochs          = suite{"./checkpoint", "^(TestEpoch.*|TestAdoption)$"}
 	positions       = suite{"./checkpoint", "^(TestHolds|TestFound.*|TestCompare|TestPositionRecord.*|TestAckedForOtherSources|TestTopicsLeave|TestMerge.*|TestAdoption)$"}
-	ends            = suite{"./kafka", "^TestEnds"}
+	ends            = suite{"./sink/kafka", "^TestEnds"}
 	suffix          = suite{"./relay", "^TestSuffix$"}
 	simBeside       = suite{"./relay", "^TestSimBesideAtLeastOnce$"}
 )
@@ -23,7 +23,7 @@ var historyMutants = []mutant{
 	wrong("record-counts-before-a-settled-event", "A record counts, although a record of an event at or before the acked position follows it in its partition.",
 		edits{{"checkpoint/found.go", "		if rec.offset < r.settled {\n", "		if rec.offset < -r.settled-2 {\n"}}, positions, ends),
 	wrong("unreadable-end-is-remembered", "What was read of an end counts, although the end can no longer be read.",
-		edits{{"kafka/ends.go", "		e.search.Found.Forget(r.topic, r.id)\n", ""}}, ends),
+		edits{{"sink/kafka/ends.go", "		e.search.Found.Forget(r.topic, r.id)\n", ""}}, ends),
 	wrong("topics-never-leave", "The position record names every topic that the session has used.",
 		edits{{"relay/position.go", "s.sink.Topics(p.unlisted)", "s.sink.Topics(0)"}}, suite{"./relay", "^TestTopicsLeaveTheRecord$"}),
 	wrong("earlier-records-keep-topics", "The topics of every recent position record of a writer count.",
@@ -31,7 +31,7 @@ var historyMutants = []mutant{
 	wrong("topics-that-left-are-not-searched", "A failover that loses acknowledged events is a reason to search only the topics of events in doubt.",
 		edits{{"relay/skip.go", "		topics = slices.Concat(topics, p.record.Recent)\n", "		_ = slices.Concat[[]string]\n"}}, suite{"./relay", "^TestPhantoms$"}),
 	wrong("event-is-a-position-record", "Every record of the position topic with the slot as its key is a position record.",
-		edits{{"kafka/positions.go", " && string(rec.Key) == l.slot && len(rec.Headers) == 0 {", " && string(rec.Key) == l.slot {"}}, suite{"./kafka", "^TestForgedPositionRecord$"}),
+		edits{{"sink/kafka/positions.go", " && string(rec.Key) == l.slot && len(rec.Headers) == 0 {", " && string(rec.Key) == l.slot {"}}, suite{"./sink/kafka", "^TestForgedPositionRecord$"}),
 	wrong("acked-without-a-transaction", "An acked position counts, whether its transaction can be verified or not.",
 		edits{{"checkpoint/record.go", "		if t.AckedTime == nil {", "		if t.AckedTime = cmp.Or(t.AckedTime, &time.Time{}); false {"}}, positions),
 	wrong("acked-waits-for-the-catalogs", "A position record is stored only to confirm more.",
@@ -44,7 +44,7 @@ var historyMutants = []mutant{
 	wrong("unchecked-position-is-allowed", "A position record that is stored without a passed check allows what Kafka has acknowledged.",
 		edits{{"checkpoint/rule.go", "		switch want := max(r.Wanted(), r.record.allowed); {", "		switch want := max(r.tracker.Acked(), r.record.allowed); {"}}, converses),
 	wrong("search-stops-at-acked", "Our records are in the order of their positions, also across sessions.",
-		edits{{"kafka/end_read.go", "r.reached || pos.Compare(q.Settled) <= 0\n", "r.reached || pos.Compare(q.Acked) <= 0\n"}}, suite{"./kafka", "^TestEnds$"}),
+		edits{{"sink/kafka/end_read.go", "r.reached || pos.Compare(q.Settled) <= 0\n", "r.reached || pos.Compare(q.Acked) <= 0\n"}}, suite{"./sink/kafka", "^TestEnds$"}),
 	wrong("settled-with-each-record", "Acknowledged events are settled.",
 		edits{{"relay/position.go", "	if s.settled() {\n		p.inherited = nil\n		rec.Settle()\n", "	rec.Settled = rec.Acked\n	if s.settled() {\n		p.inherited = nil\n		rec.Settle()\n"}}, suite{"./relay", "^TestSearch$"}),
 	wrong("written-before-the-ack", "The position record covers received events.",
@@ -101,7 +101,7 @@ var historyMutants = []mutant{
 	wrong("upgraded-from-a-version-without-slots", "slot adopt --upgraded-from accepts a server whose slots pg_upgrade does not keep.",
 		edits{{"checkpoint/server.go", "	case s.ServerMajor < KeepsSlots:\n		return fmt.Errorf(", "	case s.ServerMajor < 0:\n		return fmt.Errorf("}}, suite{"./checkpoint", "^TestUpgraded$"}),
 	wrong("question-without-end", "Reading the position record waits for Kafka as long as sarama does.",
-		edits{{"kafka/positions.go", "	case <-ctx.Done():\n		a.err = context.Cause(ctx)\n", "	case <-p.dialer.ctx.Done():\n		a.err = context.Cause(ctx)\n"}}, suite{"./kafka", "^TestLoadPositionUnheard$"}),
+		edits{{"sink/kafka/positions.go", "	case <-ctx.Done():\n		a.err = context.Cause(ctx)\n", "	case <-p.dialer.ctx.Done():\n		a.err = context.Cause(ctx)\n"}}, suite{"./sink/kafka", "^TestLoadPositionUnheard$"}),
 	wrong("told-or-not", "A process that stops before everything was read again reports that Postgres was not told.",
 		edits{{"checkpoint/history.go", "	h.rereading = r.Expecting()\n", ""}}, history, suite{"./relay", "^TestStoppedWhileRereading$"}),
 	wrong("answer-after-its-time", "The last catalog check, and the last record, count only if their answer is handled before the time is over.",
@@ -123,7 +123,7 @@ var historyMutants = []mutant{
 	wrong("timeline-ignored", "The server has every record of our cluster.",
 		edits{{"checkpoint/tail.go", "	return p.SystemID == l.System() && l.TimelineOf(p.CommitLSN) == p.Timeline\n", "	return p.SystemID == l.System()\n"}}, positions),
 	wrong("foreign-taken-for-ours", "Every record with a position header is ours.",
-		edits{{"kafka/end_read.go", "	if _, ours := r.ends.producerIDs[b.ProducerID]; ours && !b.Control {\n", "	if !b.Control {\n"}}, ends),
+		edits{{"sink/kafka/end_read.go", "	if _, ours := r.ends.producerIDs[b.ProducerID]; ours && !b.Control {\n", "	if !b.Control {\n"}}, ends),
 	wrong("late-record-believed-alone", "Only the newest position record matters.",
 		edits{{"checkpoint/record.go", "	for _, r := range inOrder {\n		if r.Generation <= adopted", "	for _, r := range records[len(records)-1:] {\n		if r.Generation <= adopted"}}, history, positions, simDeduplicated),
 	wrong("oldest-record-kept-longest", "Of more producers than are kept, those that the oldest record names are kept.",

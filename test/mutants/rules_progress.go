@@ -4,8 +4,8 @@ package main
 var (
 	silence  = suite{"./relay", "^(TestServerDecodesForLong|TestSilentServer)$"}
 	progress = suite{"./relay", "^(TestProgressOfSessions|TestStuckSessions|TestNotReadyWhileTheOldestEventWaits|TestNotReadyUntilTheLateEventIsDelivered|TestModelOfProgress)$"}
-	stale    = suite{"./kafka", "^(TestBrokerWithOldMetadata|TestHigherLeaderEpochWins|TestPositionsOfABrokerThatDoesNotLead)$"}
-	reading  = suite{"./kafka", "^(TestEndsContinue|TestDamagedEnd|TestDamagedPositions|TestUnreachableEndIsGivenUp)$"}
+	stale    = suite{"./sink/kafka", "^(TestBrokerWithOldMetadata|TestHigherLeaderEpochWins|TestPositionsOfABrokerThatDoesNotLead)$"}
+	reading  = suite{"./sink/kafka", "^(TestEndsContinue|TestDamagedEnd|TestDamagedPositions|TestUnreachableEndIsGivenUp)$"}
 )
 
 // progressMutants has mutants of when a session goes on, and of what the relay says about it.
@@ -21,17 +21,17 @@ var progressMutants = []mutant{
 	wrong("each-session-begins-ready", "A session is ready until its own oldest event is late.",
 		edits{{"relay/progress.go", "	case p.late: //", "	case p.late && p.at == 0: //"}}, progress),
 	wrong("same-broker-again", "A look-up asks the broker whose answer has led nowhere.",
-		edits{{"kafka/broker_conn.go", "	c.cluster.doubts[c.answered] = c.cluster.doubted\n", ""}}, stale),
+		edits{{"sink/kafka/broker_conn.go", "	c.cluster.doubts[c.answered] = c.cluster.doubted\n", ""}}, stale),
 	wrong("older-leader-wins", "The last metadata names the leader, whatever its epoch.",
-		edits{{"kafka/control.go", "ok && part.LeaderEpoch < newest.epoch {", "ok && false && newest.id > 0 {"}}, stale),
+		edits{{"sink/kafka/control.go", "ok && part.LeaderEpoch < newest.epoch {", "ok && false && newest.id > 0 {"}}, stale),
 	wrong("positions-without-a-mark", "Position records are believed without a mark of the session.",
-		edits{{"kafka/positions.go", "until == end && !best.marked {", "until == end && false {"}}, stale),
+		edits{{"sink/kafka/positions.go", "until == end && !best.marked {", "until == end && false {"}}, stale),
 	wrong("each-session-reads-again", "A session reads the ends of partitions from the beginning.",
-		edits{{"kafka/ends.go", "k == nil || k.busy ||", "true || k.busy ||"}}, reading),
+		edits{{"sink/kafka/ends.go", "k == nil || k.busy ||", "true || k.busy ||"}}, reading),
 	wrong("an-error-reads-from-the-beginning", "After an error an end is read from the beginning.",
-		edits{{"kafka/end_read.go", "			r.endUnknown, r.err = true, err\n			return", "			r.reset()\n			r.err = err\n			return"}}, reading),
+		edits{{"sink/kafka/end_read.go", "			r.endUnknown, r.err = true, err\n			return", "			r.reset()\n			r.err = err\n			return"}}, reading),
 	wrong("damage-is-a-lost-connection", "A fetch that cannot be decoded is repeated for ever.",
-		edits{{"kafka/end_read.go", "return errors.As(err, new(sarama.PacketDecodingError)) }", "return false && errors.As(err, new(sarama.PacketDecodingError)) }"}}, reading),
+		edits{{"sink/kafka/end_read.go", "return errors.As(err, new(sarama.PacketDecodingError)) }", "return false && errors.As(err, new(sarama.PacketDecodingError)) }"}}, reading),
 	wrong("dead-end-is-awaited", "A partition without a leader holds up all events until it has one.",
-		edits{{"kafka/end_read.go", "r.away += took; r.away <= budget {", "r.away += took; r.away <= budget || true {"}}, reading),
+		edits{{"sink/kafka/end_read.go", "r.away += took; r.away <= budget {", "r.away += took; r.away <= budget || true {"}}, reading),
 }

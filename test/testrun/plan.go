@@ -91,7 +91,7 @@ var model = stage{name: "model", args: append([]string{"nice", "-n", "10"}, goTe
 
 // racePackages have goroutines that share memory.
 var racePackages = []string{
-	"./replication", "./kafka", "./kafka/deadletter", "./kafka/sender", "./internal/audit", "./internal/progress", "./internal/peek",
+	"./replication", "./sink/kafka", "./sink/kafka/deadletter", "./sink/kafka/sender", "./internal/audit", "./internal/progress", "./internal/peek",
 }
 
 // oneGoroutine are tests of these packages and of relay that compute, or ask a server, in one goroutine. Under the

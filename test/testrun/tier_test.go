@@ -221,7 +221,7 @@ func TestEachPromiseInTest(t *testing.T) {
 
 // What one tier skips is what the other one runs.
 func TestTierFlags(t *testing.T) {
-	for pkg, want := range map[string][2]string{"kafka": {"-skip", "-run"}, "test/integration": {"-run", "-skip"}} {
+	for pkg, want := range map[string][2]string{"sink/kafka": {"-skip", "-run"}, "test/integration": {"-run", "-skip"}} {
 		q, r := quick.flags(pkg), rest.flags(pkg)
 		if len(q) != 2 || len(r) != 2 || q[0] != want[0] || r[0] != want[1] || q[1] != r[1] || q[1] == "" {
 			t.Errorf("%s: %q and %q", pkg, q, r)

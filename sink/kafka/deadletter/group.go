@@ -13,7 +13,7 @@ import (
 
 	"github.com/IBM/sarama"
 
-	"github.com/outboxcdc/outboxcdc/kafka"
+	"github.com/outboxcdc/outboxcdc/sink/kafka"
 )
 
 // hold is our membership in the group, which excludes every other member.

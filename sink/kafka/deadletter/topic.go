@@ -13,8 +13,8 @@ import (
 
 	"github.com/IBM/sarama"
 
-	"github.com/outboxcdc/outboxcdc/kafka"
 	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/sink/kafka"
 )
 
 // Letter is a dead letter: a record of the dead-letter topic. Its slices are not reused.
