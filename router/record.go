@@ -1,5 +1,10 @@
 package router
 
+import (
+	"bytes"
+	"slices"
+)
+
 // Record is what is produced to Kafka for one event. Its slices point into the event and into the router's scratch
 // memory. They are valid until the next call of Route, so a sink must copy them.
 type Record struct {
@@ -23,6 +28,17 @@ type Record struct {
 type Header struct {
 	Name  string
 	Value []byte
+}
+
+// Clone returns a copy that shares nothing with r.
+func (r *Record) Clone() *Record {
+	c := *r
+	c.ID, c.Key, c.Value, c.PartitionBy = bytes.Clone(r.ID), bytes.Clone(r.Key), bytes.Clone(r.Value), bytes.Clone(r.PartitionBy)
+	c.Headers = slices.Clone(r.Headers)
+	for i := range c.Headers {
+		c.Headers[i].Value = bytes.Clone(c.Headers[i].Value)
+	}
+	return &c
 }
 
 // Size returns the number of bytes of key, value and headers.

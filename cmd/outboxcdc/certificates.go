@@ -40,11 +40,11 @@ func (c certificates) Collect(ch chan<- prometheus.Metric) {
 		first, _ := validity(fileCertificates(cfg.Kafka.TLS.CertFile))
 		show("kafka.tls.cert_file", first)
 	}
-	if cfg.Sink == config.SinkHTTP {
-		_, last := validity(fileCertificates(cfg.HTTPSink.TLS.CAFile))
-		show("http_sink.tls.ca_file", last)
-		first, _ := validity(fileCertificates(cfg.HTTPSink.TLS.CertFile))
-		show("http_sink.tls.cert_file", first)
+	if cfg.HasReceiver() {
+		_, last := validity(fileCertificates(cfg.Receiver.TLS.CAFile))
+		show("receiver.tls.ca_file", last)
+		first, _ := validity(fileCertificates(cfg.Receiver.TLS.CertFile))
+		show("receiver.tls.cert_file", first)
 	}
 	first, _ := validity(fileCertificates(webCertificate(cfg.HTTP.WebConfigFile)))
 	show("http.web_config_file", first)

@@ -135,9 +135,9 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 	if c.Router, err = wire.Router(cfg); err != nil {
 		return c, err
 	}
-	if cfg.Sink == config.SinkHTTP {
-		receiver, err := wire.Receiver(wire.Fixed(cfg), prometheus.NewRegistry(), log)
-		c.Receiver, c.ReceiverName = receiver.Probe, cfg.Redacted().HTTPSink.URL
+	if cfg.HasReceiver() {
+		receiver, err := wire.OpenReceiver(wire.Fixed(cfg), prometheus.NewRegistry(), log)
+		c.Receiver, c.ReceiverName = receiver.Probe, cfg.Redacted().Receiver.URL
 		return c, err
 	}
 	c.Kafka, err = wire.ClusterWith(wire.Fixed(cfg), prometheus.NewRegistry(), log, func(k *kafka.Config) {

@@ -87,7 +87,7 @@ func TestDoctorOfAReceiver(t *testing.T) {
 	clearEnv(t)
 	c := doctorOf(t, `postgres: {url: 'postgres://relay:s3cr3t@db:5433/shop'}
 sink: http
-http_sink: {url: 'http://u:s3cr3t@127.0.0.1:1/s3cr3t'}
+receiver: {url: 'http://u:s3cr3t@127.0.0.1:1/s3cr3t'}
 delivery: {mode: at_least_once}
 route: {format: cloudevents_structured, fields: {source: //shop.example}}
 `)

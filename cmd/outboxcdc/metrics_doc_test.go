@@ -102,7 +102,7 @@ func registeredMetrics(t *testing.T) map[string]string {
 	}
 	all := reg.described(t)
 	var http recorder
-	if _, err := wire.Receiver(wire.Fixed(config.Default()), &http, slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := wire.OpenReceiver(wire.Fixed(config.Default()), &http, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	for name, is := range http.described(t) {

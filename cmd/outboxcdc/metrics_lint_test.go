@@ -31,7 +31,7 @@ func TestMetricsLint(t *testing.T) {
 	}
 	setAuditMetrics(all, "s", &audit.Result{}, 0, time.Time{}, time.Time{})
 	ofHTTP := &both{Registry: prometheus.NewRegistry()} // some have the names of those for Kafka
-	if _, err := wire.Receiver(wire.Fixed(config.Default()), ofHTTP, slog.New(slog.DiscardHandler)); err != nil {
+	if _, err := wire.OpenReceiver(wire.Fixed(config.Default()), ofHTTP, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range append(all.collectors, ofHTTP.collectors...) {

@@ -137,8 +137,8 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 
 // sinkAttr says in the log where events are delivered.
 func sinkAttr(cfg *config.Config) slog.Attr {
-	if cfg.Sink == config.SinkHTTP {
-		return slog.String("receiver", cfg.Redacted().HTTPSink.URL)
+	if cfg.HasReceiver() {
+		return slog.String("receiver", cfg.Redacted().Receiver.URL)
 	}
 	return slog.Any("brokers", cfg.Kafka.Brokers)
 }

@@ -29,7 +29,7 @@ type Config struct {
 	Delivery  Delivery  `yaml:"delivery"`
 	Retention Retention `yaml:"retention"`
 	Kafka     Kafka     `yaml:"kafka"`
-	HTTPSink  HTTPSink  `yaml:"http_sink"`
+	Receiver  Receiver  `yaml:"receiver"`
 	HTTP      HTTP      `yaml:"http"`
 	Log       Log       `yaml:"log"`
 
@@ -252,36 +252,34 @@ type SASL struct {
 	Scopes []string `yaml:"scopes" default:"" live:"true"`
 }
 
-// HTTPSink is the receiver of events with sink: http. Each event is a CloudEvent, by POST over HTTP/1.1. Redirects are
-// not followed, and the proxy variables of the environment are not used.
-type HTTPSink struct {
-	// URL is the address of the receiver. {topic} in it is replaced by the topic of the event. A user and a password in it
-	// become the header Authorization. It is a secret.
-	URL string `yaml:"url" default:"" secret:"true" live:"true"` // read it with [Config.HTTPSinkURL]
+// Receiver is the receiver of events with another sink than kafka.
+type Receiver struct {
+	// URL is the address of the receiver. With sink: http it is an http or https URL, and {topic} in it is replaced by the
+	// topic of the event. A user and a password in it authenticate the daemon. It is a secret.
+	URL string `yaml:"url" default:"" secret:"true" live:"true"` // read it with [Config.ReceiverURL]
 	// URLFile is a file with the address, instead of url. It is read at the start of each session.
 	URLFile string `yaml:"url_file" default:"" live:"true"`
-	// Lanes is the number of requests that are in flight at most. The events of a key are in one lane, where each request
-	// waits for the acknowledgement of the one before. 1 to 1000.
-	Lanes int `yaml:"lanes" default:"16"`
-	// Batch is the maximum number of events in a request, 1 to 1000. 1 sends single events (application/cloudevents+json),
-	// more sends arrays (application/cloudevents-batch+json), which the receiver must store as a whole.
-	Batch int `yaml:"batch" default:"1"`
 	// Timeout is how long a request may take. Then it is cut off, and the events are sent again. At least 100ms.
 	Timeout time.Duration `yaml:"timeout" default:"10s"`
-	// RetryAfterMax is how long a Retry-After of the receiver is obeyed at most. At least 1s.
-	RetryAfterMax time.Duration `yaml:"retry_after_max" default:"5m"`
-	// Secret is the secret that signs requests by the convention of Standard Webhooks: whsec_ and base64, or several
-	// separated by spaces while it is rotated. "" means no signature. It is a secret.
-	Secret string `yaml:"secret" default:"" secret:"true" live:"true"` // read it with [Config.HTTPSinkSecret]
+	// Lanes is, with sink: http, the number of requests that are in flight at most. The events of a key are in one lane,
+	// where each request waits for the acknowledgement of the one before. 1 to 1000.
+	Lanes int `yaml:"lanes" default:"16"`
+	// Batch is, with sink: http, the maximum number of events in a request, 1 to 1000. 1 sends single events
+	// (application/cloudevents+json), more sends arrays (application/cloudevents-batch+json), which the receiver must
+	// store as a whole.
+	Batch int `yaml:"batch" default:"1"`
+	// Secret is, with sink: http, the secret that signs requests by the convention of Standard Webhooks: whsec_ and
+	// base64, or several separated by spaces while it is rotated. "" means no signature. It is a secret.
+	Secret string `yaml:"secret" default:"" secret:"true" live:"true"` // read it with [Config.ReceiverSecret]
 	// SecretFile is a file with the secret, instead of secret. It is read at the start of each session.
-	SecretFile string  `yaml:"secret_file" default:"" live:"true"`
-	TLS        HTTPTLS `yaml:"tls"`
+	SecretFile string      `yaml:"secret_file" default:"" live:"true"`
+	TLS        ReceiverTLS `yaml:"tls"`
 }
 
-// HTTPTLS is the encryption of connections to the receiver, if its address begins with https. The files are PEM. They
-// are read at the start of each session, and the client certificate at each connection. Relative names are relative to
-// the working directory.
-type HTTPTLS struct {
+// ReceiverTLS is the encryption of connections to the receiver, if the scheme of its address asks for it. The files are
+// PEM. They are read at the start of each session, and the client certificate at each connection. Relative names are
+// relative to the working directory.
+type ReceiverTLS struct {
 	// CAFile is a file with the certificates of the authorities that may have issued the receiver's certificate; "" means
 	// those of the system.
 	CAFile string `yaml:"ca_file" default:"" live:"true"`

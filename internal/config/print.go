@@ -41,9 +41,9 @@ func (c *Config) Redacted() *Config {
 	if c.Kafka.SASL.Password != "" {
 		r.Kafka.SASL.Password = masked
 	}
-	r.HTTPSink.URL = redactReceiver(c.HTTPSink.URL)
-	if c.HTTPSink.Secret != "" {
-		r.HTTPSink.Secret = masked
+	r.Receiver.URL = redactReceiver(c.Receiver.URL)
+	if c.Receiver.Secret != "" {
+		r.Receiver.Secret = masked
 	}
 	r.Kafka.SASL.TokenURL = redactQuery(c.Kafka.SASL.TokenURL)
 	r.Route = c.Route.clone()

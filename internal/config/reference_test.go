@@ -22,10 +22,10 @@ func TestReference(t *testing.T) {
 	holdFile(t, file, head+begin+referenceLists(t)+end+tail)
 }
 
-// tuning and httpSink are the sections with their own parts of the reference.
+// tuning and receiver are the sections with their own parts of the reference.
 const (
 	tuning   = "tuning"
-	httpSink = "http_sink"
+	receiver = "receiver"
 )
 
 func referenceLists(t *testing.T) string {
@@ -57,7 +57,7 @@ func referenceLists(t *testing.T) string {
 	main := 0
 	for _, s := range knownSettings() {
 		name := section(s.path)
-		if s.part != "" || name == tuning || name == httpSink {
+		if s.part != "" || name == tuning || name == receiver {
 			continue
 		}
 		if main++; name != last {
@@ -73,7 +73,7 @@ func referenceLists(t *testing.T) string {
 	if main > 68 {
 		t.Errorf("%d settings in the main part, want 68 at most: is the new one tuning?", main)
 	}
-	for _, name := range []string{httpSink, tuning} {
+	for _, name := range []string{receiver, tuning} {
 		b.WriteString("\n### " + name + "\n\n" + wrapped(meanings[name]) + "\n\n")
 		for _, s := range knownSettings() {
 			if section(s.path) == name {

@@ -11,56 +11,60 @@ import (
 	"time"
 )
 
-// SinkHTTP is the sink that is a receiver of CloudEvents.
+// Sinks besides Kafka.
 const SinkHTTP = "http"
 
-// maxLanes bounds the connections to a receiver, and maxHTTPBatch the events of a request.
+// schemes are those of receiver.url, by the sink. A sink that is not here has no receiver.
+var schemes = map[string][]string{SinkHTTP: {"http", "https"}}
+
+// ofOneSink are settings of the receiver that only one sink has.
+var ofOneSink = map[string]string{"receiver.lanes": SinkHTTP, "receiver.batch": SinkHTTP, "receiver.secret": SinkHTTP, "receiver.secret_file": SinkHTTP}
+
+// HasReceiver reports whether events are delivered to receiver.url, and not to Kafka.
+func (c *Config) HasReceiver() bool { return schemes[c.Sink] != nil }
+
 const (
-	maxLanes         = 1000
-	maxHTTPBatch     = 1000
-	minHTTPTimeout   = 100 * time.Millisecond
-	minRetryAfterMax = time.Second
+	maxLanes           = 1000 // bounds the connections to a receiver
+	maxHTTPBatch       = 1000
+	minReceiverTimeout = 100 * time.Millisecond
 )
 
-// sink checks the settings of the sink, and refuses those that only the other one has.
-func (v *validation) sink(s *HTTPSink) {
-	other, isSet := "http_sink.", "is set, but sink is kafka; write sink: http, or remove this"
-	if v.c.Sink == SinkHTTP {
-		other, isSet = "kafka.", "is set, but sink is http; remove it"
-	}
+// sink checks the settings of the sink, and refuses those that only another one has.
+func (v *validation) sink(s *Receiver) {
 	defaults := Default()
 	for _, s := range knownSettings() {
-		if strings.HasPrefix(s.path, other) && !reflect.DeepEqual(s.value(v.c), s.value(defaults)) {
-			v.report(s.path, isSet)
+		section, _, _ := strings.Cut(s.path, ".")
+		only, one := ofOneSink[s.path]
+		foreign := section == "kafka" && v.c.HasReceiver() || section == "receiver" && !v.c.HasReceiver() || one && only != v.c.Sink
+		if foreign && !reflect.DeepEqual(s.value(v.c), s.value(defaults)) {
+			v.report(s.path, "is set, but sink is "+v.c.Sink+"; remove it, or write another sink")
 		}
 	}
-	if v.c.Sink != SinkHTTP {
-		return
+	if v.c.HasReceiver() {
+		v.receiver(s)
+		v.kafkaOnly()
 	}
-	v.httpSink(s)
-	v.kafkaOnly()
 }
 
-func (v *validation) httpSink(s *HTTPSink) {
+func (v *validation) receiver(s *Receiver) {
 	switch {
 	case s.URL != "" && s.URLFile != "":
-		v.report("http_sink.url_file", fmt.Sprintf("http_sink.url is set too (%s); remove one of the two", v.c.Origin("http_sink.url")))
+		v.report("receiver.url_file", fmt.Sprintf("receiver.url is set too (%s); remove one of the two", v.c.Origin("receiver.url")))
 	case s.URL == "" && s.URLFile == "":
-		v.report("http_sink.url", "is empty; write the address of the receiver, e.g. https://shop.example/events/{topic}, here or in http_sink.url_file")
+		v.report("receiver.url", "is empty; write the address of the receiver, e.g. "+v.c.exampleURL()+", here or in receiver.url_file")
 	case s.URL != "":
-		v.report("http_sink.url", checkReceiver(s.URL))
+		v.report("receiver.url", v.c.checkReceiver(s.URL))
 	}
 	if s.Secret != "" && s.SecretFile != "" {
-		v.report("http_sink.secret_file", fmt.Sprintf("http_sink.secret is set too (%s); remove one of the two", v.c.Origin("http_sink.secret")))
+		v.report("receiver.secret_file", fmt.Sprintf("receiver.secret is set too (%s); remove one of the two", v.c.Origin("receiver.secret")))
 	}
 	for path, n := range map[string]struct{ value, most int }{"lanes": {s.Lanes, maxLanes}, "batch": {s.Batch, maxHTTPBatch}} {
 		if n.value < 1 || n.value > n.most {
-			v.report("http_sink."+path, fmt.Sprintf("%d is out of range; write 1 to %d", n.value, n.most))
+			v.report("receiver."+path, fmt.Sprintf("%d is out of range; write 1 to %d", n.value, n.most))
 		}
 	}
-	v.atLeast("http_sink.timeout", s.Timeout, minHTTPTimeout)
-	v.atLeast("http_sink.retry_after_max", s.RetryAfterMax, minRetryAfterMax)
-	v.certificate("http_sink.tls.", s.TLS.CertFile, s.TLS.KeyFile)
+	v.atLeast("receiver.timeout", s.Timeout, minReceiverTimeout)
+	v.certificate("receiver.tls.", s.TLS.CertFile, s.TLS.KeyFile)
 }
 
 // kafkaOnly refuses what needs a broker that can be read, or asked before an event is sent.
@@ -94,7 +98,7 @@ func (v *validation) kafkaOnly() {
 
 // receiverRoute checks the routes of a table. A request is a CloudEvent, and has no partition and no timestamp.
 func (v *validation) receiverRoute(r *Route, report func(path, problem string)) {
-	if r.Format != "cloudevents_structured" {
+	if v.c.Sink == SinkHTTP && r.Format != "cloudevents_structured" {
 		report("route.format", "is "+r.Format+", but sink: http sends CloudEvents; write cloudevents_structured, with route.fields: {source: …} (docs/routing.md)")
 	}
 	if r.Partition != "" {
@@ -105,14 +109,24 @@ func (v *validation) receiverRoute(r *Route, report func(path, problem string)) 
 	}
 }
 
+// exampleURL is an address of a receiver, for messages.
+func (c *Config) exampleURL() string {
+	if c.Sink == SinkHTTP {
+		return "https://shop.example/events/{topic}"
+	}
+	return schemes[c.Sink][0] + "://user:password@host"
+}
+
 // checkReceiver checks the address of a receiver. The message does not contain it.
-func checkReceiver(text string) string {
+func (c *Config) checkReceiver(text string) string {
 	u, err := url.Parse(strings.ReplaceAll(text, "{topic}", "topic"))
 	switch {
-	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-		return "the value (not shown) is not an http or https URL with a host; write e.g. https://shop.example/events/{topic}"
+	case err != nil || u.Host == "" || !slices.Contains(schemes[c.Sink], u.Scheme):
+		return "the value (not shown) is not a URL with a host that begins with " + strings.Join(schemes[c.Sink], ":// or ") + "://; write e.g. " + c.exampleURL()
 	case u.Fragment != "":
 		return "the value (not shown) has a part after #, which is not sent; remove it, or write %23 for #"
+	case c.Sink != SinkHTTP && strings.Contains(text, "{topic}"):
+		return "the value (not shown) has {topic}, which only sink: http has; remove it"
 	case strings.Contains(text, "{topic}") && u.Host != hostOf(text):
 		return "the value (not shown) has {topic} in its host; write it into the path or the query"
 	}
@@ -138,23 +152,23 @@ func redactReceiver(text string) string {
 	return u.Scheme + "://" + u.Host + "/" + masked
 }
 
-// HTTPSinkURL is http_sink.url, or the content of http_sink.url_file. Call it for each session.
-func (c *Config) HTTPSinkURL() (string, error) {
-	text, err := c.httpSinkSecret("http_sink.url_file", c.HTTPSink.URL, c.HTTPSink.URLFile, "the address of the receiver")
+// ReceiverURL is receiver.url, or the content of receiver.url_file. Call it for each session.
+func (c *Config) ReceiverURL() (string, error) {
+	text, err := c.receiverSecret("receiver.url_file", c.Receiver.URL, c.Receiver.URLFile, "the address of the receiver")
 	if err == nil {
-		if problem := checkReceiver(text); problem != "" {
-			err = c.Problem("http_sink.url_file", quote(c.HTTPSink.URLFile)+": "+problem)
+		if problem := c.checkReceiver(text); problem != "" {
+			err = c.Problem("receiver.url_file", quote(c.Receiver.URLFile)+": "+problem)
 		}
 	}
 	return text, err
 }
 
-// HTTPSinkSecret is http_sink.secret, or the content of http_sink.secret_file. Call it for each session.
-func (c *Config) HTTPSinkSecret() (string, error) {
-	return c.httpSinkSecret("http_sink.secret_file", c.HTTPSink.Secret, c.HTTPSink.SecretFile, "the secret")
+// ReceiverSecret is receiver.secret, or the content of receiver.secret_file. Call it for each session.
+func (c *Config) ReceiverSecret() (string, error) {
+	return c.receiverSecret("receiver.secret_file", c.Receiver.Secret, c.Receiver.SecretFile, "the secret")
 }
 
-func (c *Config) httpSinkSecret(setting, value, file, what string) (string, error) {
+func (c *Config) receiverSecret(setting, value, file, what string) (string, error) {
 	if file == "" {
 		return value, nil
 	}

@@ -10,7 +10,7 @@ import (
 // httpSettings are valid settings of a daemon that delivers to a receiver.
 const httpSettings = `
 sink: http
-http_sink: {url: "https://u:Geh3im@shop.example/Geh3im/{topic}?key=Geh3im"}
+receiver: {url: "https://u:Geh3im@shop.example/Geh3im/{topic}?key=Geh3im"}
 delivery: {mode: at_least_once}
 route: {format: cloudevents_structured, fields: {source: //shop.example}}
 `
@@ -23,13 +23,13 @@ func TestHTTPSink(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if url, err := c.HTTPSinkURL(); err != nil || !strings.Contains(url, "Geh3im") {
+	if url, err := c.ReceiverURL(); err != nil || !strings.Contains(url, "Geh3im") {
 		t.Errorf("%s, %v", url, err)
 	}
 	if text := c.String(); strings.Contains(text, "Geh3im") || !strings.Contains(text, `url: "https://shop.example/xxxxx"`) {
 		t.Error(text)
 	}
-	if _, err := read("sink: kafka"); err == nil || !strings.Contains(err.Error(), "http_sink.url: is set, but sink is kafka") {
+	if _, err := read("sink: kafka"); err == nil || !strings.Contains(err.Error(), "receiver.url: is set, but sink is kafka") {
 		t.Error(err)
 	}
 	for more, want := range map[string]string{
@@ -44,17 +44,16 @@ func TestHTTPSink(t *testing.T) {
 		"route: {timestamp: commit}":                                 "route.timestamp: a request has no timestamp",
 		`kafka: {brokers: ["other:9092"]}`:                           "kafka.brokers: is set, but sink is http",
 		"kafka: {compression: none}":                                 "kafka.compression: is set, but sink is http",
-		"http_sink: {url: ''}":                                       "http_sink.url: is empty",
-		"http_sink: {url: 'shop.example/Geh3im'}":                    "http_sink.url: the value (not shown) is not an http",
-		"http_sink: {url: 'https://{topic}.example/Geh3im'}":         "has {topic} in its host",
-		"http_sink: {url: 'https://h/#Geh3im'}":                      "has a part after #",
-		"http_sink: {url_file: /nope}":                               "http_sink.url_file: http_sink.url is set too",
-		"http_sink: {secret: Geh3im, secret_file: /nope}":            "http_sink.secret_file: http_sink.secret is set too",
-		"http_sink: {lanes: 0}":                                      "http_sink.lanes: 0 is out of range",
-		"http_sink: {batch: 1001}":                                   "http_sink.batch: 1001 is out of range",
-		"http_sink: {timeout: 1ms}":                                  "http_sink.timeout: 1ms is too short",
-		"http_sink: {retry_after_max: 1ms}":                          "http_sink.retry_after_max: 1ms is too short",
-		"http_sink: {tls: {cert_file: /nope}}":                       "http_sink.tls.key_file: is empty",
+		"receiver: {url: ''}":                                        "receiver.url: is empty",
+		"receiver: {url: 'shop.example/Geh3im'}":                     "receiver.url: the value (not shown) is not a URL with a host that begins with http:// or https://",
+		"receiver: {url: 'https://{topic}.example/Geh3im'}":          "has {topic} in its host",
+		"receiver: {url: 'https://h/#Geh3im'}":                       "has a part after #",
+		"receiver: {url_file: /nope}":                                "receiver.url_file: receiver.url is set too",
+		"receiver: {secret: Geh3im, secret_file: /nope}":             "receiver.secret_file: receiver.secret is set too",
+		"receiver: {lanes: 0}":                                       "receiver.lanes: 0 is out of range",
+		"receiver: {batch: 1001}":                                    "receiver.batch: 1001 is out of range",
+		"receiver: {timeout: 1ms}":                                   "receiver.timeout: 1ms is too short",
+		"receiver: {tls: {cert_file: /nope}}":                        "receiver.tls.key_file: is empty",
 		"outboxes: [{table: a.b, route: {format: raw, fields: {}}}]": "format: is raw",
 	} {
 		if _, err := read(more); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "Geh3im") {
@@ -63,26 +62,27 @@ func TestHTTPSink(t *testing.T) {
 	}
 }
 
-// TestHTTPSinkFiles: a rotated secret is read again, and an empty file is no secret.
-func TestHTTPSinkFiles(t *testing.T) {
+// TestReceiverFiles: a rotated secret is read again, and an empty file is no secret.
+func TestReceiverFiles(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "f")
 	c := Default()
-	c.HTTPSink.URLFile, c.HTTPSink.SecretFile = file, file
+	c.Sink = SinkHTTP
+	c.Receiver.URLFile, c.Receiver.SecretFile = file, file
 	for _, text := range []string{"https://a.example/x\n", "https://b.example/x"} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		url, err := c.HTTPSinkURL()
-		secret, err2 := c.HTTPSinkSecret()
+		url, err := c.ReceiverURL()
+		secret, err2 := c.ReceiverSecret()
 		if want := strings.TrimSpace(text); url != want || secret != want || err != nil || err2 != nil {
 			t.Errorf("%q, %q, %v, %v", url, secret, err, err2)
 		}
 	}
-	for text, want := range map[string]string{" \n": "is empty", "Geh3im": "is not an http or https URL"} {
+	for text, want := range map[string]string{" \n": "is empty", "Geh3im": "is not a URL with a host"} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := c.HTTPSinkURL(); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "Geh3im") {
+		if _, err := c.ReceiverURL(); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "Geh3im") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

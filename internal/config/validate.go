@@ -42,7 +42,7 @@ func (c *Config) Validate() error {
 	v.delivery(&c.Delivery)
 	v.retention(&c.Retention)
 	v.kafka(&c.Kafka)
-	v.sink(&c.HTTPSink)
+	v.sink(&c.Receiver)
 	v.report("http.listen", checkListen(c.HTTP.Listen))
 	if c.HTTP.WebConfigFile != "" && c.HTTP.Listen == "" {
 		v.report("http.web_config_file", "is set, but http.listen is empty; write an address there, or remove this")

@@ -63,28 +63,28 @@ func clientTLS(cfg *config.Config, section, caFile, certFile, keyFile string) (*
 
 // ReceiverTarget reads address, secret and certificates of the receiver.
 func ReceiverTarget(cfg *config.Config) (t httpsink.Target, err error) {
-	if t.URL, err = cfg.HTTPSinkURL(); err != nil {
+	if t.URL, err = cfg.ReceiverURL(); err != nil {
 		return t, err
 	}
-	secret, err := cfg.HTTPSinkSecret()
+	secret, err := cfg.ReceiverSecret()
 	if err != nil {
 		return t, err
 	}
 	if t.Secrets, err = httpsink.ParseSecrets(secret); err != nil {
-		setting := "http_sink.secret"
-		if cfg.HTTPSink.SecretFile != "" {
-			setting = "http_sink.secret_file"
+		setting := "receiver.secret"
+		if cfg.Receiver.SecretFile != "" {
+			setting = "receiver.secret_file"
 		}
 		return t, cfg.Problem(setting, err.Error())
 	}
-	f := &cfg.HTTPSink.TLS
-	t.TLS, err = clientTLS(cfg, "http_sink.tls.", f.CAFile, f.CertFile, f.KeyFile)
+	f := &cfg.Receiver.TLS
+	t.TLS, err = clientTLS(cfg, "receiver.tls.", f.CAFile, f.CertFile, f.KeyFile)
 	return t, err
 }
 
 // SinkSecurity reads the certificates and secrets of the sink, to find errors.
 func SinkSecurity(cfg *config.Config) error {
-	if cfg.Sink == config.SinkHTTP {
+	if cfg.HasReceiver() {
 		_, err := ReceiverTarget(cfg)
 		return err
 	}

@@ -12,8 +12,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/sink"
 	httpsink "github.com/outboxcdc/outboxcdc/sink/http"
 	"github.com/outboxcdc/outboxcdc/sink/kafka"
+	"github.com/outboxcdc/outboxcdc/sink/lane"
 )
 
 // Relay builds the relay from its parts and connects to nothing. The parts call now again for settings that may change
@@ -39,7 +41,7 @@ func Relay(now func() *config.Config, reg prometheus.Registerer, log *slog.Logge
 	rcfg.MissingAfter = cfg.MissingTopicAfter()
 	rcfg.ParkAfter, rcfg.ShutdownTimeout = cfg.Tuning.ParkAfter, cfg.ShutdownTimeout
 	rcfg.MaxEvents, rcfg.MaxBytes = cfg.Tuning.MaxInFlight.Records, int64(cfg.Tuning.MaxInFlight.Bytes)
-	if cfg.Sink == config.SinkHTTP {
+	if cfg.HasReceiver() {
 		rcfg.Sink = "the receiver"
 	}
 	if cfg.Deduplicated() {
@@ -54,9 +56,9 @@ func Relay(now func() *config.Config, reg prometheus.Registerer, log *slog.Logge
 // sinks opens what the daemon delivers to.
 func sinks(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger) (relay.Kafka, error) {
 	cfg := now()
-	if cfg.Sink == config.SinkHTTP {
-		r, err := Receiver(now, reg, log)
-		return httpReceiver{r}, err
+	if cfg.HasReceiver() {
+		r, err := OpenReceiver(now, reg, log)
+		return laneReceiver{r}, err
 	}
 	cluster, err := ClusterWith(now, reg, log, func(k *kafka.Config) {
 		if cfg.Deduplicated() {
@@ -68,13 +70,18 @@ func sinks(now func() *config.Config, reg prometheus.Registerer, log *slog.Logge
 	return kafkaCluster{cluster}, err
 }
 
-// Receiver is the receiver of events with sink: http.
-func Receiver(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger) (*httpsink.Receiver, error) {
+// Receiver is what events are delivered to if it is not Kafka.
+type Receiver interface {
+	Open(ctx context.Context, cb sink.Callbacks) (*lane.Producer, error)
+	Probe(ctx context.Context) error
+}
+
+// OpenReceiver returns the receiver of the configured sink. It connects to nothing.
+func OpenReceiver(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger) (Receiver, error) {
 	cfg, rcfg := now(), httpsink.DefaultConfig()
 	rcfg.Target = func() (httpsink.Target, error) { return ReceiverTarget(now()) }
-	rcfg.Lanes, rcfg.Batch = cfg.HTTPSink.Lanes, cfg.HTTPSink.Batch
-	rcfg.Timeout, rcfg.RetryAfterMax = cfg.HTTPSink.Timeout, cfg.HTTPSink.RetryAfterMax
-	rcfg.UserAgent, rcfg.Logger = cfg.ClientID(), log.With("component", "http_sink")
+	rcfg.Lanes, rcfg.Batch, rcfg.Timeout = cfg.Receiver.Lanes, cfg.Receiver.Batch, cfg.Receiver.Timeout
+	rcfg.UserAgent, rcfg.Logger = cfg.ClientID(), log.With("component", "receiver")
 	return httpsink.New(rcfg, reg)
 }
 
@@ -129,8 +136,7 @@ func ClusterWith(now func() *config.Config, reg prometheus.Registerer, log *slog
 	return kafka.NewCluster(kcfg, reg)
 }
 
-// pgSource, kafkaCluster and httpReceiver adapt packages replication, kafka and sink/http to the interfaces of package
-// relay.
+// pgSource, kafkaCluster and laneReceiver adapt package replication and the sinks to the interfaces of package relay.
 type pgSource struct{ *replication.Source }
 
 func (s pgSource) Open(ctx context.Context) (relay.Stream, error) {
@@ -151,9 +157,9 @@ func (c kafkaCluster) Open(ctx context.Context, cb relay.Callbacks) (relay.Sink,
 	return p, nil
 }
 
-type httpReceiver struct{ *httpsink.Receiver }
+type laneReceiver struct{ Receiver }
 
-func (r httpReceiver) Open(ctx context.Context, cb relay.Callbacks) (relay.Sink, error) {
+func (r laneReceiver) Open(ctx context.Context, cb relay.Callbacks) (relay.Sink, error) {
 	p, err := r.Receiver.Open(ctx, cb)
 	if err != nil {
 		return nil, err

@@ -13,18 +13,16 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/url"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outboxcdc/outboxcdc/sink"
+	"github.com/outboxcdc/outboxcdc/sink/lane"
 )
 
 // Config has the settings of a receiver.
@@ -74,29 +72,29 @@ func (t *Target) at(topic string) (*url.URL, error) {
 // Receiver opens sessions with a receiver of events.
 type Receiver struct {
 	cfg     Config
-	metrics *metrics
-
-	mu      sync.Mutex
-	until   time.Time // the receiver has asked for silence until then (Retry-After)
-	because error     // its answer
+	metrics *lane.Metrics
+	silence *lane.Silence // Retry-After
 }
 
 // New returns a receiver. It connects to nothing.
 func New(cfg Config, reg prometheus.Registerer) (*Receiver, error) {
-	m, err := newMetrics(reg)
+	m, err := lane.NewMetrics(reg, codeRedirect)
 	if err != nil {
 		return nil, err
 	}
-	return &Receiver{cfg: cfg, metrics: m}, nil
+	return &Receiver{cfg: cfg, metrics: m, silence: &lane.Silence{Max: cfg.RetryAfterMax}}, nil
 }
 
 // Open connects to the receiver once, to find out whether it can be reached, and opens a session.
-func (r *Receiver) Open(ctx context.Context, cb sink.Callbacks) (*Producer, error) {
+func (r *Receiver) Open(ctx context.Context, cb sink.Callbacks) (*lane.Producer, error) {
 	target, err := r.reach(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return newProducer(r, target, cb), nil
+	return lane.New(lane.Config{
+		Lanes: r.cfg.Lanes, Batch: r.cfg.Batch, BackoffMin: r.cfg.BackoffMin, BackoffMax: r.cfg.BackoffMax,
+		Metrics: r.metrics, Silence: r.silence, Logger: r.cfg.Logger,
+	}, newTransport(r, target), cb), nil
 }
 
 // Probe returns nil if the receiver can be reached, and has not asked for silence. It sends no event.
@@ -108,20 +106,20 @@ func (r *Receiver) Probe(ctx context.Context) error {
 func (r *Receiver) reach(ctx context.Context) (*Target, error) {
 	target, err := r.cfg.Target()
 	if err != nil {
-		return nil, &failure{op: "read the settings of the receiver", reason: reasonSecret, err: err}
+		return nil, &lane.Failure{Op: "read the settings of the receiver", Code: lane.CodeSecret, Err: err}
 	}
-	if _, err := r.silence(); err != nil {
+	if _, err := r.silence.Left(); err != nil {
 		return nil, err
 	}
 	u, err := target.at("topic")
 	if err != nil {
-		return nil, &failure{op: "connect to the receiver", reason: reasonSecret, err: err}
+		return nil, &lane.Failure{Op: "connect to the receiver", Code: lane.CodeSecret, Err: err}
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()
 	conn, err := dial(ctx, u, target.TLS)
 	if err != nil {
-		return nil, &failure{op: "connect to the receiver at " + u.Host, reason: reasonOf(err), err: err}
+		return nil, &lane.Failure{Op: "connect to the receiver at " + u.Host, Code: lane.CodeOf(err), Err: err}
 	}
 	_ = conn.Close() // nothing was sent
 	return &target, nil
@@ -140,36 +138,4 @@ func dial(ctx context.Context, u *url.URL, conf *tls.Config) (net.Conn, error) {
 	}
 	d := tls.Dialer{Config: conf}
 	return d.DialContext(ctx, "tcp", addr)
-}
-
-// silence returns for how long the receiver has still asked for silence, and its answer; 0: it has not.
-func (r *Receiver) silence() (time.Duration, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	left := time.Until(r.until)
-	if left <= 0 {
-		return 0, nil
-	}
-	return left, &failure{op: fmt.Sprintf("wait until %s, as the receiver has asked", r.until.UTC().Format(time.RFC3339)), reason: reasonUnavailable, err: r.because}
-}
-
-// keepSilent notes that the receiver has asked for silence. A bound protects from an answer that would stop delivery.
-func (r *Receiver) keepSilent(d time.Duration, because error) {
-	if d <= 0 {
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if until := time.Now().Add(min(d, r.cfg.RetryAfterMax)); until.After(r.until) {
-		r.until, r.because = until, because
-	}
-}
-
-// pause returns how long to wait before the next try: a random time up to a ceiling that doubles (full jitter).
-func (c *Config) pause(attempt int) time.Duration {
-	ceiling := c.BackoffMax
-	if attempt < 16 {
-		ceiling = min(ceiling, c.BackoffMin<<attempt)
-	}
-	return rand.N(ceiling + 1)
 }

@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/sink/lane"
 )
 
 // Media types of the HTTP binding of CloudEvents 1.0.2.
@@ -24,65 +24,41 @@ const (
 	typeBatch = "application/cloudevents-batch+json; charset=UTF-8"
 )
 
-// maxBatchBytes is the size from which on a batch takes no further event.
-const maxBatchBytes = 256 << 10
-
 // forwarded are the headers of a record that become headers of its request, if it is not sent in a batch.
 var forwarded = [...]string{"traceparent", "tracestate", "outboxcdc-position"}
 
-// item is a record that is not acknowledged.
-type item struct {
-	n         uint64
-	to        *address
-	id        string                 // for headers
-	forwarded [len(forwarded)]string // values; "": the record has none
-	body      []byte
-}
-
-func newItem(rec *router.Record, n uint64, to *address) *item {
-	it := &item{n: n, to: to, id: encodeHeader(string(rec.ID)), body: bytes.Clone(rec.Value)}
-	for i := range rec.Headers {
-		if at := slices.Index(forwarded[:], rec.Headers[i].Name); at >= 0 {
-			it.forwarded[at] = encodeHeader(string(rec.Headers[i].Value))
-		}
-	}
-	return it
-}
-
-// message is the content of a request. It stays the same when the request is sent again.
+// message is the content of a request. It is the same when the same records are sent again.
 type message struct {
-	to     *address
-	items  []*item
 	header http.Header
 	id     string // identifies exactly this content, because receivers drop a message whose id they know
 	body   []byte
 }
 
 // newMessage makes a message of one event, or of several in batched mode.
-func newMessage(items []*item, batched bool) *message {
-	m := &message{to: items[0].to, items: items, header: http.Header{}}
+func newMessage(items []*lane.Item, batched bool) *message {
+	m := &message{header: http.Header{}}
 	if !batched {
-		it := items[0]
-		for i, value := range it.forwarded {
-			if value != "" {
-				m.header.Set(forwarded[i], value)
+		rec := items[0].Record
+		for i := range rec.Headers {
+			if h := &rec.Headers[i]; len(h.Value) > 0 && slices.Contains(forwarded[:], h.Name) {
+				m.header.Set(h.Name, encodeHeader(string(h.Value)))
 			}
 		}
+		m.id, m.body = encodeHeader(string(rec.ID)), rec.Value
 		m.header.Set("Content-Type", typeEvent)
-		m.header.Set("Ce-Id", it.id)
-		m.id, m.body = it.id, it.body
+		m.header.Set("Ce-Id", m.id)
 		return m
 	}
 	size := 1 + len(items)
 	for _, it := range items {
-		size += len(it.body)
+		size += len(it.Record.Value)
 	}
 	body := append(make([]byte, 0, size), '[')
 	for i, it := range items {
 		if i > 0 {
 			body = append(body, ',')
 		}
-		body = append(body, it.body...)
+		body = append(body, it.Record.Value...)
 	}
 	m.header.Set("Content-Type", typeBatch)
 	m.body = append(body, ']')
@@ -92,23 +68,23 @@ func newMessage(items []*item, batched bool) *message {
 }
 
 // request makes the request of a message for one try.
-func (p *Producer) request(ctx context.Context, m *message, now time.Time) (*http.Request, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, m.to.url, bytes.NewReader(m.body))
+func (t *transport) request(ctx context.Context, to string, m *message, now time.Time) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, to, bytes.NewReader(m.body))
 	if err != nil {
 		return nil, err
 	}
-	req.Header = m.header.Clone()
-	req.Header.Set("User-Agent", p.receiver.cfg.UserAgent)
+	req.Header = m.header
+	req.Header.Set("User-Agent", t.receiver.cfg.UserAgent)
 	if user := req.URL.User; user != nil {
 		password, _ := user.Password()
 		req.SetBasicAuth(user.Username(), password)
 		req.URL.User = nil
 	}
-	if len(p.target.Secrets) > 0 {
+	if len(t.target.Secrets) > 0 {
 		at := strconv.FormatInt(now.Unix(), 10)
 		req.Header.Set("Webhook-Id", m.id)
 		req.Header.Set("Webhook-Timestamp", at)
-		req.Header.Set("Webhook-Signature", sign(p.target.Secrets, m.id, at, m.body))
+		req.Header.Set("Webhook-Signature", sign(t.target.Secrets, m.id, at, m.body))
 	}
 	return req, nil
 }

@@ -140,8 +140,8 @@ func (r *receiver) awaitMore(count int) {
 func (o *outbox) httpEnv(addr string, more ...string) []string {
 	env := slices.DeleteFunc(o.env(), func(kv string) bool { return strings.HasPrefix(kv, "OUTBOXCDC_KAFKA_") })
 	return append(env, append([]string{
-		"OUTBOXCDC_SINK=http", "OUTBOXCDC_HTTP_SINK_URL=http://" + addr + "/{topic}",
-		"OUTBOXCDC_HTTP_SINK_SECRET=whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+		"OUTBOXCDC_SINK=http", "OUTBOXCDC_RECEIVER_URL=http://" + addr + "/{topic}",
+		"OUTBOXCDC_RECEIVER_SECRET=whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
 		"OUTBOXCDC_ROUTE_FORMAT=cloudevents_structured", "OUTBOXCDC_ROUTE_FIELDS=source=//shop.example/orders", atLeastOnce,
 	}, more...)...)
 }
@@ -155,7 +155,7 @@ func TestHTTPSink(t *testing.T) {
 	o.proves("F125", "kill -9 of the daemon and of a receiver of HTTP, %d times, one of fifty answers lost", kills)
 	rcv := startReceiver(t)
 	args := slices.Concat(o.args, []string{"run"})
-	env := func(i int) []string { return o.httpEnv(rcv.addr, fmt.Sprint("OUTBOXCDC_HTTP_SINK_BATCH=", 1+i%3*10)) }
+	env := func(i int) []string { return o.httpEnv(rcv.addr, fmt.Sprint("OUTBOXCDC_RECEIVER_BATCH=", 1+i%3*10)) }
 	r := o.startAs(args, env(0))
 
 	const keys = 20

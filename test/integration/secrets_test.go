@@ -61,8 +61,8 @@ func TestNoSecretIsShown(t *testing.T) {
 
 	// Daemons.
 	good := o.startStreaming("OUTBOXCDC_POSTGRES_URL="+url, "OUTBOXCDC_POSTGRES_STANDBYS="+url+",host=127.0.0.1 port=1 password="+hiddenPart)
-	hiddenReceiver := "OUTBOXCDC_HTTP_SINK_URL=http://u:" + hiddenPart + "@127.0.0.1:1/" + hiddenPart + "?key=" + hiddenPart
-	signed := "OUTBOXCDC_HTTP_SINK_SECRET=whsec_" + strings.Repeat(hiddenPart, 5) + "Ge"
+	hiddenReceiver := "OUTBOXCDC_RECEIVER_URL=http://u:" + hiddenPart + "@127.0.0.1:1/" + hiddenPart + "?key=" + hiddenPart
+	signed := "OUTBOXCDC_RECEIVER_SECRET=whsec_" + strings.Repeat(hiddenPart, 5) + "Ge"
 	daemons := map[string]*relay{
 		"no receiver":    o.startAs([]string{"run"}, o.httpEnv("", "OUTBOXCDC_POSTGRES_URL="+url, hiddenReceiver, signed)),
 		"wrong password": o.start(unknown),
@@ -136,9 +136,9 @@ func TestNoSecretIsShown(t *testing.T) {
 		"kafka: {sasl: {mechanism: PLAIN, password: *" + "x}}\n", "kafka: {sasl: {mechanism: PLAIN, user: u, password: " + hiddenPart + ", password_file: /nope}}\n",
 		"kafka: {sasl: {mechanism: OAUTHBEARER, user: u, password: p, token_url: 'https://u:" + hiddenPart + "@h/'}}\n",
 		"kafka: {sasl: {mechanism: OAUTHBEARER, user: u, password: p, token_url: 'h/?" + hiddenPart + "'}}\n",
-		"http_sink: {url: '" + hiddenPart + "'}\n", "sink: http\nhttp_sink: {url: 'h/" + hiddenPart + "', secret: " + hiddenPart + "}\n",
-		"sink: http\nhttp_sink: {url: 'http://h/', secret: " + hiddenPart + "}\ndelivery: {mode: at_least_once}\nroute: {format: cloudevents_structured, fields: {source: //x}}\n",
-		"sink: http\nhttp_sink: {url: 'http://h/', url_file: /nope, secret: [" + hiddenPart + "]}\n", "http_sink: {url_file: " + file("receiver", hiddenPart) + "}\n",
+		"receiver: {url: '" + hiddenPart + "'}\n", "sink: http\nreceiver: {url: 'h/" + hiddenPart + "', secret: " + hiddenPart + "}\n",
+		"sink: http\nreceiver: {url: 'http://h/', secret: " + hiddenPart + "}\ndelivery: {mode: at_least_once}\nroute: {format: cloudevents_structured, fields: {source: //x}}\n",
+		"sink: http\nreceiver: {url: 'http://h/', url_file: /nope, secret: [" + hiddenPart + "]}\n", "receiver: {url_file: " + file("receiver", hiddenPart) + "}\n",
 		"postgres: {url: 'postgres://u:" + hiddenPart + "@${env:NOPE}/d'}\n", "postgres: {url_file: " + file("url", hiddenPart) + "}\n",
 		"kafka: {sasl: {mechanism: PLAIN, user: u, password: '${file:" + file("password", hiddenPart) + "}'}}\n",
 	} {

@@ -1,4 +1,4 @@
-package httpsink
+package lane
 
 import (
 	"errors"
@@ -11,8 +11,8 @@ import (
 // maxTopicLabels is the maximum number of label values for topics; further topics are counted as "other".
 const maxTopicLabels = 200
 
-// metrics of events have the names that they have for Kafka: an alert or a panel works for both.
-type metrics struct {
+// Metrics of events have the names that they have for Kafka: an alert or a panel works for every sink.
+type Metrics struct {
 	delivered *prometheus.CounterVec
 	bytes     *prometheus.CounterVec
 	duration  prometheus.Histogram
@@ -22,24 +22,23 @@ type metrics struct {
 	labels map[string]struct{}
 }
 
-func newMetrics(reg prometheus.Registerer) (*metrics, error) {
-	m := &metrics{
+// NewMetrics registers the metrics of a sink. codes are those that only this sink has.
+func NewMetrics(reg prometheus.Registerer, codes ...string) (*Metrics, error) {
+	m := &Metrics{
 		delivered: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "outboxcdc_events_delivered_total", Help: "Events acknowledged by the receiver."}, []string{"topic"}),
-		bytes:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "outboxcdc_event_bytes_total", Help: "Bodies of the events acknowledged by the receiver."}, []string{"topic"}),
+		bytes:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: "outboxcdc_event_bytes_total", Help: "Keys, values and headers of the events acknowledged by the receiver."}, []string{"topic"}),
 		duration: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "outboxcdc_http_sink_duration_seconds",
+			Name:    "outboxcdc_sink_duration_seconds",
 			Help:    "Time from the first try of a request to its acknowledgement, further tries included.",
 			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60},
 		}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "outboxcdc_http_sink_errors_total", Help: "Requests without an acknowledgement, by the reason. DENIED and REFUSED end the session; others are tried again.",
+			Name: "outboxcdc_sink_errors_total", Help: "Requests without an acknowledgement, by the reason. DENIED and REFUSED end the session; others are tried again.",
 		}, []string{"reason"}),
 		labels: map[string]struct{}{},
 	}
-	for _, reason := range []string{
-		reasonConnection, reasonTimeout, reasonTLS, reasonSecret, reasonUnavailable, reasonRedirect, reasonMissing, reasonDenied, reasonRefused,
-	} {
-		m.errors.WithLabelValues(reason)
+	for _, code := range append(codes, CodeConnection, CodeTimeout, CodeTLS, CodeSecret, CodeUnavailable, CodeMissing, CodeDenied, CodeRefused) {
+		m.errors.WithLabelValues(code)
 	}
 	var errs []error
 	for _, c := range []prometheus.Collector{m.delivered, m.bytes, m.duration, m.errors} {
@@ -48,20 +47,21 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	return m, errors.Join(errs...)
 }
 
-func (m *metrics) acked(msg *message, took time.Duration) {
-	topic, size := m.label(msg.to.topic), 0
-	for _, it := range msg.items {
-		size += len(it.body)
+// acked counts records of one topic.
+func (m *Metrics) acked(items []*Item, took time.Duration) {
+	topic, size := m.label(items[0].Record.Topic), 0
+	for _, it := range items {
+		size += it.Record.Size()
 	}
-	m.delivered.WithLabelValues(topic).Add(float64(len(msg.items)))
+	m.delivered.WithLabelValues(topic).Add(float64(len(items)))
 	m.bytes.WithLabelValues(topic).Add(float64(size))
 	m.duration.Observe(took.Seconds())
 }
 
-func (m *metrics) failed(reason string) { m.errors.WithLabelValues(reason).Inc() }
+func (m *Metrics) failed(code string) { m.errors.WithLabelValues(code).Inc() }
 
 // label returns the label value of a topic.
-func (m *metrics) label(topic string) string {
+func (m *Metrics) label(topic string) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, known := m.labels[topic]; !known {

@@ -15,11 +15,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/testutil"
 	"go.uber.org/goleak"
 
 	"github.com/outboxcdc/outboxcdc/router"
 	"github.com/outboxcdc/outboxcdc/sink"
+	"github.com/outboxcdc/outboxcdc/sink/lane"
 	"github.com/outboxcdc/outboxcdc/sink/sinktest"
 )
 
@@ -42,7 +42,7 @@ func (l *listener) acks() []uint64 { l.mu.Lock(); defer l.mu.Unlock(); return sl
 func (l *listener) err() error     { l.mu.Lock(); defer l.mu.Unlock(); return l.failed }
 
 // openSession opens a session that is closed with the test.
-func openSession(t *testing.T, r *Receiver) (*Producer, *listener) {
+func openSession(t *testing.T, r *Receiver) (*lane.Producer, *listener) {
 	t.Helper()
 	l := &listener{}
 	p, err := r.Open(t.Context(), l.callbacks())
@@ -59,7 +59,7 @@ func ended() context.Context {
 	return ctx
 }
 
-func send(t *testing.T, p *Producer, n uint64, rec *router.Record) {
+func send(t *testing.T, p *lane.Producer, n uint64, rec *router.Record) {
 	t.Helper()
 	if err := p.Send(rec, n); err != nil {
 		t.Fatal(err)
@@ -106,13 +106,19 @@ func TestLanes(t *testing.T) {
 
 // TestAnswers: what each answer means. Only a 2xx is an acknowledgement.
 func TestAnswers(t *testing.T) {
-	for status, want := range map[int]meaning{
-		200: acked, 201: acked, 202: acked, 204: acked, 299: acked, 300: again, 301: again, 304: again, 307: again, 308: again,
+	const again, missing, denied, refused = lane.Again, lane.Missing, lane.Denied, lane.Refused
+	for status, want := range map[int]lane.Meaning{
+		300: again, 301: again, 304: again, 307: again, 308: again,
 		400: refused, 401: denied, 403: denied, 404: missing, 405: missing, 407: denied, 408: again, 409: refused, 410: missing, 413: refused, 415: refused,
 		421: again, 422: refused, 425: again, 429: again, 431: refused, 499: refused, 500: again, 501: again, 502: again, 503: again, 504: again, 599: again, 999: again,
 	} {
-		if got := meaningOf(status); got != want {
+		if got := meaningOf(status); got != want || isAck(status) {
 			t.Errorf("%d: %d, not %d", status, got, want)
+		}
+	}
+	for _, status := range []int{200, 201, 202, 204, 299} {
+		if !isAck(status) {
+			t.Errorf("%d is no acknowledgement", status)
 		}
 	}
 }
@@ -125,18 +131,16 @@ func TestRedirect(t *testing.T) {
 		s.answer = func(w http.ResponseWriter, req *http.Request) {
 			http.Redirect(w, req, "http://"+elsewhere.addr+"/new?key=hidden", status)
 		}
-		r := testReceiver(t, "http://"+s.addr+"/in")
-		p, l := openSession(t, r)
-		send(t, p, 1, record("a", "k", "orders"))
-		eventually(t, "several tries", func() bool { return testutil.ToFloat64(r.metrics.errors.WithLabelValues(reasonRedirect)) >= 3 })
-		p.mu.Lock()
-		why := p.lanes[p.Partition(record("a", "k", "orders"))].failing
-		p.mu.Unlock()
-		if text := why.Error(); !strings.Contains(text, "redirects to http://"+elsewhere.addr+"/new?xxxxx") || strings.Contains(text, "hidden") || !strings.Contains(text, "http_sink.url") {
+		url := "http://" + s.addr + "/in"
+		tr := newTransport(testReceiver(t, url), &Target{URL: url})
+		stored, why := tr.Deliver(t.Context(), []*lane.Item{{Record: record("a", "k", "orders")}})
+		tr.Close()
+		text := why.Error()
+		if !strings.Contains(text, "redirects to http://"+elsewhere.addr+"/new?xxxxx") || strings.Contains(text, "hidden") || !strings.Contains(text, "receiver.url") {
 			t.Errorf("%d: %s", status, text)
 		}
-		if len(l.acks()) > 0 || elsewhere.Requests() > 0 || l.err() != nil {
-			t.Errorf("%d: acknowledged %v, %d requests elsewhere, failed: %v", status, l.acks(), elsewhere.Requests(), l.err())
+		if stored > 0 || elsewhere.Requests() > 0 || why.Meaning != lane.Again || why.Code != codeRedirect {
+			t.Errorf("%d: stored %d, %d requests elsewhere: %v", status, stored, elsewhere.Requests(), why)
 		}
 	}
 }
@@ -157,7 +161,7 @@ func TestRefusal(t *testing.T) {
 		strings.Contains(text, "s3cr3t") || strings.Contains(text, "t0k3n") || len(text) > 2*maxQuoted+100 {
 		t.Error(text)
 	}
-	var f *failure
+	var f *lane.Failure
 	if !errors.As(l.err(), &f) {
 		t.Fatalf("%T", l.err())
 	}
@@ -182,18 +186,18 @@ func TestRetryAfter(t *testing.T) {
 		if requests() > 3 {
 			t.Fatal("the receiver gets more requests than the one that it answered with Retry-After")
 		}
-		d, _ := r.silence()
+		d, _ := r.silence.Left()
 		return d > 0
 	})
-	lane, other := p.Partition(record("a", "k", "orders")), 0
-	for p.Partition(record("b", fmt.Sprint("k", other), "orders")) == lane {
+	busy, other := p.Partition(record("a", "k", "orders")), 0
+	for p.Partition(record("b", fmt.Sprint("k", other), "orders")) == busy {
 		other++
 	}
 	send(t, p, 2, record("b", fmt.Sprint("k", other), "orders"))
 	for range 50 { // a request of the other lane would follow at once
 		time.Sleep(time.Millisecond)
 	}
-	if d, _ := r.silence(); d > time.Minute {
+	if d, _ := r.silence.Left(); d > time.Minute {
 		t.Errorf("silent for %s", d)
 	}
 	if n := requests(); n != 1 {
@@ -208,9 +212,8 @@ func TestRetryAfter(t *testing.T) {
 		t.Error("Close knows of no event")
 	}
 	s.edit(func() { s.answer = nil })
-	r.mu.Lock()
-	r.until = time.Now().Add(50 * time.Millisecond) // the minute is over, nearly
-	r.mu.Unlock()
+	r.silence = &lane.Silence{Max: time.Minute}
+	r.silence.Keep(50*time.Millisecond, errors.New("the minute is over, nearly"))
 	eventually(t, "the end of the silence", func() bool { return r.Probe(t.Context()) == nil })
 	p, l = openSession(t, r)
 	send(t, p, 1, record("a", "k", "orders"))
@@ -299,10 +302,9 @@ func TestHeaders(t *testing.T) {
 
 // TestBatchID: the id of a batch names its content. A receiver drops a message whose id it knows.
 func TestBatchID(t *testing.T) {
-	to := &address{}
-	one, two := &item{to: to, id: "1", body: []byte("{1}")}, &item{to: to, id: "2", body: []byte("{2}")}
-	a, b := newMessage([]*item{one}, true), newMessage([]*item{one, two}, true)
-	if a.id == b.id || a.id != newMessage([]*item{one}, true).id || string(b.body) != "[{1},{2}]" {
+	one, two := &lane.Item{Record: &router.Record{Value: []byte("{1}")}}, &lane.Item{Record: &router.Record{Value: []byte("{2}")}}
+	a, b := newMessage([]*lane.Item{one}, true), newMessage([]*lane.Item{one, two}, true)
+	if a.id == b.id || a.id != newMessage([]*lane.Item{one}, true).id || string(b.body) != "[{1},{2}]" {
 		t.Errorf("%s %s %s", a.id, b.id, b.body)
 	}
 }
@@ -316,8 +318,8 @@ func TestTLS(t *testing.T) {
 	t.Cleanup(srv.Close)
 	target := Target{URL: srv.URL + "/in/{topic}"}
 	r := testReceiver(t, "", func(c *Config) { c.Target = func() (Target, error) { return target, nil } })
-	var f *failure
-	if err := r.Probe(t.Context()); !errors.As(err, &f) || f.reason != reasonTLS {
+	var f *lane.Failure
+	if err := r.Probe(t.Context()); !errors.As(err, &f) || f.Code != lane.CodeTLS {
 		t.Errorf("unknown authority: %v", err)
 	}
 	pool := x509.NewCertPool()
@@ -340,11 +342,11 @@ func TestNoProxy(t *testing.T) {
 	if err := r.Probe(t.Context()); err == nil || proxy.Requests() > 0 {
 		t.Errorf("probe: %v", err)
 	}
-	p := newProducer(r, &Target{URL: "http://receiver.invalid/in"}, (&listener{}).callbacks())
-	if p.transport.Proxy != nil {
+	tr := newTransport(r, &Target{URL: "http://receiver.invalid/in"})
+	if tr.http.Proxy != nil {
 		t.Error("a proxy is used")
 	}
-	_ = p.Close(ended())
+	tr.Close()
 }
 
 // TestNoGoroutinesLeft: after Close, which cuts a request that is not answered, nothing is left.

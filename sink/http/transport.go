@@ -1,0 +1,159 @@
+package httpsink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/sink/lane"
+)
+
+// transport sends requests: it is the [lane.Transport] of one session.
+type transport struct {
+	receiver *Receiver
+	target   *Target
+	secrets  []string // texts that errors must not have
+	http     *http.Transport
+	life     context.Context // ends when the connections are closed
+	cut      context.CancelFunc
+
+	mu   sync.Mutex
+	urls map[string]string // by topic
+}
+
+func newTransport(r *Receiver, target *Target) *transport {
+	t := &transport{receiver: r, target: target, secrets: secretsOf(target), urls: map[string]string{}}
+	t.life, t.cut = context.WithCancel(context.Background())
+	var only http.Protocols
+	only.SetHTTP1(true)
+	t.http = &http.Transport{
+		Protocols: &only, DialContext: t.dial, TLSClientConfig: target.TLS, TLSHandshakeTimeout: r.cfg.Timeout, DisableCompression: true,
+		MaxIdleConnsPerHost: r.cfg.Lanes, MaxResponseHeaderBytes: 64 << 10, IdleConnTimeout: time.Minute,
+	}
+	return t
+}
+
+// secretsOf returns the parts of the settings that a receiver may repeat in an answer, and that errors must not have.
+func secretsOf(t *Target) (all []string) {
+	u, err := url.Parse(t.URL)
+	if err != nil {
+		return nil
+	}
+	if password, ok := u.User.Password(); ok && password != "" {
+		all = append(all, password)
+	}
+	for _, values := range u.Query() {
+		all = append(all, values...)
+	}
+	if u.RawQuery != "" {
+		all = append(all, u.RawQuery)
+	}
+	all = slices.DeleteFunc(all, func(s string) bool { return s == "" || s == topicInURL })
+	slices.SortFunc(all, func(a, b string) int { return len(b) - len(a) }) // a secret may be a part of another one
+	return all
+}
+
+// dial opens a connection that is closed with the session.
+func (t *transport) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return &conn{c, context.AfterFunc(t.life, func() { _ = c.Close() })}, nil
+}
+
+type conn struct {
+	net.Conn
+	forget func() bool
+}
+
+func (c *conn) Close() error {
+	c.forget()
+	return c.Conn.Close()
+}
+
+// Check accepts every record. What a record may be is known only to the receiver.
+func (t *transport) Check(*router.Record) *router.Poison { return nil }
+
+// Healthy returns nil: a request has a connection of its own, and shows whether it can be opened.
+func (t *transport) Healthy() error { return nil }
+
+func (t *transport) Close() {
+	t.cut()
+	t.http.CloseIdleConnections()
+}
+
+// urlOf returns the address of a topic.
+func (t *transport) urlOf(topic string) (string, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if text, ok := t.urls[topic]; ok {
+		return text, nil
+	}
+	u, err := t.target.at(topic)
+	if err != nil {
+		return "", err
+	}
+	t.urls[topic] = u.String()
+	return t.urls[topic], nil
+}
+
+// Deliver sends one request.
+func (t *transport) Deliver(ctx context.Context, items []*lane.Item) (stored int, why *lane.Failure) {
+	ctx, cancel := context.WithTimeout(ctx, t.receiver.cfg.Timeout)
+	defer cancel()
+	first := items[0].Record
+	op := "send event " + string(first.ID) + " of topic " + first.Topic
+	if more := len(items) - 1; more > 0 {
+		op += fmt.Sprintf(" and %d more", more)
+	}
+	to, err := t.urlOf(first.Topic)
+	if err != nil {
+		return 0, &lane.Failure{Op: op, Code: lane.CodeSecret, Err: err}
+	}
+	req, err := t.request(ctx, to, newMessage(items, t.receiver.cfg.Batch > 1), time.Now())
+	if err != nil {
+		return 0, &lane.Failure{Op: op, Code: lane.CodeSecret, Err: errors.New("the address is invalid")}
+	}
+	op += " to " + req.URL.Host
+	res, err := t.http.RoundTrip(req)
+	if err != nil {
+		code := lane.CodeOf(err)
+		if code == lane.CodeTimeout {
+			err = fmt.Errorf("no answer within %s (receiver.timeout)", t.receiver.cfg.Timeout)
+		}
+		return 0, &lane.Failure{Op: op, Code: code, Err: err}
+	}
+	defer res.Body.Close() // unless the answer was read to its end, it closes the connection
+	if !isAck(res.StatusCode) {
+		why = t.answerError(op, res)
+	} else {
+		stored = len(items)
+	}
+	discard(res)
+	return stored, why
+}
+
+// maxDiscarded is how much of an answer is read so that the connection can be used again.
+const maxDiscarded = 4 << 10
+
+// discard reads a short answer to its end. The length of a long one is known or not: it is not waited for.
+func discard(res *http.Response) {
+	if res.ContentLength > maxDiscarded {
+		return
+	}
+	buf := make([]byte, 512)
+	for range maxDiscarded / len(buf) {
+		if _, err := res.Body.Read(buf); err != nil {
+			return
+		}
+	}
+}
