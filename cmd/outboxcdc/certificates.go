@@ -103,7 +103,7 @@ func webCertificate(webConfig string) string {
 
 // postgresCertificates are the client certificates of the connection string (sslcert).
 func postgresCertificates(cfg *config.Config) (certs []*x509.Certificate) {
-	url, err := cfg.PostgresURL()
+	url, err := cfg.PostgresAddress()
 	if err != nil {
 		return nil
 	}

@@ -17,7 +17,7 @@ import (
 
 // checkConnections reads the secrets, the certificates and the web configuration, and returns all errors.
 func checkConnections(cfg *config.Config) error {
-	_, secretErr := cfg.PostgresURL()
+	_, secretErr := cfg.PostgresAddress()
 	return errors.Join(secretErr, checkPostgresURL(cfg, true), checkStandbys(cfg, true), wire.SinkSecurity(cfg), checkWebConfig(cfg))
 }
 
@@ -27,7 +27,7 @@ func checkStandbys(cfg *config.Config, files bool) error {
 	if cfg.AutoStandbys() { // postgres.url, which has its own check
 		return nil
 	}
-	urls, err := cfg.StandbyURLs()
+	urls, err := cfg.StandbyAddresses()
 	if err != nil {
 		return nil
 	}
@@ -43,7 +43,7 @@ func checkStandbys(cfg *config.Config, files bool) error {
 // checkPostgresURL validates the connection string and, if files is true, reads the certificates that it names. The
 // daemon waits for a file that cannot be read, because the file may be created later.
 func checkPostgresURL(cfg *config.Config, files bool) error {
-	url, err := cfg.PostgresURL()
+	url, err := cfg.PostgresAddress()
 	if err != nil {
 		return nil
 	}

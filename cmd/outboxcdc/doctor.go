@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/credential"
 	"github.com/outboxcdc/outboxcdc/internal/doctor"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/wire"
@@ -112,7 +113,7 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 			ID: wire.RouterConfig(&s.Columns, &s.Route).IDColumns(),
 		})
 	}
-	dsn, err := cfg.PostgresURL()
+	dsn, err := cfg.PostgresAddress()
 	if err != nil {
 		return c, err
 	}
@@ -123,6 +124,12 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 	c.Role, c.Database, c.Server = cc.User, cc.Database, serverName(cc)
 	c.NoURL = dsn == "" && os.Getenv("PGHOST") == "" && os.Getenv("PGSERVICE") == ""
 	c.NoPassword = cc.Password == ""
+	if len(cfg.Postgres.PasswordCommand) > 0 {
+		c.NoPassword, c.PasswordCommand = false, cfg.PostgresPassword
+	}
+	if command := cfg.Kafka.SASL.TokenCommand; len(command) > 0 {
+		c.TokenCommand = func(ctx context.Context) (string, error) { return credential.Run(ctx, command, nil) }
+	}
 	// Errors are in the report, so nothing is logged.
 	log := slog.New(slog.DiscardHandler)
 	if c.Source, err = wire.Source(wire.Fixed(cfg), log); err != nil {

@@ -141,7 +141,7 @@ func commentsAfterSQL(p *sql.Params, cfg *config.Config) (text string) {
 
 // setupParams returns the names of the objects in the configuration.
 func setupParams(cfg *config.Config) (sql.Params, error) {
-	dsn, err := cfg.PostgresURL()
+	dsn, err := cfg.PostgresAddress()
 	if err != nil {
 		return sql.Params{}, err
 	}

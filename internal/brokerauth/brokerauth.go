@@ -18,6 +18,8 @@ import (
 	"github.com/xdg-go/scram"
 	"golang.org/x/oauth2"
 	"golang.org/x/oauth2/clientcredentials"
+
+	"github.com/outboxcdc/outboxcdc/internal/credential"
 )
 
 // Config says how a connection is protected and authenticated.
@@ -34,6 +36,8 @@ type SASL struct {
 	// 6749, section 4.4), and the scopes that the token is to have.
 	TokenURL string
 	Scopes   []string
+	// TokenCommand prints a token for OAUTHBEARER, instead of TokenURL; none: there is no command.
+	TokenCommand []string
 }
 
 // tokenTimeout is the maximum time of one request for a token. Sarama sends it while it opens or reauthenticates a
@@ -87,12 +91,19 @@ type tokens struct {
 }
 
 func (t tokens) Token() (*sarama.AccessToken, error) {
+	if len(t.sasl.TokenCommand) > 0 {
+		token, err := credential.Run(t.ctx, t.sasl.TokenCommand, nil)
+		if err != nil {
+			return nil, &TokenError{err: err}
+		}
+		return &sarama.AccessToken{Token: token}, nil
+	}
 	ctx, cancel := context.WithTimeout(t.ctx, tokenTimeout)
 	defer cancel()
 	conf := clientcredentials.Config{ClientID: t.sasl.User, ClientSecret: t.sasl.Password, TokenURL: t.sasl.TokenURL, Scopes: t.sasl.Scopes}
 	token, err := conf.Token(ctx)
 	if err != nil {
-		return nil, &TokenError{t.sasl.TokenURL, err}
+		return nil, &TokenError{url: t.sasl.TokenURL, err: err}
 	}
 	return &sarama.AccessToken{Token: token.AccessToken}, nil
 }
@@ -100,12 +111,15 @@ func (t tokens) Token() (*sarama.AccessToken, error) {
 // TokenError says why a request for a token failed. It does not repeat the server's answer, which may contain the
 // secret.
 type TokenError struct {
-	url string
+	url string // "": the command has failed
 	err error
 }
 
 func (e *TokenError) Error() string {
 	why := e.err.Error()
+	if e.url == "" {
+		return "get a token (kafka.sasl.token_command): " + why
+	}
 	if answer, ok := errors.AsType[*oauth2.RetrieveError](e.err); ok {
 		why = "the answer is " + answer.Response.Status
 		if answer.ErrorCode != "" {

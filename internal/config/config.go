@@ -52,6 +52,10 @@ type Postgres struct {
 	// URLFile is a file with the connection string, instead of url. It is read at each connection, so that a rotated
 	// secret is used. A relative name is relative to the working directory.
 	URLFile string `yaml:"url_file" default:"" live:"true"`
+	// PasswordCommand is a command that prints the password, such as a token of a cloud, and its arguments. It runs at
+	// each connection, without a shell, for 10s at most, and finds the connection's host, port, user and database in
+	// PGHOST, PGPORT, PGUSER and PGDATABASE.
+	PasswordCommand []string `yaml:"password_command" default:"" live:"true"` // see [Config.PostgresURL]
 	// Standbys are the standbys whose copies of the slot are watched: connection strings, or auto for the hosts of url.
 	// Name the primary too, because a switchover makes it a standby. Parts that are missing in a string (user, password,
 	// database, TLS) come from url. The role needs CONNECT there, and nothing else. [] means that no standby is
@@ -246,6 +250,10 @@ type SASL struct {
 	// PasswordFile is a file with the password, instead of password. It is read at the start of each session with
 	// Kafka.
 	PasswordFile string `yaml:"password_file" default:"" live:"true"`
+	// TokenCommand is a command that prints a token for OAUTHBEARER, and its arguments, instead of user, password and
+	// token_url. It runs at each connection and before a token of the connection expires, without a shell, for 10s at
+	// most.
+	TokenCommand []string `yaml:"token_command" default:"" live:"true"`
 	// TokenURL is the URL from which OAUTHBEARER requests tokens, with the grant "client credentials".
 	TokenURL string `yaml:"token_url" default:"" live:"true"`
 	// Scopes are the scopes that a token is requested for.

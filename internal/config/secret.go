@@ -1,24 +1,74 @@
 package config
 
 import (
+	"context"
 	"errors"
 	"io"
+	"net"
 	"net/url"
 	"os"
 	"slices"
 	"strings"
+
+	"github.com/outboxcdc/outboxcdc/internal/credential"
 )
 
 // maxSecretBytes is more than any connection string or password needs. It bounds what is read of a wrong file.
 const maxSecretBytes = 64 << 10
 
-// PostgresURL is postgres.url, or the content of postgres.url_file. Call it for each connection, so that a rotated
-// secret is used. "" means the PG* environment variables.
+// PostgresURL is [Config.PostgresAddress] with the password that postgres.password_command prints. Call it for each
+// connection, so that a rotated secret is used.
 func (c *Config) PostgresURL() (string, error) {
+	dsn, err := c.PostgresAddress()
+	if err != nil {
+		return "", err
+	}
+	return c.withPassword(dsn)
+}
+
+// PostgresAddress is postgres.url, or the content of postgres.url_file, without running postgres.password_command. ""
+// means the PG* environment variables.
+func (c *Config) PostgresAddress() (string, error) {
 	if c.Postgres.URLFile == "" {
 		return c.Postgres.URL, nil
 	}
 	return c.readURL("postgres.url_file", c.Postgres.URLFile)
+}
+
+// withPassword adds the password that postgres.password_command prints to a connection string, if it has none.
+func (c *Config) withPassword(dsn string) (string, error) {
+	if len(c.Postgres.PasswordCommand) == 0 || dsnParameter(dsn, "password") != "" {
+		return dsn, nil
+	}
+	password, err := c.runPasswordCommand(context.Background(), dsn)
+	if err != nil {
+		return "", err
+	}
+	return addParameter(dsn, "password", password), nil
+}
+
+// PostgresPassword runs postgres.password_command for the server of postgres.url.
+func (c *Config) PostgresPassword(ctx context.Context) (string, error) {
+	dsn, err := c.PostgresAddress()
+	if err != nil {
+		return "", err
+	}
+	return c.runPasswordCommand(ctx, dsn)
+}
+
+func (c *Config) runPasswordCommand(ctx context.Context, dsn string) (string, error) {
+	hosts, ports := dsnHosts(dsn)
+	var env []string
+	for name, value := range map[string]string{"PGHOST": hosts, "PGPORT": ports, "PGUSER": dsnParameter(dsn, "user"), "PGDATABASE": dsnParameter(dsn, "dbname")} {
+		if value != "" {
+			env = append(env, name+"="+value)
+		}
+	}
+	password, err := credential.Run(ctx, c.Postgres.PasswordCommand, env)
+	if err != nil {
+		return "", c.Problem("postgres.password_command", err.Error())
+	}
+	return password, nil
 }
 
 // RetentionURL is the content of retention.url_file, otherwise postgres.url.
@@ -51,11 +101,19 @@ func (c *Config) readURL(setting, file string) (string, error) {
 // names the hosts is postgres.url itself. Call it for each round of connections. No string means that no standby is
 // watched.
 func (c *Config) StandbyURLs() ([]string, error) {
-	if len(c.Postgres.Standbys) == 0 {
-		return nil, nil
+	all, err := c.StandbyAddresses()
+	for i, dsn := range all {
+		if all[i], err = c.withPassword(dsn); err != nil {
+			return nil, err
+		}
 	}
-	base, err := c.PostgresURL()
-	if err != nil {
+	return all, err
+}
+
+// StandbyAddresses is StandbyURLs without running postgres.password_command.
+func (c *Config) StandbyAddresses() ([]string, error) {
+	base, err := c.PostgresAddress()
+	if err != nil || len(c.Postgres.Standbys) == 0 {
 		return nil, err
 	}
 	if c.AutoStandbys() {
@@ -86,16 +144,19 @@ func CompleteDSN(dsn, base string) string {
 		if value == "" || dsnParameter(dsn, key) != "" || key == "password" && user != "" && user != dsnParameter(base, "user") {
 			continue
 		}
-		switch {
-		case !isURL(dsn):
-			dsn += " " + key + "=" + quoteKeyword(value)
-		case strings.Contains(dsn, "?"):
-			dsn += "&" + key + "=" + url.QueryEscape(value)
-		default:
-			dsn += "?" + key + "=" + url.QueryEscape(value)
-		}
+		dsn = addParameter(dsn, key, value)
 	}
 	return dsn
+}
+
+func addParameter(dsn, key, value string) string {
+	switch {
+	case !isURL(dsn):
+		return strings.TrimLeft(dsn+" "+key+"="+quoteKeyword(value), " ")
+	case strings.Contains(dsn, "?"):
+		return dsn + "&" + key + "=" + url.QueryEscape(value)
+	}
+	return dsn + "?" + key + "=" + url.QueryEscape(value)
 }
 
 // SASLPassword is kafka.sasl.password, or the content of kafka.sasl.password_file. Call it for each session.
@@ -266,6 +327,23 @@ func dsnParameter(dsn, key string) string {
 		return unescape(path)
 	}
 	return ""
+}
+
+// dsnHosts returns hosts and ports of a connection string, with commas between several.
+func dsnHosts(dsn string) (hosts, ports string) {
+	hosts, ports = dsnParameter(dsn, "host"), dsnParameter(dsn, "port")
+	if !isURL(dsn) || ports != "" {
+		return hosts, ports
+	}
+	var h, p []string
+	for _, one := range strings.Split(hosts, ",") {
+		host, port, err := net.SplitHostPort(one)
+		if err != nil {
+			host, port = strings.Trim(one, "[]"), ""
+		}
+		h, p = append(h, host), append(p, port)
+	}
+	return strings.Join(h, ","), strings.Trim(strings.Join(p, ","), ",")
 }
 
 func unescape(s string) string {

@@ -183,3 +183,51 @@ func TestPrintedFormsHaveNoSecret(t *testing.T) {
 		t.Errorf("not the YAML expected:\n%s", c)
 	}
 }
+
+// TestPasswordCommand: the password is added to a connection string of each form, and the command knows the server.
+func TestPasswordCommand(t *testing.T) {
+	const echo = `printf '%s' "$PGHOST|$PGPORT|$PGUSER|$PGDATABASE"`
+	for dsn, want := range map[string]string{
+		"postgres://u@h:5433/d?sslmode=require": "postgres://u@h:5433/d?sslmode=require&password=h%7C5433%7Cu%7Cd",
+		"postgres://u@a:1,b:2/d":                "postgres://u@a:1,b:2/d?password=a%2Cb%7C1%2C2%7Cu%7Cd",
+		"postgres://u@[::1]/d":                  "postgres://u@[::1]/d?password=%3A%3A1%7C%7Cu%7Cd",
+		"host=h port=5433 user='u x' dbname=d":  "host=h port=5433 user='u x' dbname=d password='h|5433|u x|d'",
+		"":                                      "password=env|||",
+	} {
+		t.Setenv("PGHOST", "env")
+		c := Default()
+		c.Postgres.URL, c.Postgres.PasswordCommand = dsn, []string{"sh", "-c", echo}
+		got, err := c.PostgresURL()
+		if err != nil || got != want {
+			t.Errorf("%q: %q, %v; want %q", dsn, got, err, want)
+		}
+	}
+	c := Default()
+	c.Postgres.URL, c.Postgres.PasswordCommand = "postgres://u@h/d", []string{"sh", "-c", "echo Geh3im; exit 1"}
+	c.Postgres.Standbys = []string{"host=other", "host=third password=own"}
+	if _, err := c.PostgresURL(); err == nil || strings.Contains(err.Error(), "Geh3im") || !strings.Contains(err.Error(), "postgres.password_command: run \"sh\": exit status 1") {
+		t.Error(err)
+	}
+	if got, err := c.StandbyAddresses(); err != nil || got[0] != "host=other user=u dbname=d" {
+		t.Errorf("%q, %v: the command was run", got, err)
+	}
+	c.Postgres.PasswordCommand = []string{"sh", "-c", `echo "pw-$PGHOST-$PGUSER"`}
+	got, err := c.StandbyURLs()
+	if err != nil || got[0] != "host=other user=u dbname=d password=pw-other-u" || got[1] != "host=third password=own user=u dbname=d" {
+		t.Errorf("%q, %v", got, err)
+	}
+	for text, want := range map[string]string{
+		"postgres: {url: 'postgres://u:Geh3im@h/d', password_command: [x]}":                                  "password_command: is set, and postgres.url",
+		"postgres: {password_command: ['']}":                                                                 "has an empty name",
+		"kafka: {sasl: {token_command: [x]}}":                                                                "token_command: is set, but kafka.sasl.mechanism is empty",
+		"kafka: {sasl: {mechanism: PLAIN, user: u, password: p, token_command: [x]}}":                        "is only for OAUTHBEARER",
+		"kafka: {sasl: {mechanism: OAUTHBEARER, token_command: [x], token_url: 'https://h/', user: Geh3im}}": "kafka.sasl.token_command prints the token",
+	} {
+		if _, err := loadText(text); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "Geh3im") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if _, err := loadText("kafka: {sasl: {mechanism: OAUTHBEARER, token_command: [cat, /run/token]}}"); err != nil {
+		t.Error(err)
+	}
+}

@@ -84,6 +84,10 @@ func (v *validation) postgres(p *Postgres) {
 	if p.URL != "" && p.URLFile != "" {
 		v.report("postgres.url_file", fmt.Sprintf("postgres.url is set too (%s); remove one of the two", v.c.Origin("postgres.url")))
 	}
+	v.report("postgres.password_command", checkCommand(p.PasswordCommand))
+	if len(p.PasswordCommand) > 0 && dsnParameter(p.URL, "password") != "" {
+		v.report("postgres.password_command", fmt.Sprintf("is set, and postgres.url (%s) has a password; remove one of the two", v.c.Origin("postgres.url")))
+	}
 	v.report("postgres.standbys", checkStandbys(p.Standbys))
 	v.report("postgres.slot", checkSlot(p.Slot))
 	v.report("postgres.publication", checkIdentifier("a publication", p.Publication))

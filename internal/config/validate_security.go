@@ -29,6 +29,14 @@ func (v *validation) certificate(section, certFile, keyFile string) {
 	}
 }
 
+// checkCommand checks a command that prints a secret.
+func checkCommand(command []string) string {
+	if len(command) > 0 && command[0] == "" {
+		return "has an empty name; write the name of a program, and its arguments, e.g. [cat, /run/token]"
+	}
+	return ""
+}
+
 var mechanisms = []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"}
 
 func (v *validation) sasl(s *SASL) {
@@ -39,6 +47,7 @@ func (v *validation) sasl(s *SASL) {
 	if s.Mechanism == "" {
 		for name, isSet := range map[string]bool{
 			"user": s.User != "", "password": s.Password != "", "password_file": s.PasswordFile != "", "token_url": s.TokenURL != "", "scopes": len(s.Scopes) > 0,
+			"token_command": len(s.TokenCommand) > 0,
 		} {
 			if isSet {
 				v.report(path(name), "is set, but kafka.sasl.mechanism is empty; write "+strings.Join(mechanisms, " | ")+" there, or remove this")
@@ -50,6 +59,17 @@ func (v *validation) sasl(s *SASL) {
 		v.report(path("mechanism"), fmt.Sprintf("%s is unknown; write %s", quote(s.Mechanism), strings.Join(mechanisms, " | ")))
 		return
 	}
+	if len(s.TokenCommand) > 0 && s.Mechanism == "OAUTHBEARER" {
+		v.report(path("token_command"), checkCommand(s.TokenCommand))
+		for name, isSet := range map[string]bool{
+			"user": s.User != "", "password": s.Password != "", "password_file": s.PasswordFile != "", "token_url": s.TokenURL != "", "scopes": len(s.Scopes) > 0,
+		} {
+			if isSet {
+				v.report(path(name), "is set, and kafka.sasl.token_command prints the token; remove one of the two")
+			}
+		}
+		return
+	}
 	if s.User == "" {
 		v.report(path("user"), "is empty; "+s.Mechanism+" needs one")
 	}
@@ -57,7 +77,7 @@ func (v *validation) sasl(s *SASL) {
 		v.report(path("password"), "is empty; "+s.Mechanism+" needs one, here or in kafka.sasl.password_file")
 	}
 	if s.Mechanism != "OAUTHBEARER" {
-		for name, isSet := range map[string]bool{"token_url": s.TokenURL != "", "scopes": len(s.Scopes) > 0} {
+		for name, isSet := range map[string]bool{"token_url": s.TokenURL != "", "scopes": len(s.Scopes) > 0, "token_command": len(s.TokenCommand) > 0} {
 			if isSet {
 				v.report(path(name), "is only for OAUTHBEARER, and kafka.sasl.mechanism is "+s.Mechanism+"; remove it")
 			}

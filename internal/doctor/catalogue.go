@@ -23,6 +23,7 @@ type Check struct {
 
 // The names of the checks.
 const (
+	pgCommand      = "password_command"
 	pgConnect      = "connect"
 	pgVersion      = "version"
 	pgEncoding     = "encoding"
@@ -74,6 +75,7 @@ const (
 	standbyWaited   = "standby_waited_for"
 
 	kafkaReached    = "brokers"
+	kafkaToken      = "token_command"
 	kafkaAuth       = "authentication"
 	kafkaAdvertised = "advertised_listeners"
 	kafkaProducer   = "producer_id"
@@ -97,6 +99,7 @@ const (
 // order.
 func Checks() []Check {
 	return []Check{
+		{pgCommand, groupPostgres, "does `postgres.password_command` print a password, and for how long is it valid", []string{"WARN", "FAIL 69"}},
 		{pgConnect, groupPostgres, "can the daemon's role connect: address, password, `pg_hba.conf`, CONNECT", []string{"FAIL 69", "FAIL 77", "FAIL 78"}},
 		{pgVersion, groupPostgres, "is the server PostgreSQL 14 or later, of a tested version, and without known bugs of logical decoding", []string{"WARN", "FAIL 78"}},
 		{pgEncoding, groupPostgres, "can the server convert every text of the database to UTF-8", []string{"WARN"}},
@@ -149,6 +152,7 @@ func Checks() []Check {
 		{standbySettings, groupStandbys, "does each standby have the settings that a copy needs", []string{"WARN"}},
 		{standbyWaited, groupStandbys, "is the physical slot of each standby in `synchronized_standby_slots`, if that is set, and active", []string{"WARN"}},
 
+		{kafkaToken, groupKafka, "does `kafka.sasl.token_command` print a token, and for how long is it valid", []string{"WARN", "FAIL 69"}},
 		{kafkaReached, groupKafka, "does each address of `kafka.brokers` accept a connection", []string{"WARN", "FAIL 69"}},
 		{kafkaAuth, groupKafka, "do TLS and SASL succeed at each address", []string{"WARN", "FAIL 69", "FAIL 78"}},
 		{kafkaAdvertised, groupKafka, "can each broker be reached at its advertised address", []string{"FAIL 69"}},

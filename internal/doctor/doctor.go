@@ -60,6 +60,9 @@ type Config struct {
 	NoURL      bool // neither postgres.url nor an environment variable of libpq names a server
 	NoPassword bool // no password is configured
 
+	// PasswordCommand and TokenCommand run postgres.password_command and kafka.sasl.token_command; nil: there is none.
+	PasswordCommand, TokenCommand func(context.Context) (string, error)
+
 	Command string // how this binary was called, with -c, for remedies
 
 	Now             func() time.Time // this machine's clock

@@ -22,6 +22,10 @@ type brokers struct {
 }
 
 func (k *brokers) check(ctx context.Context) {
+	if !k.checkCommand(ctx, kafkaToken, "kafka.sasl.token_command", k.TokenCommand, k.Now()) {
+		k.because[groupKafka], k.because[groupTopics] = "there is no token", "there is no token"
+		return
+	}
 	for _, name := range k.Topics {
 		if _, ok := k.named[name]; !ok {
 			k.named[name] = "the settings"

@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"net"
@@ -57,6 +58,28 @@ func createTopic(t *testing.T, c *kfake.Cluster, name string, partitions int32, 
 	must(t, kerr.ErrorForCode(res.(*kmsg.CreateTopicsResponse).Topics[0].ErrorCode))
 }
 
+// commandOutcomes are those of a command that prints a secret.
+func commandOutcomes(t *testing.T, at func(*testing.T) *place, check string, of func(*place) *func(context.Context) (string, error)) {
+	for want, secret := range map[string]string{"valid for 999h": "3599000", "a connection may fail": "1", "does not say": ""} {
+		p := at(t)
+		*of(p) = func(context.Context) (string, error) {
+			return "host?X-Amz-Date=" + p.cfg.Now().UTC().Format("20060102T150405Z") + "&X-Amz-Expires=" + secret, nil
+		}
+		if secret == "1" {
+			p.wants(outcome{check, "WARN", want})
+			continue
+		}
+		for _, f := range p.examine().Findings {
+			if f.Check == check && (f.Level != OK || !strings.Contains(f.Text, want)) {
+				t.Errorf("%s %s, not %q", f.Level, f.Text, want)
+			}
+		}
+	}
+	p := at(t)
+	*of(p) = func(context.Context) (string, error) { return "", errors.New("exit status 1: no credentials") }
+	p.wants(outcome{check, "FAIL 69", "no credentials"})
+}
+
 func kafkaOutcomes(t *testing.T, w *world) {
 	good := w.newPlace(t, w.pg).make()
 	at := func(t *testing.T, c *kfake.Cluster) *place {
@@ -66,6 +89,12 @@ func kafkaOutcomes(t *testing.T, w *world) {
 		}
 		return q
 	}
+	t.Run("token command", func(t *testing.T) {
+		commandOutcomes(t, func(t *testing.T) *place { return at(t, nil) }, kafkaToken, func(p *place) *func(context.Context) (string, error) { return &p.cfg.TokenCommand })
+	})
+	t.Run("password command", func(t *testing.T) {
+		commandOutcomes(t, func(t *testing.T) *place { return at(t, nil) }, pgCommand, func(p *place) *func(context.Context) (string, error) { return &p.cfg.PasswordCommand })
+	})
 	t.Run("no broker", func(t *testing.T) {
 		p := at(t, nil)
 		p.kcfg.Brokers = []string{closedPort}

@@ -52,6 +52,12 @@ func (e *examination) postgres(ctx context.Context) {
 // connect connects to the server of postgres.url and reads its settings. If that fails, it reports why, and that the
 // checks of the groups cannot be made.
 func (e *examination) connect(ctx context.Context, groups ...string) bool {
+	if !e.checkCommand(ctx, pgCommand, "postgres.password_command", e.PasswordCommand, e.Now()) {
+		for _, g := range groups {
+			e.because[g] = "there is no password for the daemon's role"
+		}
+		return false
+	}
 	conn, err := e.Source.Connect(ctx, e.application(), true)
 	if err != nil {
 		for _, g := range groups {

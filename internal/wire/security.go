@@ -21,7 +21,7 @@ func KafkaSecurity(cfg *config.Config) (brokerauth.Config, error) {
 		}
 	}
 	if k := &cfg.Kafka.SASL; k.Mechanism != "" {
-		s.SASL = &brokerauth.SASL{Mechanism: k.Mechanism, User: k.User, TokenURL: k.TokenURL, Scopes: k.Scopes}
+		s.SASL = &brokerauth.SASL{Mechanism: k.Mechanism, User: k.User, TokenURL: k.TokenURL, Scopes: k.Scopes, TokenCommand: k.TokenCommand}
 		s.SASL.Password, err = cfg.SASLPassword()
 	}
 	return s, err

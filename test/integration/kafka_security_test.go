@@ -139,7 +139,7 @@ func TestKafkaSecurity(t *testing.T) {
 	a := newAuthority(t)
 	k := guardedKafka(t, a, "plain", "writer", "carer", "maker")
 	t.Run("shown", func(t *testing.T) {
-		for _, mechanism := range []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "certificate"} {
+		for _, mechanism := range []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "command", "certificate"} {
 			t.Run(mechanism, func(t *testing.T) {
 				t.Parallel()
 				newGuarded(t, k, a, strings.ToLower(mechanism)).testMechanism(mechanism, a)
@@ -183,6 +183,12 @@ func (g *guardedOutbox) testMechanism(mechanism string, a *testcert.Authority) {
 		env = g.withCertificate()
 	case "OAUTHBEARER":
 		env = append(env, "OUTBOXCDC_KAFKA_SASL_TOKEN_URL="+tokenServer(g.t, g.user), "OUTBOXCDC_KAFKA_SASL_SCOPES=kafka,write")
+	case "command":
+		script := `part() { printf %s "$1" | base64 -w0 | tr +/ -_ | tr -d =; }; now=$(date +%s); echo run >> ` + filepath.Join(g.dir, "runs") + `
+			echo "$(part '{"alg":"none"}').$(part '{"sub":"` + g.user + `","iat":'"$now"',"exp":'"$((now+60))"'}')."`
+		must(g.t, os.WriteFile(filepath.Join(g.dir, "token.sh"), []byte(script), 0o600))
+		env = g.tls("OUTBOXCDC_KAFKA_BROKERS="+g.k.SASLBrokers()[0], "OUTBOXCDC_KAFKA_SASL_MECHANISM=OAUTHBEARER",
+			"OUTBOXCDC_KAFKA_SASL_TOKEN_COMMAND=sh,"+filepath.Join(g.dir, "token.sh"))
 	case "SCRAM-SHA-256", "SCRAM-SHA-512":
 		must(g.t, kafkatest.SetPassword(testContext(g.t), g.k.Brokers(), mechanism, g.user, kafkaPassword))
 	}
@@ -197,6 +203,9 @@ func (g *guardedOutbox) testMechanism(mechanism string, a *testcert.Authority) {
 	g.repeatsAtMost(g.verify(patience), 0, "no fault")
 	is(g.t, "reconnects", r.reconnects(""), 0)
 	g.checkNoSecret(r)
+	if runs, err := os.ReadFile(filepath.Join(g.dir, "runs")); mechanism == "command" && bytes.Count(runs, []byte("run")) < 2 {
+		g.t.Errorf("the command ran %d times: %v", bytes.Count(runs, []byte("run")), err)
+	}
 }
 
 // tokenServer issues tokens that Kafka accepts when it is not told whom to trust. It requires the client's secret.

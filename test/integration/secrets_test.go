@@ -59,6 +59,10 @@ func TestNoSecretIsShown(t *testing.T) {
 	sasl := []string{"OUTBOXCDC_KAFKA_SASL_MECHANISM=SCRAM-SHA-512", "OUTBOXCDC_KAFKA_SASL_USER=u", "OUTBOXCDC_KAFKA_SASL_PASSWORD=" + hiddenPart + "-kafka"}
 	unknown := "OUTBOXCDC_POSTGRES_URL=" + o.pg.URL(o.name, login, hiddenPart+"-wrong")
 
+	// The commands print a secret, repeat it in their standard error, and fail.
+	script := file("prints.sh", "echo "+hiddenPart+"; echo "+hiddenPart+" is expired >&2; exit 1")
+	printsAndFails := func(setting string) string { return setting + "=sh," + script }
+
 	// Daemons.
 	good := o.startStreaming("OUTBOXCDC_POSTGRES_URL="+url, "OUTBOXCDC_POSTGRES_STANDBYS="+url+",host=127.0.0.1 port=1 password="+hiddenPart)
 	hiddenReceiver := "OUTBOXCDC_RECEIVER_URL=http://u:" + hiddenPart + "@127.0.0.1:1/" + hiddenPart + "?key=" + hiddenPart
@@ -69,6 +73,8 @@ func TestNoSecretIsShown(t *testing.T) {
 		"kafka refuses":  o.start(append(sasl, "OUTBOXCDC_POSTGRES_URL="+url)...),
 		"no token": o.start("OUTBOXCDC_POSTGRES_URL="+url, "OUTBOXCDC_KAFKA_SASL_MECHANISM=OAUTHBEARER", "OUTBOXCDC_KAFKA_SASL_USER=u",
 			"OUTBOXCDC_KAFKA_SASL_PASSWORD_FILE="+file("client", hiddenPart+"-client"), "OUTBOXCDC_KAFKA_SASL_TOKEN_URL=http://127.0.0.1:1/token?key="+hiddenPart),
+		"no password":      o.start("OUTBOXCDC_POSTGRES_URL="+strings.Replace(unknown, hiddenPart+"-wrong", "", 1)[len("OUTBOXCDC_POSTGRES_URL="):], printsAndFails("OUTBOXCDC_POSTGRES_PASSWORD_COMMAND")),
+		"no token printed": o.start("OUTBOXCDC_POSTGRES_URL="+url, "OUTBOXCDC_KAFKA_SASL_MECHANISM=OAUTHBEARER", printsAndFails("OUTBOXCDC_KAFKA_SASL_TOKEN_COMMAND")),
 	}
 	for what, r := range daemons {
 		await(t, patience, what+" to fail", func() error { return waitFor(r.hasBeenIn("reconnecting")) })

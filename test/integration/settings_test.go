@@ -66,20 +66,40 @@ func TestWrongSettings(t *testing.T) {
 	}
 }
 
-// A secret in a file is read again at each connect: the password is changed, and the daemon follows without a restart.
+// A secret in a file, or from a command, is read again at each connect: the password is changed, and the daemon follows
+// without a restart.
 func TestSecretRotatedInItsFile(t *testing.T) {
+	t.Parallel()
+	for _, by := range []string{"file", "command"} {
+		t.Run(by, func(t *testing.T) {
+			t.Parallel()
+			testSecretRotated(t, by)
+		})
+	}
+}
+
+func testSecretRotated(t *testing.T, by string) {
 	o := newOutbox(t, options{})
-	o.proves("F55", "the password changed on the server, later in its file; then the file missing for a moment")
+	o.proves("F55", "the password changed on the server, later in its %s; then the file missing for a moment", by)
 	o.sample()
 	login, _ := o.ownRole("LOGIN REPLICATION")
 	file := filepath.Join(t.TempDir(), "url")
 	write := func(password string) {
 		// Secrets are rotated by renaming: a new file replaces the old one.
-		must(t, os.WriteFile(file+".new", []byte(o.pg.URL(o.name, login, password)+"\n"), 0o600))
+		text := o.pg.URL(o.name, login, password)
+		if by == "command" {
+			text = password
+		}
+		must(t, os.WriteFile(file+".new", []byte(text+"\n"), 0o600))
 		must(t, os.Rename(file+".new", file))
 	}
 	write(password)
-	r := o.startStreaming("OUTBOXCDC_POSTGRES_URL=", "OUTBOXCDC_POSTGRES_URL_FILE="+file)
+	settings := []string{"OUTBOXCDC_POSTGRES_URL=", "OUTBOXCDC_POSTGRES_URL_FILE=" + file}
+	if by == "command" {
+		withoutPassword := strings.Replace(o.pg.URL(o.name, login, password), ":"+password+"@", "@", 1)
+		settings = []string{"OUTBOXCDC_POSTGRES_URL=" + withoutPassword, "OUTBOXCDC_POSTGRES_PASSWORD_COMMAND=cat," + file}
+	}
+	r := o.startStreaming(settings...)
 	o.insert("order", "k", 1, 50)
 	o.awaitArrived(patience)
 

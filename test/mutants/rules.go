@@ -11,7 +11,7 @@ func all() []mutant {
 		readMutants,
 		endMutants,
 		kafkaMutants,
-		sinkMutants,
+		sinkMutants, credentialMutants,
 		historyMutants,
 		epochMutants,
 		leaseMutants,

@@ -1,0 +1,102 @@
+// Package credential runs the commands that print a password or a token: a cloud's command-line client, or a script.
+package credential
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Timeout is the maximum time of a command. Then it is killed, with the processes that it has started.
+const Timeout = 10 * time.Second
+
+const (
+	maxOutput = 64 << 10 // of a token
+	maxStderr = 512      // of what errors quote
+)
+
+// Run runs a command without a shell, and returns what it prints, without the white space at the ends. env is added to
+// the environment of this process. The error has the end of the command's standard error, and never its output.
+func Run(ctx context.Context, command, env []string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
+	defer cancel()
+	var out, errs bytes.Buffer
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), env...), &limited{&out, maxOutput + 1}, &limited{&errs, maxOutput}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second // a process that has left the group may keep the pipes open
+	err := cmd.Run()
+	secret := strings.TrimSpace(out.String())
+	switch {
+	case ctx.Err() != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
+		err = fmt.Errorf("it has not ended within %s", Timeout)
+	case err != nil:
+	case secret == "":
+		err = errors.New("it prints nothing")
+	case out.Len() > maxOutput:
+		err = fmt.Errorf("it prints more than %d bytes", maxOutput)
+	case strings.ContainsAny(secret, "\n\r\x00"):
+		err = errors.New("it prints several lines; let it print the secret alone")
+	}
+	if err == nil {
+		return secret, nil
+	}
+	text := strings.TrimSpace(errs.String())
+	if secret != "" {
+		text = strings.ReplaceAll(text, secret, "xxxxx")
+	}
+	if text = text[max(0, len(text)-maxStderr):]; text != "" {
+		return "", fmt.Errorf("run %s: %w: %q", strconv.Quote(command[0]), err, text)
+	}
+	return "", fmt.Errorf("run %s: %w", strconv.Quote(command[0]), err)
+}
+
+// limited drops what is written beyond a size, so that a command cannot fill the memory.
+type limited struct {
+	to   *bytes.Buffer
+	most int
+}
+
+func (l *limited) Write(p []byte) (int, error) {
+	l.to.Write(p[:min(len(p), l.most-l.to.Len())])
+	return len(p), nil
+}
+
+// Expiry returns when a token expires, if it says so: a JWT by its claim exp (RFC 7519, section 4.1.4), a URL that was
+// signed for AWS by X-Amz-Date and X-Amz-Expires, in plain text or in base64.
+func Expiry(token string) (time.Time, bool) {
+	if parts := strings.Split(token, "."); len(parts) == 3 {
+		var claims struct {
+			Exp float64 `json:"exp"`
+		}
+		text, err := base64.RawURLEncoding.DecodeString(parts[1])
+		if err == nil && json.Unmarshal(text, &claims) == nil && claims.Exp > 0 {
+			return time.Unix(int64(claims.Exp), 0), true
+		}
+	}
+	if plain, err := base64.RawURLEncoding.DecodeString(strings.TrimRight(token, "=")); err == nil {
+		token = string(plain)
+	}
+	_, query, _ := strings.Cut(token, "?")
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return time.Time{}, false
+	}
+	at, err := time.Parse("20060102T150405Z", values.Get("X-Amz-Date"))
+	seconds, err2 := strconv.ParseUint(values.Get("X-Amz-Expires"), 10, 31)
+	if err != nil || err2 != nil {
+		return time.Time{}, false
+	}
+	return at.Add(time.Duration(seconds) * time.Second), true
+}

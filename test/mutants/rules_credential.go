@@ -1,0 +1,11 @@
+package main
+
+// credentialMutants have one rule wrong about commands that print a secret.
+var credentialMutants = []mutant{
+	wrong("credential-in-an-error", "An error repeats what the command has printed.",
+		edits{{"internal/credential/credential.go", `text = strings.ReplaceAll(text, secret, "xxxxx")`, `_ = secret`}}, suite{"./internal/credential", "^TestRun$"}),
+	wrong("credential-children-go-on", "Only the command itself is killed, and not what it has started.",
+		edits{{"internal/credential/credential.go", "syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)", "syscall.Kill(cmd.Process.Pid, syscall.SIGKILL)"}}, suite{"./internal/credential", "^TestRunEnds$"}),
+	wrong("credential-of-another-host", "The password of a standby is that of the primary's host.",
+		edits{{"internal/config/secret.go", "if all[i], err = c.withPassword(dsn); err != nil {", "if all[i], err = c.withPassword(all[0] + dsn[:0]); err != nil {"}}, suite{"./internal/config", "^TestPasswordCommand$"}),
+}
