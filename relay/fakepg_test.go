@@ -29,8 +29,9 @@ type postgres struct {
 	missing   []string
 	now       []replication.TableNow // the tables now; nil: the relay does not check them
 	published string
-	noted     string // Alteration.Published, if published was altered
-	found     error  // by the opening of a stream
+	noted     string        // Alteration.Published, if published was altered
+	compares  time.Duration // how long Altered takes
+	found     error         // by the opening of a stream
 	idle      time.Duration
 	held      bool // the slot, by another instance
 	down      bool
@@ -686,6 +687,7 @@ func (st *stream) Tables() []replication.TableNow { return st.pg.now }
 func (st *stream) Found() error      { return st.pg.found }
 func (st *stream) Published() string { return st.pg.published }
 func (st *stream) Altered(_ context.Context, before string) (a replication.Alteration, err error) {
+	time.Sleep(st.pg.compares)
 	if before != st.pg.published && (st.pg.found == nil || st.pg.noted != "") {
 		a.Why, a.Published = "the publication was altered", st.pg.noted
 	}

@@ -157,6 +157,58 @@ func TestLeaseWhileTheFirstRecordWaits(t *testing.T) {
 	})
 }
 
+// TestLeaseWhileAFindingIsStored: while a start compares the catalogs with the position record and stores what it found,
+// and while a session that ends stores it, catalog checks keep the lease and status updates keep the connection.
+func TestLeaseWhileAFindingIsStored(t *testing.T) {
+	const limit = 1300 * time.Millisecond
+	// watch waits until the n-th record is stored. The lease is watched after the first seconds.
+	watch := func(b *bench, p *fakePositions, n int, after time.Duration) {
+		b.Helper()
+		began, count := time.Now(), 0
+		for count < n && time.Since(began) < time.Minute {
+			b.sleep(50 * time.Millisecond)
+			p.locked(func() { count = len(p.saved) })
+			if age := p.unseen(); time.Since(began) > after && age > limit {
+				b.Fatalf("what was found is not stored, and the slot was last seen %s ago", age)
+			}
+		}
+		if got := p.last().Published; count != n || got != "found" {
+			b.Fatalf("%d records, the last one has %q", count, got)
+		}
+		updates := append([]status{{at: b.pg.opens[0]}}, b.pg.stream().updates()...)
+		for _, gap := range gaps(append(updates, status{at: time.Now()})) {
+			if gap > DefaultConfig().WalSenderTimeout/3+100*time.Millisecond {
+				b.Errorf("no status update was sent for %s", gap)
+			}
+		}
+	}
+	for _, c := range []struct{ compares, stores time.Duration }{{6 * time.Second, 0}, {0, 7 * time.Second}} {
+		deduplicating(t, func(b *bench, p *fakePositions) {
+			p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) { s.Published = "q" })}
+			b.pg.noted, b.pg.compares, p.slow = "found", c.compares, c.stores
+			b.start()
+			watch(b, p, 2, c.compares)
+			b.ends(Lost, time.Minute)
+		})
+	}
+	deduplicating(t, func(b *bench, p *fakePositions) {
+		b.start()
+		b.pg.commit("a")
+		b.sleep(10 * time.Second)
+		stored, found := len(p.saved), make(chan struct{}, 100)
+		b.pg.edit(func() {
+			b.pg.published, p.slow = "found", grace-100*time.Millisecond
+			b.pg.checkErr = func(int) error {
+				found <- struct{}{}
+				return altered()
+			}
+		})
+		<-found
+		watch(b, p, stored+1, 0)
+		b.ends(Lost, time.Minute)
+	})
+}
+
 // TestStreamEnds: once the stream has failed nothing more is sent, and open requests get time to finish.
 func TestStreamEnds(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
