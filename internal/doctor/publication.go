@@ -168,6 +168,9 @@ func (e *examination) checkViaRoot(t *tableFacts) {
 	switch {
 	case !t.partitioned:
 		e.skip(pubViaRoot, "%s is not partitioned", t.Table)
+	case e.pub.ViaRoot && e.pub.AllTables: // seen on PostgreSQL 17
+		e.warn(pubViaRoot, e.narrow(),
+			"it is FOR ALL TABLES and publishes via the root: if a transaction writes into a partition of %s during DETACH PARTITION … CONCURRENTLY, the walsender crashes, and the server with it", t.Table)
 	case e.pub.ViaRoot:
 		e.ok(pubViaRoot, "rows of %s are sent under the table's own name", t.Table)
 	default:

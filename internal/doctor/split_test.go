@@ -47,6 +47,20 @@ func repackSlots(t *testing.T, p *place) {
 	}
 }
 
+// A partitioned outbox of a publication FOR ALL TABLES via the root: a walsender can crash while a partition is detached.
+func TestAllTablesViaRoot(t *testing.T) {
+	for pub, want := range map[replication.Publication]string{
+		{AllTables: true, ViaRoot: true}: "the walsender crashes", {AllTables: true}: "under the names of its partitions", {ViaRoot: true}: "under the table's own name",
+	} {
+		e := &examination{findings: newFindings(), pub: &pub}
+		e.checkViaRoot(&tableFacts{Table: &Table{Schema: "public", Name: "outbox"}, partitioned: true})
+		f := e.found[pubViaRoot]
+		if len(f) != 1 || !strings.Contains(f[0].Text, want) || (f[0].Level == Warn) == (pub == replication.Publication{ViaRoot: true}) || (f[0].Level == Warn) != (len(f[0].Remedy) > 0) {
+			t.Errorf("%+v: %+v", pub, f)
+		}
+	}
+}
+
 // A publication FOR ALL TABLES that excludes the outbox: the server refuses ADD TABLE.
 func TestExcludedFromAllTables(t *testing.T) {
 	for _, all := range []bool{true, false} {
