@@ -157,8 +157,8 @@ func TestLeaseWhileTheFirstRecordWaits(t *testing.T) {
 	})
 }
 
-// TestLeaseWhileAFindingIsStored: while a start compares the catalogs with the position record and stores what it found,
-// and while a session that ends stores it, catalog checks keep the lease and status updates keep the connection.
+// TestLeaseWhileAFindingIsStored: while a start compares the catalogs with the position record and stores what it
+// found, and while a session that ends stores it, catalog checks keep the lease and status updates keep the connection.
 func TestLeaseWhileAFindingIsStored(t *testing.T) {
 	const limit = 1300 * time.Millisecond
 	// watch waits until the n-th record is stored. The lease is watched after the first seconds.

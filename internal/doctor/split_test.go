@@ -47,7 +47,7 @@ func repackSlots(t *testing.T, p *place) {
 	}
 }
 
-// A partitioned outbox of a publication FOR ALL TABLES via the root: a walsender can crash while a partition is detached.
+// A partitioned outbox FOR ALL TABLES via the root: a walsender can crash while a partition is detached.
 func TestAllTablesViaRoot(t *testing.T) {
 	for pub, want := range map[replication.Publication]string{
 		{AllTables: true, ViaRoot: true}: "the walsender crashes", {AllTables: true}: "under the names of its partitions", {ViaRoot: true}: "under the table's own name",
