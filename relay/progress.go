@@ -28,6 +28,10 @@ type ending struct {
 	caughtUp   bool          // the session has received everything that the server had when it began
 	waitsFor   State         // for the party that the session has waited for
 	why        string        // the error
+
+	confirmed   pglogrepl.LSN // 0: the session did not open
+	unconfirmed bool          // Kafka has a transaction that is not confirmed
+	began       time.Time
 }
 
 // progress counts consecutive sessions without progress, whatever their errors.
@@ -39,6 +43,28 @@ type progress struct {
 	refused  bool          // the server fails to send what follows that position
 	waitsFor State
 	why      string // the error of the last one
+
+	confirms confirms
+}
+
+// confirms counts consecutive sessions that have confirmed nothing although Kafka had unconfirmed transactions.
+type confirms struct {
+	at       pglogrepl.LSN // the confirmed position of all of them
+	sessions int
+	since    time.Time // when the first of them began
+}
+
+func (c *confirms) note(e *ending) {
+	switch {
+	case e.confirmed == 0:
+	case !e.unconfirmed, e.confirmed != c.at:
+		*c = confirms{at: e.confirmed}
+	default:
+		if c.sessions == 0 {
+			c.since = e.began
+		}
+		c.sessions++
+	}
 }
 
 // stuckAfter is the number of such sessions after which the relay is not ready. Restarts of a server or broker cause
@@ -49,13 +75,14 @@ const stuckAfter = 3
 // more of the ends of partitions was read, or more was received while nothing waited for Kafka. A session that had
 // nothing to do counts as well.
 func (p *progress) note(e ending) bool {
+	p.confirms.note(&e)
 	moved := e.acked != p.best.acked && !e.acked.IsZero() || e.ends > p.best.ends
 	if e.unfinished == 0 {
 		moved = moved || e.received > p.best.received || e.caughtUp && e.cannotSend == 0
 	}
 	p.best = reach{e.acked, max(p.best.received, e.received), max(p.best.ends, e.ends)}
 	if moved {
-		*p = progress{best: p.best}
+		*p = progress{best: p.best, confirms: p.confirms, waitsFor: e.waitsFor, why: e.why}
 		if !e.late {
 			return true
 		}
@@ -69,10 +96,21 @@ func (p *progress) note(e ending) bool {
 	return moved
 }
 
+// unconfirmed returns since when no session has confirmed what it delivered; zero: the last three have, or the slot has
+// moved to confirmed meanwhile.
+func (p *progress) unconfirmed(confirmed pglogrepl.LSN) time.Time {
+	if p.confirms.sessions < stuckAfter || confirmed > p.confirms.at {
+		return time.Time{}
+	}
+	return p.confirms.since
+}
+
 // stuck returns why the relay is stuck; "": it is not, or is no longer, because Kafka has acknowledged everything
 // before the position now, or because the present session has caught up and nothing waits.
-func (p *progress) stuck(now pglogrepl.LSN, idle bool) string {
+func (p *progress) stuck(now, confirmed pglogrepl.LSN, idle bool) string {
 	switch {
+	case !p.unconfirmed(confirmed).IsZero():
+		return fmt.Sprintf("the last %d sessions have confirmed nothing of what Kafka has: the slot is at %s: %s", p.confirms.sessions, confirmed, p.why)
 	case now > p.at, idle && !p.refused:
 		return ""
 	case p.late: // the present session is not ready before that event is delivered

@@ -42,15 +42,15 @@ func TestProgressOfSessions(t *testing.T) {
 func TestStuckSessions(t *testing.T) {
 	var p progress
 	for n := range 10 {
-		if why := p.stuck(50, false); (why != "") != (n >= stuckAfter) {
+		if why := p.stuck(50, 0, false); (why != "") != (n >= stuckAfter) {
 			t.Errorf("after %d sessions: %q", n, why)
 		}
 		p.note(ending{reach: reach{received: 100}, unfinished: 60, why: "no answer"})
 	}
-	if why := p.stuck(60, false); !strings.Contains(why, "no answer") {
+	if why := p.stuck(60, 0, false); !strings.Contains(why, "no answer") {
 		t.Errorf("stuck: %q", why)
 	}
-	if why := p.stuck(61, false) + p.stuck(60, true); why != "" {
+	if why := p.stuck(61, 0, false) + p.stuck(60, 0, true); why != "" {
 		t.Errorf("stuck: %q", why)
 	}
 	if got := p.patience(time.Second); got != maxPatience*time.Second {
@@ -95,14 +95,14 @@ func TestNotReadyWhileTheOldestEventWaits(t *testing.T) {
 func TestNotReadyUntilTheLateEventIsDelivered(t *testing.T) {
 	var p progress
 	p.note(ending{reach: reach{acked: checkpoint.Position{CommitLSN: 50}, received: 100}, unfinished: 60, late: true, why: "no answer"})
-	if why := p.stuck(60, false); !strings.Contains(why, "no answer") {
+	if why := p.stuck(60, 0, false); !strings.Contains(why, "no answer") {
 		t.Errorf("stuck: %q", why)
 	}
-	if why := p.stuck(61, false); why != "" {
+	if why := p.stuck(61, 0, false); why != "" {
 		t.Errorf("stuck: %q", why)
 	}
 	p.note(ending{why: "no broker"}) // it did not open
-	if why := p.stuck(60, false); why == "" {
+	if why := p.stuck(60, 0, false); why == "" {
 		t.Error("not stuck after a session that did not open")
 	}
 }

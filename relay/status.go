@@ -127,8 +127,10 @@ func (v *view) oldestUnacked() time.Time {
 func (r *Relay) lagSeconds(now time.Time) float64 {
 	v := &r.view
 	hidden := 0.0
-	if !v.waits.IsZero() {
-		hidden = now.Sub(v.waits).Seconds()
+	for _, since := range []time.Time{v.waits, v.progress.unconfirmed(v.confirmed)} {
+		if !since.IsZero() {
+			hidden = max(hidden, now.Sub(since).Seconds())
+		}
 	}
 	return max(r.lagInFlight(now), hidden)
 }

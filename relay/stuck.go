@@ -11,7 +11,7 @@ import (
 
 // noteProgress is called at the end of a session, whatever its error.
 func (r *Relay) noteProgress(s *session, err error) {
-	e := ending{reach: reach{acked: r.mem.Newest()}, waitsFor: WaitingForKafka, why: err.Error()}
+	e := ending{reach: reach{acked: r.mem.Newest()}, waitsFor: WaitingForKafka, why: err.Error(), began: s.began}
 	if s.sink != nil {
 		e.ends = s.endsProgress() - r.mem.loadRead
 	}
@@ -22,7 +22,8 @@ func (r *Relay) noteProgress(s *session, err error) {
 		}
 	}
 	if s.rule != nil {
-		e.received = s.rule.ReceivedUpTo()
+		e.received, e.confirmed = s.rule.ReceivedUpTo(), s.rule.Confirmed()
+		e.unconfirmed = r.mem.Done() >= e.confirmed
 		e.caughtUp = e.received >= s.stream.Identity().WALEnd
 		if at, ok := s.tracker.Oldest(); ok {
 			e.unfinished = at.CommitLSN
@@ -59,7 +60,7 @@ func (v *view) noProgress() string {
 		_, waits := s.tracker.Oldest()
 		idle = v.caughtUp && !waits
 	}
-	return v.progress.stuck(at, idle)
+	return v.progress.stuck(at, v.confirmed, idle)
 }
 
 // shown returns the state and its reason, as others see them: a session that streams, after several ones that have

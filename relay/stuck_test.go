@@ -3,6 +3,7 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -148,4 +149,38 @@ func TestLoadingIsNoProgress(t *testing.T) {
 		b.sleep(16 * time.Second)
 		b.delivered("a", "b")
 	})
+}
+
+// TestNeverConfirmed (F144): events are delivered, and no session confirms them: each one ends at its first catalog check. The
+// relay is not ready, although each session catches up. It is ready again when the slot has moved.
+func TestNeverConfirmed(t *testing.T) {
+	for _, more := range []bool{false, true} { // further events are delivered meanwhile
+		bubble(t, testConfig(), func(b *bench) {
+			b.start()
+			b.pg.commit("a")
+			b.sleep(10 * time.Second)
+			at := b.pg.slotAt()
+			b.pg.edit(func() { b.pg.checkErr = func(int) error { return errGone } })
+			x := b.pg.commit("b")
+			b.sleep(time.Minute)
+			for i := range 600 {
+				if more && i%20 == 0 {
+					b.pg.commit(fmt.Sprintf("more %d", i))
+				}
+				b.sleep(100 * time.Millisecond)
+				if ok, _ := b.relay.Ready(); ok {
+					b.Fatalf("further events %v: ready after %d sessions, and nothing is confirmed", more, b.pg.sessions())
+				}
+			}
+			if lag := b.relay.Status().LagSeconds; lag < 100 {
+				b.Errorf("lag %v s", lag)
+			}
+			b.slotIs(at)
+			b.pg.edit(func() { b.pg.checkErr = nil })
+			b.sleep(40 * time.Second)
+			if ok, why := b.relay.Ready(); !ok || b.pg.slotAt() < x.End {
+				b.Errorf("ready %v: %s; the slot is at %s", ok, why, b.pg.slotAt())
+			}
+		})
+	}
 }
