@@ -151,8 +151,8 @@ func TestLoadingIsNoProgress(t *testing.T) {
 	})
 }
 
-// TestNeverConfirmed (F144): events are delivered, and no session confirms them: each one ends at its first catalog check. The
-// relay is not ready, although each session catches up. It is ready again when the slot has moved.
+// TestNeverConfirmed (F144): events are delivered, and no session confirms them: each one ends at its first catalog
+// check. The relay is not ready, although each session catches up. It is ready again when the slot has moved.
 func TestNeverConfirmed(t *testing.T) {
 	for _, more := range []bool{false, true} { // further events are delivered meanwhile
 		bubble(t, testConfig(), func(b *bench) {
