@@ -26,10 +26,22 @@ import (
 )
 
 // startPgBouncer starts a PgBouncer in transaction mode, with fewer connections than the clients have, and returns the
-// URL of the database through it.
-func startPgBouncer(t *testing.T, database string) string {
+// URL of the database through it, and whether it keeps prepared statements.
+func startPgBouncer(t *testing.T, database string) (pooled string, keepsStatements bool) {
 	t.Helper()
 	path, env := findPgBouncer(t)
+	version := exec.Command(path, "--version")
+	version.Env = append(os.Environ(), env...)
+	out, err := version.Output()
+	must(t, err)
+	t.Logf("%s", out)
+	var minor int
+	_, err = fmt.Sscanf(string(out), "PgBouncer 1.%d", &minor)
+	must(t, err)
+	settings := ""
+	if keepsStatements = minor >= 21; keepsStatements {
+		settings = "max_prepared_statements = 20\n"
+	}
 	account, err := pgtest.ServerAccount()
 	must(t, err)
 	dir := t.TempDir()
@@ -53,7 +65,7 @@ auth_type = any
 pool_mode = transaction
 default_pool_size = 3
 server_round_robin = 1
-`, server.Hostname(), server.Port(), strings.TrimPrefix(server.Path, "/"), server.User.Username(), password, port), 0o644))
+%s`, server.Hostname(), server.Port(), strings.TrimPrefix(server.Path, "/"), server.User.Username(), password, port, settings), 0o644))
 	log := filepath.Join(dir, "log")
 	proc, err := child.Start(child.Spec{
 		Path: path, Args: []string{config}, Env: append(os.Environ(), env...), Dir: dir, LogFile: log, Credential: account.Credential(), DeathSignal: syscall.SIGKILL,
@@ -73,7 +85,7 @@ server_round_robin = 1
 		}
 		return err
 	}))
-	return "postgres://app@" + address + "/shop?sslmode=disable"
+	return "postgres://app@" + address + "/shop?sslmode=disable", keepsStatements
 }
 
 // findPgBouncer returns the PgBouncer of the machine, else Debian's. Without both the test is skipped; with CI=true it
@@ -93,15 +105,20 @@ func findPgBouncer(t *testing.T) (path string, env []string) {
 }
 
 // A pooler in transaction mode gives a client another connection for each transaction. All that the modules send is in
-// one transaction, and the modes of pgx that keep no prepared statements work.
+// one transaction, and the modes of pgx that keep no prepared statements work. Since PgBouncer 1.21 the default mode
+// works, too.
 func TestPgBouncer(t *testing.T) {
 	t.Parallel()
 	database := newDatabase(t)
-	pooled := startPgBouncer(t, database)
+	pooled, keepsStatements := startPgBouncer(t, database)
 	openAll(t, pooled)
 	const clients, each = 6, 10
 	events := 0
-	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+	modes := []pgx.QueryExecMode{pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol}
+	if keepsStatements {
+		modes = append(modes, pgx.QueryExecModeCacheStatement)
+	}
+	for _, mode := range modes {
 		for name, config := range configs {
 			w := newWriter(t, config)
 			var group sync.WaitGroup
