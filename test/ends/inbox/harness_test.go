@@ -97,10 +97,9 @@ func forClients(t *testing.T, partitions int, test func(t *testing.T, r *room)) 
 
 // room is a database, a topic and a consumer of its own for one test.
 type room struct {
-	t     testing.TB
-	pg    *pgtest.Server
-	pool  *pgxpool.Pool // of the test itself
-	kafka kafkatest.Cluster
+	t    testing.TB
+	pg   *pgtest.Server
+	pool *pgxpool.Pool // of the test itself
 	consumer
 	system  uint64
 	ordinal int // of the last event
@@ -115,7 +114,7 @@ func roomOn(t testing.TB, pg *pgtest.Server, kafka kafkatest.Cluster, client str
 	shared.rooms++
 	name := fmt.Sprint("room", shared.rooms)
 	shared.Unlock()
-	r := &room{t: t, pg: pg, kafka: kafka, system: 7}
+	r := &room{t: t, pg: pg, system: 7}
 	must(t, pg.Exec(t.Context(), "postgres", "CREATE DATABASE "+name))
 	r.consumer = consumer{Client: client, Brokers: kafka.Brokers(), Postgres: pg.SuperURL(name), Group: name, Topic: name + ".events"}
 	r.log = slog.New(slog.NewTextHandler(t.Output(), nil))

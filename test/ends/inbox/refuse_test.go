@@ -4,9 +4,11 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -77,6 +79,52 @@ func TestInboxTopicRecreatedBesideConsumer(t *testing.T) {
 		}
 		r.checkLedger(idsOf(first)...)
 	})
+}
+
+// F134: the topic is recreated when sarama, which does not know of which topic its records are, has read the first ones
+// and has handled none. The new topic is read from its begin.
+func TestInboxTopicRecreatedAfterRead(t *testing.T) {
+	useShared(t)
+	t.Parallel()
+	pg, shared := startShared(t)
+	r := roomOn(t, pg, shared, "sarama", 1)
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, r.Topic))
+	must(t, err)
+	t.Cleanup(cluster.Close)
+	r.Brokers = cluster.ListenAddrs()
+	r.events(5, 1)
+	var isRead, isAsked atomic.Bool
+	asked, recreated := make(chan struct{}), make(chan struct{})
+	cluster.ControlKey(int16(kmsg.Fetch), func(kmsg.Request) (kmsg.Response, error, bool) {
+		isRead.Store(true)
+		return nil, nil, false
+	})
+	cluster.ControlKey(int16(kmsg.Metadata), func(kmsg.Request) (kmsg.Response, error, bool) {
+		cluster.KeepControl()
+		if isRead.Load() && isAsked.CompareAndSwap(false, true) {
+			close(asked)
+			cluster.SleepControl(func() {
+				select {
+				case <-recreated:
+				case <-t.Context().Done():
+				}
+			})
+		}
+		return nil, nil, false
+	})
+	stop := r.start(r.ledger)
+	select {
+	case <-asked:
+	case <-time.After(patience):
+		t.Fatal("the consumer does not ask of which topic the records are")
+	}
+	must(t, kafkatest.DeleteTopic(t.Context(), r.Brokers, r.Topic))
+	must(t, kafkatest.CreateTopic(t.Context(), r.Brokers, r.Topic, 1, nil))
+	second := r.events(10, 1)
+	close(recreated)
+	r.awaitEnd()
+	must(t, stop())
+	r.checkLedger(idsOf(second)...)
 }
 
 // F134: records that Kafka has deleted before the consumer has handled them are not skipped silently.
