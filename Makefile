@@ -150,7 +150,7 @@ ends: bin/testrun ## the modules for applications, alone, and between real serve
 	@bin/testrun -run '$(RUN)' ends
 
 .PHONY: effect
-effect: bin/testrun ## an effect happens once: a shop, the daemon, a real Kafka and a ledger, killed 240 times in each delivery mode (13 minutes)
+effect: bin/testrun ## an effect happens once: a shop, the daemon, a real Kafka and a ledger, killed 240 times in each delivery mode, and what sends events again (15 minutes)
 	@(cd test/ends && OUTBOXCDC_PROVE=1 CI=true GOWORK=off $(GO) test -json -count=1 -timeout 90m ./effect) | bin/testrun
 
 .PHONY: dashboard
