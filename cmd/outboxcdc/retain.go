@@ -117,20 +117,9 @@ func (r *retainer) run(ctx context.Context, cfg *config.Config) error {
 		if err != nil && !exit.IsLogged(err) {
 			fmt.Fprintf(r.errOut, "outboxcdc: %v; trying again in %s\n", err, r.every)
 		}
-		if !pause(ctx, r.every) {
+		if !retention.Pause(ctx, r.every) {
 			return nil
 		}
-	}
-}
-
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }
 
@@ -147,7 +136,7 @@ func (r *retainer) pass(ctx context.Context, cfg *config.Config, slots []string,
 	defer p.Close()
 	job := retention.Retention{
 		Keep: cfg.Retention.Keep, Slots: slots, Chunk: cfg.Retention.Chunk, DropEmpty: cfg.Retention.DropEmpty, SlotWait: max(slotWait, 3*cfg.Tuning.StatusInterval),
-		Beside: retention.Beside, Pause: pause,
+		Beside: retention.Beside, Pause: retention.Pause,
 	}
 	if args := cfg.Retention.Archive; len(args) > 0 {
 		job.Archive = &retention.Command{Args: args, Output: r.errOut, Idle: retention.ArchiveIdle}

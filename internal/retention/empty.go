@@ -141,6 +141,18 @@ func (r *Retention) store(ctx context.Context, tx Transaction, leaf *Leaf, age A
 	return &postponed{ByArchive, "", fmt.Errorf("archive the rows: %w", err)}
 }
 
+// Pause is [Retention.Pause].
+func Pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
 // Beside is [Retention.Beside]: it asks every 50 ms.
 func Beside(ctx context.Context, ask, do func(context.Context) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
