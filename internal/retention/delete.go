@@ -80,17 +80,16 @@ func (r *Retention) deleted(leaf *Leaf, first Age, total int64, err error) Resul
 }
 
 func (r *Retention) deleteHaul(ctx context.Context, leaf *Leaf, rows *Rows) (total int64, err error) {
-	end, err := r.Server.WALEnd(ctx)
-	if err != nil {
-		return 0, fmt.Errorf("read the end of the WAL: %w", err)
-	}
-	if err := r.waitForSlots(ctx, end, func() error { return nil }); err != nil {
+	if err := r.waitForSlots(ctx, func() error { return nil }); err != nil {
 		return 0, err
 	}
 	if r.Archive != nil {
 		err := r.Archive.Store(ctx, leaf, rows.Age, func(w io.Writer) error { return r.Server.Copy(ctx, leaf, rows, w) })
 		if err != nil {
-			return 0, &postponed{ByArchive, "", fmt.Errorf("archive the rows: %w", err)}
+			return 0, &postponed{reason: ByArchive, err: fmt.Errorf("archive the rows: %w", err)}
+		}
+		if _, err := r.slots(ctx); err != nil { // a recovery may have begun meanwhile
+			return 0, err
 		}
 	}
 	for start := 0; start < len(rows.Places); start += r.Chunk {

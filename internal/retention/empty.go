@@ -13,7 +13,7 @@ import (
 //  1. The leaf is locked against writers, so no transaction that wrote into it is open, and none begins.
 //  2. No row is younger than the time to keep, or has no time.
 //  3. The end of the WAL is read. Everything in the leaf was committed before it.
-//  4. Each slot has confirmed that position.
+//  4. Each slot has confirmed more than that.
 //  5. The archive has all rows.
 //  6. The leaf is truncated.
 //
@@ -81,12 +81,7 @@ func (r *Retention) removable(ctx context.Context, tx Transaction, leaf *Leaf, s
 	if err != nil || age.Young {
 		return age, err
 	}
-	end, err := tx.WALEnd(ctx)
-	if err != nil {
-		return age, fmt.Errorf("read the end of the WAL: %w", err)
-	}
-	released := func() error { return release(ctx, tx) }
-	if err := r.waitForSlots(ctx, end, released); err != nil {
+	if err := r.waitForSlots(ctx, func() error { return release(ctx, tx) }); err != nil {
 		return age, err
 	}
 	if r.Archive == nil {
@@ -98,7 +93,11 @@ func (r *Retention) removable(ctx context.Context, tx Transaction, leaf *Leaf, s
 	case used:
 		return age, &InUseError{errors.New("a session reads it, so it could not be emptied after the archive has the rows")}
 	}
-	return age, r.store(ctx, tx, leaf, age)
+	if err := r.store(ctx, tx, leaf, age); err != nil {
+		return age, err
+	}
+	_, err = r.slots(ctx) // a recovery may have begun meanwhile
+	return age, err
 }
 
 // truncate empties the leaf. What the archive has stays true while the leaf is locked against writers, so the lock for
@@ -138,7 +137,7 @@ func (r *Retention) store(ctx context.Context, tx Transaction, leaf *Leaf, age A
 	if err == nil || errors.As(err, new(*InUseError)) {
 		return err
 	}
-	return &postponed{ByArchive, "", fmt.Errorf("archive the rows: %w", err)}
+	return &postponed{reason: ByArchive, err: fmt.Errorf("archive the rows: %w", err)}
 }
 
 // Pause is [Retention.Pause].

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/jackc/pglogrepl"
-
 	"github.com/outboxcdc/outboxcdc/replication"
 )
 
@@ -97,10 +95,7 @@ func (r *Retention) Judge(ctx context.Context, leaf *Leaf, chunks bool) Result {
 		}
 	}
 	if err == nil && hasOld {
-		var end pglogrepl.LSN
-		if end, err = r.Server.WALEnd(ctx); err == nil {
-			err = r.waitForSlots(ctx, end, func() error { return nil })
-		}
+		err = r.waitForSlots(ctx, func() error { return nil })
 	}
 	out := result(leaf, age, err)
 	switch {

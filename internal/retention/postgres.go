@@ -66,17 +66,13 @@ func quote(l *Leaf) string { return pgx.Identifier{l.Schema, l.Name}.Sanitize() 
 
 // WALEnd implements [Server].
 func (p *Postgres) WALEnd(ctx context.Context) (pglogrepl.LSN, error) {
-	return p.walEnd(ctx, p.control)
-}
-
-// walEnd reads the end of the WAL on a connection, and lets the server write it out. The walsender sends only what is
-// written out, and on an idle server the last records of open transactions can wait 15 s for that.
-func (p *Postgres) walEnd(ctx context.Context, conn *pgx.Conn) (pglogrepl.LSN, error) {
-	end, err := outboxtable.WALEnd(ctx, conn)
+	end, err := outboxtable.WALEnd(ctx, p.control)
 	if err != nil {
 		return 0, err
 	}
-	_, err = p.control.Exec(ctx, "SELECT pg_current_xact_id()") // its commit record makes the WAL writer work
+	// The walsender sends only what is written out, and on an idle server the last records of open transactions can wait
+	// 15 s for that. The commit record of this transaction makes the WAL writer work.
+	_, err = p.control.Exec(ctx, "SELECT pg_current_xact_id()")
 	return end, err
 }
 
@@ -185,11 +181,6 @@ type transaction struct {
 // Read implements [Transaction].
 func (t *transaction) Read(ctx context.Context, keepSince time.Time, ends bool) (Age, error) {
 	return t.read(ctx, t.work, t.leaf, keepSince, ends || t.leaf.Indexed)
-}
-
-// WALEnd implements [Transaction].
-func (t *transaction) WALEnd(ctx context.Context) (pglogrepl.LSN, error) {
-	return t.walEnd(ctx, t.work)
 }
 
 // InDemand implements [Transaction].

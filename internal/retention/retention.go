@@ -35,14 +35,15 @@ func (l *Leaf) String() string { return l.Schema + "." + l.Name }
 
 // Server is the Postgres server, as the steps need it.
 type Server interface {
-	// Now is the server's time.
+	// Now is the earliest time that a row which is written now can have.
 	Now(ctx context.Context) (time.Time, error)
 	// Read reads the age of a leaf's rows without a lock on it.
 	Read(ctx context.Context, leaf *Leaf, keepSince time.Time) (Age, error)
 	// Begin begins a transaction and locks the leaf against writers (SHARE). A lock that is not available at once is an
 	// [*InUseError].
 	Begin(ctx context.Context, leaf *Leaf) (Transaction, error)
-	// WALEnd is a position after the commit of everything that was visible before the call.
+	// WALEnd is a position after the commit of everything that was visible before the call, and has the server write WAL
+	// after it.
 	WALEnd(ctx context.Context) (pglogrepl.LSN, error)
 	// Slots reads slots by name. A slot that does not exist is missing in the result. recovery is the slot of an
 	// unfinished recovery of the first of them, "" if there is none.
@@ -70,8 +71,6 @@ type Age struct {
 type Transaction interface {
 	// Read is [Server.Read], in the transaction. ends is whether Oldest and Newest are needed.
 	Read(ctx context.Context, keepSince time.Time, ends bool) (Age, error)
-	// WALEnd is [Server.WALEnd], in the transaction.
-	WALEnd(ctx context.Context) (pglogrepl.LSN, error)
 	// InDemand reports whether another session waits for a lock on the leaf. Another connection asks, also during Copy.
 	InDemand(ctx context.Context) (bool, error)
 	// InUse reports whether another session has a lock on the leaf, so that Truncate would not get its own now.
@@ -163,6 +162,7 @@ type postponed struct {
 	reason Reason
 	slot   string
 	err    error
+	again  bool // another end of the WAL is to be read
 }
 
 func (e *postponed) Error() string { return e.err.Error() }
@@ -186,12 +186,21 @@ func result(leaf *Leaf, age Age, err error) Result {
 	return out
 }
 
-// waitForSlots waits until each slot has confirmed a position. held is asked while it waits; an error ends the wait.
-func (r *Retention) waitForSlots(ctx context.Context, at pglogrepl.LSN, held func() error) error {
+// waitForSlots reads the end of the WAL, and waits until each slot has confirmed more. held is asked while it waits; an
+// error ends the wait.
+func (r *Retention) waitForSlots(ctx context.Context, held func() error) error {
 	const step = 50 * time.Millisecond
+	later := &postponed{again: true}
+	var end pglogrepl.LSN
 	for waited := time.Duration(0); ; waited += step {
-		err := r.confirmed(ctx, at)
-		if err == nil || waited >= r.SlotWait || !errors.As(err, new(*postponed)) {
+		if later.again {
+			var err error
+			if end, err = r.Server.WALEnd(ctx); err != nil {
+				return fmt.Errorf("read the end of the WAL: %w", err)
+			}
+		}
+		err := r.confirmed(ctx, end)
+		if err == nil || waited >= r.SlotWait || !errors.As(err, &later) {
 			return err
 		}
 		if err := held(); err != nil {
@@ -203,24 +212,37 @@ func (r *Retention) waitForSlots(ctx context.Context, at pglogrepl.LSN, held fun
 	}
 }
 
-// confirmed returns an error if one of the slots has not confirmed a position.
-func (r *Retention) confirmed(ctx context.Context, at pglogrepl.LSN) error {
+// slots reads the slots. A recovery that has not finished is an error.
+func (r *Retention) slots(ctx context.Context) (map[string]*replication.Slot, error) {
 	slots, recovery, err := r.Server.Slots(ctx, r.Slots)
 	if err != nil {
-		return fmt.Errorf("read the slots: %w", err)
+		return nil, fmt.Errorf("read the slots: %w", err)
 	}
 	if recovery != "" {
-		return &postponed{BySlot, recovery, fmt.Errorf("a recovery has not finished (slot %s), and it reads the table: run outboxcdc recover or backfill again", recovery)}
+		return nil, &postponed{reason: BySlot, slot: recovery, err: fmt.Errorf("a recovery has not finished (slot %s), and it reads the table: run outboxcdc recover or backfill again", recovery)}
+	}
+	return slots, nil
+}
+
+// confirmed returns an error if one of the slots has not confirmed what follows a position.
+func (r *Retention) confirmed(ctx context.Context, at pglogrepl.LSN) error {
+	slots, err := r.slots(ctx)
+	if err != nil {
+		return err
 	}
 	for _, name := range r.Slots {
-		if why := blocks(slots[name], r.Database, at); why != "" {
-			return &postponed{BySlot, name, fmt.Errorf("slot %s %s", name, why)}
+		s := slots[name]
+		if why := blocks(s, r.Database, at); why != "" {
+			return &postponed{BySlot, name, fmt.Errorf("slot %s %s", name, why), s != nil && s.RestartLSN >= at}
 		}
 	}
 	return nil
 }
 
-// blocks says why a slot does not allow to remove rows that were committed before a position; "" if it does.
+// blocks says why a slot does not allow to remove rows that were committed before a position; "" if it does. What a
+// new slot has confirmed is where it was created, and no client has received what is before. A slot that was created
+// before the position was read has confirmed no more than the position until a client reads it, and the restart_lsn of
+// one that was created later is not before the position.
 func blocks(s *replication.Slot, database string, at pglogrepl.LSN) string {
 	const otherwise = "If it is no longer needed, drop it and remove it from retention.slots, or remove rows in spite of it: retain --despite-slot"
 	switch {
@@ -232,7 +254,9 @@ func blocks(s *replication.Slot, database string, at pglogrepl.LSN) string {
 		return "reads another database (" + s.Database + "), and not the one of this table. " + otherwise
 	case s.Lost():
 		return "is lost: its client has not received everything. For the daemon's slot, outboxcdc recover sends what is missing from the rows that are kept here. " + otherwise
-	case s.ConfirmedFlush < at:
+	case s.RestartLSN >= at:
+		return "has moved on, or was created, while retain waited for it; the next run looks again"
+	case s.ConfirmedFlush <= at:
 		return fmt.Sprintf("has confirmed %s, and not yet %s (%s behind): its client is stopped or slow, or cannot deliver. ",
 			s.ConfirmedFlush, at, human.Size(int64(at-s.ConfirmedFlush))) + otherwise
 	}

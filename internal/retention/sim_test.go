@@ -31,6 +31,9 @@ type world struct {
 	slots map[string]*replication.Slot
 	leaf  Leaf
 
+	received map[string]pglogrepl.LSN // by slot: what its client has received
+	orphaned map[string]bool          // by slot: it was created again, and no client reads it
+
 	quiet    bool // no other session acts, and no call fails
 	locked   bool // by the steps
 	reading  bool // a session reads the leaf
@@ -55,6 +58,9 @@ type row struct {
 
 const keep = time.Hour
 
+// always is what a slot has confirmed whose client is never behind.
+const always = pglogrepl.LSN(1) << 40
+
 var errServer = errors.New("the server has gone")
 
 func (w *world) note(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
@@ -70,7 +76,7 @@ func (w *world) others(call string) error {
 		switch w.rnd.IntN(12) {
 		case 0, 1: // a transaction writes into the leaf
 			if w.locked {
-				w.waiting = true
+				w.waiting = w.waiting || w.rnd.IntN(10) == 0
 				continue
 			}
 			w.write(time.Duration(w.rnd.IntN(180)) * time.Minute)
@@ -85,8 +91,22 @@ func (w *world) others(call string) error {
 			w.rows = slices.DeleteFunc(w.rows, func(r *row) bool { return r.commit == 0 && w.rnd.IntN(3) == 0 })
 		case 6, 7, 8: // a slot confirms
 			name := []string{"daemon", "other"}[w.rnd.IntN(2)]
-			if s := w.slots[name]; s != nil && s.WALStatus != "lost" {
-				s.ConfirmedFlush = w.end
+			s := w.slots[name]
+			if s == nil || s.WALStatus == "lost" {
+				continue
+			}
+			if w.rnd.IntN(300) == 0 { // a person drops it and creates it again, and its client refuses to go on
+				w.slots[name] = &replication.Slot{Name: name, Kind: s.Kind, Database: s.Database, WALStatus: "reserved", RestartLSN: w.end, ConfirmedFlush: w.end + 8}
+				w.end += 8
+				w.orphaned[name] = true
+				w.note("%s is created at %d", name, w.end)
+				continue
+			}
+			if !w.orphaned[name] {
+				if s.ConfirmedFlush = w.end; w.rnd.IntN(4) == 0 {
+					s.RestartLSN = w.end
+				}
+				w.received[name] = w.end
 				w.note("%s confirms %d", name, w.end)
 			}
 		case 9: // a poller marks a row, or a person locks it
@@ -166,6 +186,7 @@ func (w *world) Begin(context.Context, *Leaf) (Transaction, error) {
 func (w *world) WALEnd(context.Context) (pglogrepl.LSN, error) {
 	end := w.end
 	err := w.others("end of WAL")
+	w.end += 8 // the server writes WAL
 	return end, err
 }
 
@@ -197,8 +218,8 @@ func (w *world) check(r *row) {
 		w.t.Errorf("the row at %s was removed during a recovery", r.place)
 	}
 	for name, s := range w.slots {
-		if s.ConfirmedFlush < r.commit {
-			w.t.Errorf("the row at %s was removed, was committed at %d, and slot %s has confirmed %d", r.place, r.commit, name, s.ConfirmedFlush)
+		if w.received[name] < r.commit {
+			w.t.Errorf("the row at %s was removed, was committed at %d, and the client of slot %s has received %d", r.place, r.commit, name, w.received[name])
 		}
 		if s.WALStatus == "lost" || s.Kind != "logical" || s.Database != "shop" {
 			w.t.Errorf("the row at %s was removed, and slot %s is %+v", r.place, name, *s)
@@ -274,6 +295,10 @@ func (w *world) Store(_ context.Context, _ *Leaf, _ Age, write func(io.Writer) e
 	if err := write(&b); err != nil {
 		return err
 	}
+	if !w.quiet && w.rnd.IntN(20) == 0 { // an upload takes long
+		w.recovery = "daemon_recovery"
+		w.note("a recovery begins")
+	}
 	if w.broken && w.rnd.IntN(2) == 0 {
 		return errors.New("exit status 1")
 	}
@@ -339,6 +364,7 @@ func (tx *worldTx) Rollback() {
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
 		t: t, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC), end: 1000, archived: map[string]bool{}, slots: map[string]*replication.Slot{},
+		received: map[string]pglogrepl.LSN{}, orphaned: map[string]bool{},
 	}
 	for _, name := range []string{"daemon", "other"} {
 		w.slots[name] = &replication.Slot{Name: name, Kind: "logical", Database: "shop", WALStatus: "reserved"}
@@ -381,7 +407,7 @@ func TestSimRetention(t *testing.T) {
 		w := newWorld(t, seed)
 		chunks := w.rnd.IntN(2) == 0
 		r := Retention{
-			Server: w, Archive: w, Keep: keep, Slots: []string{"daemon", "other"}, Database: "shop", Chunk: 1 + w.rnd.IntN(3), SlotWait: 300 * time.Millisecond,
+			Server: w, Archive: w, Keep: keep, Slots: []string{"daemon", "other"}, Database: "shop", Chunk: 1 + w.rnd.IntN(3), SlotWait: time.Second,
 			Beside: func(ctx context.Context, _, do func(context.Context) error) error { return do(ctx) },
 			Pause:  func(context.Context, time.Duration) bool { _ = w.others("pause"); return true },
 		}
@@ -417,18 +443,20 @@ func TestBlocked(t *testing.T) {
 		removed int
 	}{
 		{"a transaction is open", time.Hour, false, func(w *world) { w.write(2 * time.Hour) }, func(w *world) { w.rows[1].commit = w.end }, ByLock, "", 2},
-		{"Kafka is away", 7 * 24 * time.Hour, false, func(w *world) { w.slots["daemon"].ConfirmedFlush = 1 }, func(w *world) { w.slots["daemon"].ConfirmedFlush = w.end }, BySlot, "daemon", 1},
-		{"Kafka is away, rows", 7 * 24 * time.Hour, true, func(w *world) { w.slots["daemon"].ConfirmedFlush = 1 }, func(w *world) { w.slots["daemon"].ConfirmedFlush = w.end }, BySlot, "daemon", 1},
-		{"another slot does not move", 7 * 24 * time.Hour, false, func(w *world) { w.slots["other"].ConfirmedFlush = 1 }, func(w *world) { w.slots["other"].ConfirmedFlush = w.end }, BySlot, "other", 1},
-		{"another slot does not move, rows", 7 * 24 * time.Hour, true, func(w *world) { w.slots["other"].ConfirmedFlush = 1 }, func(w *world) { w.slots["other"].ConfirmedFlush = w.end }, BySlot, "other", 1},
+		{"Kafka is away", 7 * 24 * time.Hour, false, func(w *world) { w.slots["daemon"].ConfirmedFlush = 1 }, func(w *world) { w.slots["daemon"].ConfirmedFlush = always }, BySlot, "daemon", 1},
+		{"Kafka is away, rows", 7 * 24 * time.Hour, true, func(w *world) { w.slots["daemon"].ConfirmedFlush = 1 }, func(w *world) { w.slots["daemon"].ConfirmedFlush = always }, BySlot, "daemon", 1},
+		{"another slot does not move", 7 * 24 * time.Hour, false, func(w *world) { w.slots["other"].ConfirmedFlush = 1 }, func(w *world) { w.slots["other"].ConfirmedFlush = always }, BySlot, "other", 1},
+		{"another slot does not move, rows", 7 * 24 * time.Hour, true, func(w *world) { w.slots["other"].ConfirmedFlush = 1 }, func(w *world) { w.slots["other"].ConfirmedFlush = always }, BySlot, "other", 1},
 		{"a recovery has not finished", 24 * time.Hour, false, func(w *world) { w.recovery = "daemon_recovery" }, func(w *world) { w.recovery = "" }, BySlot, "daemon_recovery", 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := &world{
 				t: t, quiet: true, rnd: rand.New(rand.NewPCG(1, 1)), now: time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC), end: 1000, archived: map[string]bool{}, slots: map[string]*replication.Slot{},
+				received: map[string]pglogrepl.LSN{}, orphaned: map[string]bool{},
 			}
 			for _, name := range []string{"daemon", "other"} {
-				w.slots[name] = &replication.Slot{Name: name, Kind: "logical", Database: "shop", WALStatus: "reserved", ConfirmedFlush: w.end}
+				w.slots[name] = &replication.Slot{Name: name, Kind: "logical", Database: "shop", WALStatus: "reserved", ConfirmedFlush: always}
+				w.received[name] = always
 			}
 			w.rows = []*row{{place: "(0,1)", writer: "1", created: w.now.Add(-2 * keep), commit: 500}}
 			r := Retention{
