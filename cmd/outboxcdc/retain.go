@@ -149,7 +149,7 @@ func (r *retainer) pass(ctx context.Context, cfg *config.Config, slots []string,
 	var results []retention.TableResult
 	var failed error // the first table that could not be worked on; the next ones do not wait for it
 	for _, s := range cfg.Sources() {
-		t := retention.Table{CreatedAt: s.Columns.CreatedAt, Delete: cfg.Retention.Mode == "delete"}
+		t := retention.Table{CreatedAt: s.Columns.CreatedAt, Delete: cfg.Retention.Mode == "delete", Publication: cfg.Postgres.Publication}
 		t.Schema, t.Name = s.Name()
 		res, err := retention.Pass(ctx, p, &t, outboxes, job, r.dryRun, func() {
 			fmt.Fprintf(r.errOut, "another retain is at work on table %s: waiting\n", &t)

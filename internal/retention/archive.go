@@ -45,7 +45,7 @@ func (c *Command) store(ctx context.Context, leaf *Leaf, age Age, write func(io.
 		return err
 	}
 	defer read.Close()  //nolint:errcheck // nothing is written to it
-	defer input.Close() //nolint:errcheck // closed below, where it counts
+	defer input.Close() //nolint:errcheck // closed below, where it counts; otherwise when no process is left
 	cmd := exec.CommandContext(ctx, c.Args[0], c.Args[1:]...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a pipeline of a shell is stopped as a whole
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
@@ -66,11 +66,16 @@ func (c *Command) store(ctx context.Context, leaf *Leaf, age Age, write func(io.
 	defer idle.Stop()
 	wrote := write(&watched{input, idle, c.Idle})
 	if wrote != nil {
-		stop(wrote) // it must not take a part for the whole
+		stop(wrote)
+	} else {
+		idle.Reset(c.Idle)
+		wrote = input.Close()
 	}
-	idle.Reset(c.Idle)
-	wrote = errors.Join(wrote, input.Close())
 	failed := <-ended
+	if wrote != nil { // no process of its may see the end of its input, and take a part for the whole
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		_ = input.Close()
+	}
 	switch left, _ := io.CopyN(io.Discard, read, 1); {
 	case errors.Is(context.Cause(ctx), errIdle):
 		return fmt.Errorf("it was stopped: %w%s", errIdle, last.text())

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,6 +21,7 @@ type Table struct {
 	Schema, Name string
 	CreatedAt    string // column with the time of a row
 	Delete       bool   // rows are deleted; otherwise leaves are emptied
+	Publication  string // that the daemon reads
 }
 
 // String is the qualified name, for people.
@@ -65,7 +67,7 @@ func Connect(ctx context.Context, dsn string) (p *Postgres, err error) {
 		}
 		cc.RuntimeParams[name] = value
 	}
-	p = &Postgres{config: cc}
+	p = &Postgres{config: cc, clock: time.Now}
 	if p.control, err = pgx.ConnectConfig(ctx, cc); err != nil {
 		err = replication.ConnectError(err)
 		if replication.RefusedByPooler(err) {
@@ -115,7 +117,8 @@ SELECT c.oid, c.relkind::text, coalesce(f.relation, ''), coalesce(f.owner, ''),
          SELECT t.oid, t.typbasetype FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid WHERE a.attrelid = c.oid AND a.attname = $2 AND a.attnum > 0 AND NOT a.attisdropped
          UNION ALL SELECT t.oid, t.typbasetype FROM base JOIN pg_type t ON t.oid = base.typbasetype
        ) SELECT format_type(oid, NULL) FROM base WHERE typbasetype = 0), ''),
-       coalesce((SELECT attnotnull FROM pg_attribute WHERE attrelid = c.oid AND attname = $2), false)
+       EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = $2 AND a.attnotnull
+                AND NOT EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'n' AND NOT k.convalidated AND k.conkey = ARRAY[a.attnum]))
   FROM pg_class c LEFT JOIN LATERAL (
     SELECT o.oid::regclass::text AS relation, pg_get_userbyid(o.relowner)::text AS owner FROM pg_class o
      WHERE (o.oid = c.oid OR o.oid IN (SELECT relid FROM pg_partition_tree(c.oid))) AND NOT pg_has_role(o.relowner, 'USAGE') LIMIT 1) f ON true
@@ -163,10 +166,13 @@ func (p *Postgres) Open(ctx context.Context, t *Table, outboxes []replication.Ta
 	if child != nil {
 		return nil, exit.With(exit.Config, fmt.Errorf("%s: %s; remedy: %s", op, child, child.Remedy()))
 	}
-	p.root, p.always = oid, notNull
+	p.root, p.deletes = oid, t.Delete
 	leaves, err := p.leaves(ctx, oid, t.CreatedAt)
 	if err == nil {
-		err = p.refuse(ctx, t, oid)
+		err = p.refuseUnpublished(ctx, t, leaves)
+	}
+	if err == nil {
+		err = p.refuse(ctx, p.control)
 	}
 	if err == nil && !notNull {
 		err = p.refuseNulls(ctx, name)
@@ -194,12 +200,22 @@ func (p *Postgres) leaves(ctx context.Context, oid uint32, createdAt string) ([]
 	if err != nil {
 		return nil, fmt.Errorf("read the partitions: %w", err)
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (l Leaf, err error) {
+	newest := time.Time{}
+	leaves, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (l Leaf, err error) {
 		var until pgtype.Timestamptz
 		err = row.Scan(&l.Schema, &l.Name, &l.OID, &l.Bytes, &until, &l.Indexed)
 		l.Until = until.Time // zero for infinity
+		if l.Until.After(newest) {
+			newest = l.Until
+		}
 		return l, err
 	})
+	for i := range leaves {
+		if leaves[i].Until.Equal(newest) { // what creates partitions may continue from the newest one
+			leaves[i].Until = time.Time{}
+		}
+	}
+	return leaves, err
 }
 
 // refuseSQL finds what makes it unsafe to remove rows: foreign keys to the table, triggers and rules that act on it,
@@ -222,15 +238,57 @@ SELECT format('row-level security hides rows of table %s from this role; remedy:
   FROM t WHERE row_security_active(t.oid)
 LIMIT 1`
 
-func (p *Postgres) refuse(ctx context.Context, t *Table, oid uint32) error {
+func (p *Postgres) refuse(ctx context.Context, conn interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+},
+) error {
 	var why string
-	switch err := p.control.QueryRow(ctx, refuseSQL, oid, t.Delete).Scan(&why); {
+	switch err := conn.QueryRow(ctx, refuseSQL, p.root, p.deletes).Scan(&why); {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil
 	case err != nil:
 		return fmt.Errorf("look for what keeps rows from being removed: %w", err)
 	}
 	return exit.With(exit.Config, errors.New(why))
+}
+
+// refuseUnpublished refuses a table whose rows the daemon does not get: its slot confirms them as well.
+func (p *Postgres) refuseUnpublished(ctx context.Context, t *Table, leaves []Leaf) error {
+	const remedy = "remedy: set postgres.publication to the one that the daemon reads"
+	publication, err := replication.ReadPublication(ctx, p.control, t.Publication)
+	switch {
+	case err != nil:
+		return err
+	case publication == nil:
+		return exit.With(exit.Config, fmt.Errorf("there is no publication %s; %s", t.Publication, remedy))
+	case !publication.Inserts:
+		return exit.With(exit.Config, fmt.Errorf("publication %s does not publish inserts; %s", t.Publication, remedy))
+	}
+	oids := []uint32{p.root}
+	for i := range leaves {
+		oids = append(oids, leaves[i].OID)
+	}
+	published, err := replication.ReadPublishedTables(ctx, p.control, t.Publication, oids)
+	if err != nil {
+		return err
+	}
+	missing := map[uint32]string{p.root: t.String()}
+	if !slices.ContainsFunc(published, func(o replication.PublishedTable) bool { return o.OID == p.root }) && len(leaves) > 0 {
+		missing = map[uint32]string{} // the partitions are published by their own names
+		for i := range leaves {
+			missing[leaves[i].OID] = leaves[i].String()
+		}
+	}
+	for i := range published {
+		if published[i].Filter == "" {
+			delete(missing, published[i].OID)
+		}
+	}
+	for _, name := range missing {
+		return exit.With(exit.Config, fmt.Errorf("publication %s does not publish all rows of table %s, so that the daemon has not delivered them; remedy: ALTER PUBLICATION %[3]s ADD TABLE %s, without a row filter, and outboxcdc recover",
+			t.Publication, name, pgx.Identifier{t.Publication}.Sanitize(), pgx.Identifier{t.Schema, t.Name}.Sanitize()))
+	}
+	return nil
 }
 
 // refuseNulls refuses a table with rows that have no time.

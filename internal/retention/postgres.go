@@ -26,14 +26,23 @@ type Postgres struct {
 	control *pgx.Conn // short questions, and the lock against other processes
 	work    *pgx.Conn // transactions that lock, and COPY: an interrupted COPY closes it
 	root    uint32    // the table that was opened
+	deletes bool      // rows are deleted from it
 	created string    // column with the time of a row, quoted
-	always  bool      // each row has a time
 	utc     string    // after a parameter: turns a timestamptz into the column's type
+	clock   func() time.Time
 }
 
-// Now implements [Server].
+// westernmost is how far local time can be before UTC. A column without a time zone may have local time.
+const westernmost = 12 * time.Hour
+
+// Now implements [Server]. It is the time of the server or of this machine, whichever is earlier: a clock that has
+// jumped ahead must not make rows old.
 func (p *Postgres) Now(ctx context.Context) (now time.Time, err error) {
-	return now, p.control.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&now)
+	err = p.control.QueryRow(ctx, "SELECT least(clock_timestamp(), $1::timestamptz)", p.clock()).Scan(&now)
+	if p.utc != "" {
+		now = now.Add(-westernmost)
+	}
+	return now, err
 }
 
 // Read implements [Server].
@@ -48,7 +57,7 @@ func (p *Postgres) read(ctx context.Context, conn *pgx.Conn, leaf *Leaf, keepSin
 	from := " FROM ONLY " + quote(leaf)
 	young := "SELECT" + from + " WHERE " + p.created + " >= $1" + p.utc
 	err = conn.QueryRow(ctx, "SELECT EXISTS ("+young+" AND ctid >= (SELECT format('(%s,0)', greatest(0, pg_relation_size($2::oid::regclass) / current_setting('block_size')::bigint - 16))::tid)) "+
-		"OR EXISTS ("+young+") OR NOT $3 AND EXISTS (SELECT"+from+" WHERE "+p.created+" IS NULL), NOT EXISTS (SELECT"+from+")", keepSince, leaf.OID, p.always).Scan(&age.Young, &age.Empty)
+		"OR EXISTS ("+young+" OR "+p.created+" IS NULL), NOT EXISTS (SELECT"+from+")", keepSince, leaf.OID).Scan(&age.Young, &age.Empty)
 	if err != nil || age.Empty {
 		return age, inUse(err)
 	}
@@ -140,6 +149,8 @@ func (p *Postgres) lock(ctx context.Context, leaf *Leaf, mode string) (_ *transa
 		err = &InUseError{errors.New("it was replaced by another table of its name")}
 	case !member:
 		err = &InUseError{errors.New("it is no longer a partition of the outbox")}
+	default: // what has changed since the table was opened
+		err = p.refuse(ctx, tx)
 	}
 	return t, err
 }
@@ -164,12 +175,29 @@ func (p *Postgres) Drop(ctx context.Context, leaf *Leaf) error {
 	return t.tx.Commit(ctx)
 }
 
-// reopen opens the connection for work, if it is closed.
+// reopen opens the connection for work, if it is closed. After a failover the same name can lead to another server,
+// whose positions have nothing to do with the slots that the other connection sees.
 func (p *Postgres) reopen(ctx context.Context) (err error) {
-	if p.work == nil || p.work.IsClosed() {
-		p.work, err = pgx.ConnectConfig(ctx, p.config)
+	if p.work != nil && !p.work.IsClosed() {
+		return nil
 	}
-	return err
+	if p.work, err = pgx.ConnectConfig(ctx, p.config); err != nil {
+		return err
+	}
+	var started [2]time.Time
+	for i, conn := range []*pgx.Conn{p.control, p.work} {
+		if err = conn.QueryRow(ctx, "SELECT pg_postmaster_start_time()").Scan(&started[i]); err != nil {
+			break
+		}
+	}
+	if err == nil && started[0].Equal(started[1]) {
+		return nil
+	}
+	_ = p.work.Close(ctx)
+	if err != nil {
+		return err
+	}
+	return errors.New("retention.url_file leads to another server than before, as after a failover: run retain again")
 }
 
 type transaction struct {
@@ -253,6 +281,9 @@ func (t *transaction) Rollback() {
 
 // OldRows implements [Server].
 func (p *Postgres) OldRows(ctx context.Context, leaf *Leaf, from, keepSince time.Time, limit int) (*Rows, error) {
+	if err := p.refuse(ctx, p.control); err != nil { // what has changed since the table was opened, or the rows before were read
+		return nil, err
+	}
 	query := "SELECT ctid::text, xmin::text, " + p.created + p.utc + " FROM ONLY " + quote(leaf) + " WHERE " + p.created + " < $1" + p.utc +
 		" AND " + p.created + " >= $2" + p.utc + " ORDER BY " + p.created + " LIMIT $3"
 	if from.IsZero() {
@@ -294,7 +325,7 @@ func nullable(t time.Time) *time.Time {
 // Delete implements [Server].
 func (p *Postgres) Delete(ctx context.Context, leaf *Leaf, rows *Rows) (int64, error) {
 	tag, err := p.control.Exec(ctx, "DELETE FROM ONLY "+quote(leaf)+" WHERE ctid = ANY (ARRAY(SELECT ctid FROM ONLY "+quote(leaf)+
-		" WHERE ctid = ANY ($1::text[]::tid[]) AND xmin = ANY ($2::text[]::xid[]) FOR UPDATE SKIP LOCKED))", rows.Places, rows.Writers)
+		" WHERE ctid = ANY ($1::text[]::tid[]) AND xmin = ANY ($2::text[]::xid[]) AND tableoid = $3 FOR UPDATE SKIP LOCKED))", rows.Places, rows.Writers, leaf.OID)
 	return tag.RowsAffected(), inUse(err)
 }
 

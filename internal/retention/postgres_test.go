@@ -39,14 +39,14 @@ func newBench(t *testing.T, server *pgtest.Server, name, table string) *bench {
 		t.Fatal(err)
 	}
 	b := &bench{T: t, server: server, name: name, sql: pgtest.Connect(t, server.SuperURL(name))}
-	b.exec("SET ROLE " + name + "; CREATE SCHEMA shop; SET search_path = shop; " + table + "; RESET ROLE")
+	b.exec("SET ROLE " + name + "; CREATE SCHEMA shop; SET search_path = shop; " + table + "; RESET ROLE; CREATE PUBLICATION outboxcdc FOR ALL TABLES WITH (publish = 'insert', publish_via_partition_root)")
 	b.exec("SELECT pg_create_logical_replication_slot('" + name + "', 'pgoutput')")
 	var err error
 	if b.p, err = Connect(t.Context(), server.URL(name, name, "secret")); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.p.Close)
-	b.table = Table{Schema: "shop", Name: "outbox", CreatedAt: "created_at"}
+	b.table = Table{Schema: "shop", Name: "outbox", CreatedAt: "created_at", Publication: "outboxcdc"}
 	b.r = Retention{Keep: time.Hour, Slots: []string{name}, Chunk: 20, SlotWait: 100 * time.Millisecond, Beside: Beside, Pause: func(ctx context.Context, d time.Duration) bool {
 		select {
 		case <-ctx.Done():
@@ -139,7 +139,8 @@ func TestPostgres(t *testing.T) {
 			t.Parallel()
 			server := pgtest.ForTest(t, pgtest.Options{Major: major, Settings: map[string]string{"wal_level": "logical", "fsync": "off", "max_replication_slots": "20"}})
 			for name, test := range map[string]func(*testing.T, *pgtest.Server){
-				"empty": testEmpty, "archive": testArchive, "delete": testDelete, "refused": testRefused, "range": testRange, "tree": testTree, "two": testTwo, "timeouts": testTimeouts, "readers": testReaders,
+				"empty": testEmpty, "archive": testArchive, "delete": testDelete, "refused": testRefused, "range": testRange, "tree": testTree, "two": testTwo, "timeouts": testTimeouts, "readers": testReaders, "meanwhile": testMeanwhile,
+				"times": testTimes,
 			} {
 				t.Run(name, func(t *testing.T) { test(t, server) })
 			}
@@ -234,6 +235,18 @@ func testArchive(t *testing.T, server *pgtest.Server) {
 	if n := b.count("SELECT count(*) FROM shop.outbox_0"); n != 2000 {
 		t.Fatalf("%d rows are left", n)
 	}
+	// An archive that ignores SIGTERM does not see the end of rows that were cut off.
+	kept := filepath.Join(t.TempDir(), "part")
+	cut := &Command{Args: []string{"sh", "-c", `trap "" TERM; (cat > "$0.new"; mv "$0.new" "$0")`, kept}, Output: io.Discard, Idle: time.Minute}
+	err := cut.Store(t.Context(), &Leaf{}, Age{}, func(w io.Writer) error {
+		if _, err := io.WriteString(w, "1\tx\n"); err != nil {
+			return err
+		}
+		return errors.New("the server has gone")
+	})
+	if _, stat := os.Stat(kept); err == nil || !strings.Contains(err.Error(), "the server has gone") || stat == nil {
+		t.Errorf("a part was stored as the whole, or: %v", err)
+	}
 	b.r.Archive = &Command{Args: []string{"sh", "-c", "cat > " + file + `; echo "$OUTBOXCDC_SCHEMA.$OUTBOXCDC_TABLE $OUTBOXCDC_OLDEST" > ` + file + ".name"}, Output: io.Discard, Idle: time.Minute}
 	b.want("the archive takes the rows", b.follow(), "outbox_0 emptied")
 	text, err := os.ReadFile(file)
@@ -248,6 +261,9 @@ func testArchive(t *testing.T, server *pgtest.Server) {
 func testDelete(t *testing.T, server *pgtest.Server) {
 	b := newBench(t, server, "chunks", "CREATE TABLE outbox (id bigint GENERATED ALWAYS AS IDENTITY, payload text, created_at timestamp DEFAULT (now() AT TIME ZONE 'UTC'), lap int)")
 	b.table.Delete = true
+	old := func(lap, n int) string { // a column without a time zone may have local time
+		return strings.ReplaceAll(old(lap, n), "2 hours", "14 hours")
+	}
 	b.exec(old(0, 1203) + "; INSERT INTO shop.outbox (payload) VALUES ('young')")
 	b.want("the slot has not confirmed", b.pass(), "outbox postponed slot")
 	locker := pgtest.Connect(t, server.SuperURL(b.name))
@@ -265,13 +281,18 @@ func testDelete(t *testing.T, server *pgtest.Server) {
 
 	// What was read is a version: a row that was updated, or another one at its place, is another version.
 	b.exec(old(0, 2) + "; DELETE FROM shop.outbox WHERE id = 3")
-	ctx, leaf := t.Context(), Leaf{Schema: "shop", Name: "outbox"}
+	ctx, leaf := t.Context(), Leaf{Schema: "shop", Name: "outbox", OID: uint32(b.count("SELECT 'shop.outbox'::regclass::oid::int"))}
 	rows, err := b.p.OldRows(ctx, &leaf, time.Time{}, time.Now().Add(-time.Hour), 10)
 	if err != nil || len(rows.Places) != 2 {
 		t.Fatalf("%+v, %v", rows, err)
 	}
 	b.exec("DELETE FROM shop.outbox WHERE ctid = '" + rows.Places[0] + "'")
 	b.exec("VACUUM shop.outbox")
+	other := leaf
+	other.OID++ // as after the table was replaced by another one of its name
+	if n, err := b.p.Delete(ctx, &other, rows); err != nil || n != 0 {
+		t.Errorf("%d rows of another table were deleted, %v", n, err)
+	}
 	b.exec("UPDATE shop.outbox SET payload = 'sent' WHERE ctid = '" + rows.Places[1] + "'; " + old(0, 3000))
 	n, err := b.p.Delete(ctx, &leaf, rows)
 	if err != nil || n != 0 {
@@ -296,6 +317,9 @@ func testRefused(t *testing.T, server *pgtest.Server) {
 		{"ALTER TABLE shop.outbox_3 OWNER TO postgres", "ALTER TABLE shop.outbox_3 OWNER TO refused", exit.NoPermission, "table shop.outbox_3: role"},
 		{"ALTER TABLE shop.outbox_2 ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY", "ALTER TABLE shop.outbox_2 DISABLE ROW LEVEL SECURITY", exit.Config, "row-level security hides rows of table shop.outbox_2"},
 		{"ALTER TABLE shop.outbox ALTER created_at DROP NOT NULL; INSERT INTO shop.outbox (created_at, lap) VALUES (NULL, 1)", "", exit.Config, "rows have no time"},
+		{"DROP PUBLICATION outboxcdc", "CREATE PUBLICATION outboxcdc FOR TABLE shop.outbox WITH (publish = 'delete')", exit.Config, "there is no publication"},
+		{"", "ALTER PUBLICATION outboxcdc SET (publish = 'insert')", exit.Config, "does not publish inserts"},
+		{"ALTER PUBLICATION outboxcdc SET TABLE shop.outbox_0, shop.outbox_1, shop.outbox_2", "ALTER PUBLICATION outboxcdc SET TABLE shop.outbox", exit.Config, "does not publish all rows of table shop.outbox_3"},
 		{`ALTER TABLE shop.outbox RENAME created_at TO "when"`, "", exit.Config, `has no column "created_at"`},
 	} {
 		b.exec(c.before)
@@ -333,13 +357,14 @@ func testRefused(t *testing.T, server *pgtest.Server) {
 func testRange(t *testing.T, server *pgtest.Server) {
 	b := newBench(t, server, "ranges", `CREATE TABLE outbox (id bigint, payload text, created_at timestamptz NOT NULL, lap int) PARTITION BY RANGE (created_at);
 CREATE TABLE old PARTITION OF outbox FOR VALUES FROM (MINVALUE) TO ('2020-01-01'); CREATE TABLE past PARTITION OF outbox FOR VALUES FROM ('2020-01-01') TO ('2021-01-01');
-CREATE TABLE now PARTITION OF outbox FOR VALUES FROM ('2021-01-01') TO (MAXVALUE); CREATE TABLE other PARTITION OF outbox DEFAULT`)
+CREATE TABLE newest PARTITION OF outbox FOR VALUES FROM ('2021-01-01') TO ('2022-01-01');
+CREATE TABLE now PARTITION OF outbox FOR VALUES FROM ('2022-01-01') TO (MAXVALUE); CREATE TABLE other PARTITION OF outbox DEFAULT`)
 	b.exec("INSERT INTO shop.outbox SELECT n, 'x', timestamptz '2020-02-02', 0 FROM generate_series(1, 10) n")
 	b.want("without drop_empty", b.follow(), "past emptied")
 	b.r.DropEmpty = true
 	b.want("with drop_empty", b.pass(), "old dropped; past dropped")
-	if n := b.count("SELECT count(*) FROM pg_inherits WHERE inhparent = 'shop.outbox'::regclass"); n != 2 {
-		t.Errorf("%d partitions are left, want 2", n)
+	if n := b.count("SELECT count(*) FROM pg_inherits WHERE inhparent = 'shop.outbox'::regclass"); n != 3 {
+		t.Errorf("%d partitions are left, want 3", n)
 	}
 }
 
@@ -519,4 +544,71 @@ func testReaders(t *testing.T, server *pgtest.Server) {
 	archive.meanwhile = func() {}
 	b.want("without the event trigger", b.pass(), "outbox_0 emptied")
 	comment("of the shop\n" + Mark + time.Now().UTC().Format("2006-"))
+}
+
+// testMeanwhile has what happens between the look at the table and the removal of its rows.
+func testMeanwhile(t *testing.T, server *pgtest.Server) {
+	b := newBench(t, server, "meanwhile", ring+"; CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; CREATE TABLE plain (id int PRIMARY KEY, created_at timestamptz NOT NULL)")
+	b.exec(old(0, 10) + "; INSERT INTO shop.plain VALUES (1, '2020-01-01')")
+	b.r.Server, b.r.Slots, b.r.Database = b.p, nil, b.name
+	open := func(table string, del bool) *Leaf {
+		b.table.Name, b.table.Delete = table, del
+		leaves, err := b.p.Open(t.Context(), &b.table, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &leaves[0]
+	}
+	leaf := open("outbox", false)
+	b.exec("CREATE TRIGGER g BEFORE TRUNCATE ON shop.outbox_0 EXECUTE FUNCTION shop.f()")
+	if got := b.r.Empty(t.Context(), leaf); got.Reason != ByError || !strings.Contains(got.Text, "trigger g") {
+		t.Errorf("a trigger: %+v", got)
+	}
+	b.exec("DROP TRIGGER g ON shop.outbox_0; ALTER TABLE shop.outbox ALTER created_at DROP NOT NULL; UPDATE shop.outbox SET created_at = NULL WHERE id = 3")
+	if got := b.r.Empty(t.Context(), leaf); got.Outcome != Kept {
+		t.Errorf("a row without a time: %+v", got)
+	}
+	leaf = open("plain", true)
+	b.exec("CREATE TABLE shop.child (id int REFERENCES shop.plain ON DELETE CASCADE); INSERT INTO shop.child VALUES (1)")
+	if got := b.r.Delete(t.Context(), leaf); got.Reason != ByError || !strings.Contains(got.Text, "foreign key") {
+		t.Errorf("a foreign key: %+v", got)
+	}
+
+	// A name can lead to another server after a failover.
+	b.exec("DROP TABLE shop.child; UPDATE shop.outbox SET created_at = '2020-01-01' WHERE id = 3")
+	other := pgtest.ForTest(t, pgtest.Options{Major: server.Major, Settings: map[string]string{"wal_level": "logical", "fsync": "off"}})
+	elsewhere := newBench(t, other, "meanwhile", ring)
+	elsewhere.exec(old(0, 10))
+	leaf = open("outbox", false)
+	b.p.work.Close(t.Context()) //nolint:errcheck // it is replaced
+	b.p.config = elsewhere.p.config
+	if got := b.r.Empty(t.Context(), leaf); got.Reason != ByError || !strings.Contains(got.Text, "another server") {
+		t.Errorf("another server: %+v", got)
+	}
+	if n := elsewhere.count("SELECT count(*) FROM shop.outbox"); n != 10 {
+		t.Errorf("%d rows are left on the other server, want 10", n)
+	}
+}
+
+// testTimes has clocks and columns from which the age of a row is not known.
+func testTimes(t *testing.T, server *pgtest.Server) {
+	b := newBench(t, server, "times", `CREATE TABLE outbox (payload text, created_at timestamp NOT NULL) PARTITION BY RANGE (created_at); CREATE TABLE outbox_0 PARTITION OF outbox DEFAULT`)
+	b.r.Slots = nil
+	b.exec("SET timezone = 'Etc/GMT+12'; INSERT INTO shop.outbox VALUES ('x', now() - interval '30 minutes'); RESET timezone")
+	b.want("local time", b.pass(), "outbox_0 kept")
+	b.exec("UPDATE shop.outbox SET created_at = created_at - interval '1 hour'")
+	b.p.clock = func() time.Time { return time.Now().Add(-time.Hour) }
+	b.want("the clock of the server is ahead", b.pass(), "outbox_0 kept")
+	b.p.clock = func() time.Time { return time.Now().Add(time.Hour) }
+	if now, err := b.p.Now(t.Context()); err != nil || now.After(time.Now()) {
+		t.Errorf("the clock of this machine is ahead: %s, %v", now, err)
+	}
+	b.want("old enough", b.pass(), "outbox_0 emptied")
+	if server.Major < "18" {
+		return
+	}
+	b.exec("ALTER TABLE shop.outbox ALTER created_at DROP NOT NULL; INSERT INTO shop.outbox VALUES ('x', NULL), ('x', '2020-01-01'); ALTER TABLE shop.outbox ADD CONSTRAINT later NOT NULL created_at NOT VALID")
+	if _, err := Pass(t.Context(), b.p, &b.table, nil, b.r, false, func() {}); exit.Code(err) != exit.Config || !strings.Contains(err.Error(), "rows have no time") {
+		t.Errorf("a constraint that is not valid: %v", err)
+	}
 }

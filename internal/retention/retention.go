@@ -27,7 +27,7 @@ type Leaf struct {
 	Schema, Name string
 	OID          uint32
 	Bytes        int64     // with indexes and TOAST
-	Until        time.Time // the end of the range of times that the partition is for; zero: it has none
+	Until        time.Time // the end of the range of times that the partition is for; zero: it has none, or is the newest
 	Indexed      bool      // an index has the times of the rows
 }
 

@@ -28,7 +28,7 @@ func retainAudits(t *testing.T, leaves, rounds int) {
 	p, err := retention.Connect(t.Context(), o.admin.url)
 	must(t, err)
 	t.Cleanup(p.Close)
-	found, err := p.Open(t.Context(), &retention.Table{Schema: "public", Name: "outbox", CreatedAt: "created_at"}, nil)
+	found, err := p.Open(t.Context(), &retention.Table{Schema: "public", Name: "outbox", CreatedAt: "created_at", Publication: "outboxcdc"}, nil)
 	must(t, err)
 	job := retention.Retention{
 		Server: p, Keep: 10 * time.Second, Slots: []string{o.name}, Database: o.name, SlotWait: patience, Beside: retention.Beside, Pause: retention.Pause,

@@ -70,7 +70,7 @@ func TestRetainCosts(t *testing.T) {
 		o := newOutbox(t, options{pg: pg})
 		o.proves("F125", "a partition of %d rows is emptied", rows)
 		o.script(`CREATE TABLE big (id bigint, payload text, created_at timestamptz NOT NULL, lap smallint NOT NULL, PRIMARY KEY (id, lap)) PARTITION BY LIST (lap);
-			CREATE TABLE big_3 PARTITION OF big FOR VALUES IN (3); CREATE INDEX big_created ON big USING brin (created_at)`)
+			CREATE TABLE big_3 PARTITION OF big FOR VALUES IN (3); CREATE INDEX big_created ON big USING brin (created_at); ALTER PUBLICATION outboxcdc ADD TABLE big`)
 		for n := range 10 {
 			o.exec(fmt.Sprintf(`INSERT INTO big SELECT g, repeat('x', 100), now() - interval '3 hours', 3 FROM generate_series(%d, %d) g`, n*rows/10+1, (n+1)*rows/10))
 			recreateSlot(o) // it would retain all WAL
@@ -159,7 +159,8 @@ func TestRetainLatency(t *testing.T) {
 		turn, err = time.ParseDuration(text)
 		must(t, err)
 	}
-	const turns, connections, pace = 8, 4, 4 * time.Millisecond
+	// Each statement inserts five rows.
+	const turns, connections, pace = 6, 4, 10 * time.Millisecond
 	pg := ownPostgres(t, defaultMajor, map[string]string{"fsync": "off"})
 	o := newOutbox(t, options{pg: pg, ring: 8})
 	o.proves("F125", "inserts with and without retain, in %d turns of %v", turns, turn)
@@ -169,6 +170,7 @@ func TestRetainLatency(t *testing.T) {
 	o.startStreaming(env...)
 	var took [2][]time.Duration
 	removed := 0
+	stop := o.noteSizes()
 	for n := range turns {
 		var retain *exec.Cmd
 		var out strings.Builder
@@ -184,7 +186,10 @@ func TestRetainLatency(t *testing.T) {
 			must(t, retain.Wait())
 			removed += strings.Count(out.String(), `"outcome":"emptied"`)
 		}
+		t.Logf("turn %d, retain %v: MiB of the table in tenths of the turn: %v", n+1, n%2 == 1, stop())
+		stop = o.noteSizes()
 	}
+	stop()
 	var autovacuums int
 	must(t, o.admin.scan(`SELECT coalesce(sum(autovacuum_count), 0) FROM pg_stat_user_tables WHERE relname LIKE 'outbox\_%'`, &autovacuums))
 	at := func(all []time.Duration, q float64) time.Duration { return all[int(float64(len(all)-1)*q)] }
@@ -203,7 +208,39 @@ func TestRetainLatency(t *testing.T) {
 	o.awaitArrived(patience)
 }
 
-// insertFor inserts rows on several connections for some time, one in each transaction, and returns how long each took.
+// noteSizes reads the size of the outbox again and again. The returned function ends that, and returns ten of the
+// sizes, in MiB.
+func (o *outbox) noteSizes() (stop func() []int64) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan []int64)
+	go func() {
+		var all []int64
+		defer func() { done <- all }()
+		conn, err := pgx.Connect(ctx, o.admin.url)
+		if err != nil {
+			return
+		}
+		defer conn.Close(context.Background()) //nolint:errcheck // the test goes on
+		for ctx.Err() == nil {
+			var bytes int64
+			if conn.QueryRow(ctx, `SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree('outbox') WHERE isleaf`).Scan(&bytes) == nil {
+				all = append(all, bytes>>20)
+			}
+			_, _ = conn.Exec(ctx, `SELECT pg_sleep(0.2)`)
+		}
+	}()
+	return func() (tenths []int64) {
+		cancel()
+		all := <-done
+		for i := range min(10, len(all)) {
+			tenths = append(tenths, all[(i+1)*len(all)/10-1])
+		}
+		return tenths
+	}
+}
+
+// insertFor inserts rows on several connections for some time, five in each transaction, and returns how long each
+// transaction took.
 func (o *outbox) insertFor(d time.Duration, connections int, pace time.Duration) (all []time.Duration) {
 	o.t.Helper()
 	var mu sync.Mutex
@@ -221,7 +258,7 @@ func (o *outbox) insertFor(d time.Duration, connections int, pace time.Duration)
 			for next := time.Now(); next.Before(end); next = next.Add(pace) {
 				time.Sleep(time.Until(next))
 				began := time.Now()
-				if _, err := conn.Exec(context.Background(), `INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', $1, 'added', '{"a": 1}')`, fmt.Sprint("k", n)); err != nil {
+				if _, err := conn.Exec(context.Background(), `INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) SELECT 'order', $1, 'added', '{"a": 1}' FROM generate_series(1, 5)`, fmt.Sprint("k", n)); err != nil {
 					o.t.Error(err)
 					return
 				}

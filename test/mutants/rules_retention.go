@@ -3,6 +3,8 @@ package main
 var (
 	retains       = suite{"./internal/retention", "^TestSimRetention$"}
 	retainsServer = suite{"./internal/retention", "^TestPostgres$/^18$"}
+
+	retainsMeanwhile = suite{"./internal/retention", "^TestPostgres$/^18$/^(archive|delete|meanwhile|range|refused|times)$"}
 )
 
 // retentionMutants has mutants of the rule that decides which rows may be removed from the table.
@@ -60,6 +62,28 @@ var retentionMutants = []mutant{
 		edits{{"internal/retention/empty.go", "		if r.Archive == nil || waited", "		if true || waited"}}, retainsServer),
 	wrong("retain-obeys-the-transaction-timeout", "The role's transaction_timeout may end a transaction that waits for the archive.",
 		edits{{"internal/retention/open.go", "WHERE name = 'transaction_timeout'", "WHERE name = 'transaction_timeout' AND false"}}, retainsServer),
+	wrong("retain-takes-no-time-for-old", "A row without a time is not young.",
+		edits{{"internal/retention/postgres.go", ` OR "+p.created+" IS NULL), NOT EXISTS`, `), NOT EXISTS`}}, retainsMeanwhile),
+	wrong("retain-trusts-a-constraint-that-is-not-valid", "A column with a NOT NULL constraint has no NULL.",
+		edits{{"internal/retention/open.go", "AND NOT k.convalidated", "AND k.convalidated"}}, retainsMeanwhile),
+	wrong("retain-trusts-the-clock-of-the-server", "The clock of the server does not jump ahead.",
+		edits{{"internal/retention/postgres.go", "least(clock_timestamp(), $1::timestamptz)", "coalesce(clock_timestamp(), $1::timestamptz)"}}, retainsMeanwhile),
+	wrong("retain-takes-local-time-for-utc", "A time without a zone is UTC.",
+		edits{{"internal/retention/postgres.go", `	if p.utc != "" {`, `	if false {`}}, retainsMeanwhile),
+	wrong("retain-follows-to-another-server", "The second connection leads to the server of the first.",
+		edits{{"internal/retention/postgres.go", "	if err == nil && started[0].Equal(started[1]) {\n", "	if err == nil {\n"}}, retainsMeanwhile),
+	wrong("retain-shows-the-archive-an-end", "An archive that is stopped does not see the end of its input.",
+		edits{{"internal/retention/archive.go", "		stop(wrote)\n	} else {\n", "		stop(wrote)\n		_ = input.Close()\n	} else {\n"}}, retainsMeanwhile),
+	wrong("retain-refuses-at-the-start-only", "No trigger comes while retain works.",
+		edits{{"internal/retention/postgres.go", "		err = p.refuse(ctx, tx)\n", ""}}, retainsMeanwhile),
+	wrong("retain-deletes-what-another-table-refers-to", "No foreign key comes while rows are deleted.",
+		edits{{"internal/retention/postgres.go", "	if err := p.refuse(ctx, p.control); err != nil {", "	if err := p.refuse(ctx, p.control); false {"}}, retainsMeanwhile),
+	wrong("retain-deletes-from-what-has-the-name", "The table of that name is the one that was read.",
+		edits{{"internal/retention/postgres.go", "AND tableoid = $3 FOR", "AND $3::oid IS NOT NULL FOR"}}, retainsMeanwhile),
+	wrong("retain-removes-what-is-not-published", "The slot confirms the rows of this table.",
+		edits{{"internal/retention/open.go", "	for _, name := range missing {\n", "	for _, name := range map[uint32]string{} {\n"}}, retainsMeanwhile),
+	wrong("retain-drops-the-newest-partition", "What creates partitions needs none.",
+		edits{{"internal/retention/open.go", "leaves[i].Until.Equal(newest) {", "leaves[i].Until.Equal(newest) && false {"}}, retainsMeanwhile),
 	wrong("audit-takes-removed-rows-for-phantoms", "A record that is older than retention.keep has its row.",
 		edits{{"internal/audit/run.go", "	if !r.Kept.IsZero() {\n		j.Kept", "	if false {\n		j.Kept"}}, suite{"./internal/audit", "^TestRemovedRows$"}),
 }
