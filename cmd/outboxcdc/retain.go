@@ -25,6 +25,9 @@ import (
 // as tuning.status_interval says.
 const slotWait = 5 * time.Second
 
+// chunkRows is how many rows one statement of mode delete deletes: few enough for short locks.
+const chunkRows = 2000
+
 // shortKeep is the shortest time to keep that needs no --yes.
 const shortKeep = time.Hour
 
@@ -135,7 +138,7 @@ func (r *retainer) pass(ctx context.Context, cfg *config.Config, slots []string,
 	}
 	defer p.Close()
 	job := retention.Retention{
-		Keep: cfg.Retention.Keep, Slots: slots, Chunk: cfg.Retention.Chunk, DropEmpty: cfg.Retention.DropEmpty, SlotWait: max(slotWait, 3*cfg.Tuning.StatusInterval),
+		Keep: cfg.Retention.Keep, Slots: slots, Chunk: chunkRows, DropEmpty: cfg.Retention.DropEmpty, SlotWait: max(slotWait, 3*cfg.Tuning.StatusInterval),
 		Beside: retention.Beside, Pause: retention.Pause,
 	}
 	if args := cfg.Retention.Archive; len(args) > 0 {

@@ -324,8 +324,6 @@ type Retention struct {
 	// Archive is the command that gets rows before they are removed, as COPY … (FORMAT text) on its standard input. Only
 	// exit status 0 lets the rows go. It is not run by a shell: write [sh, -c, "…"] for one. [] means no archive.
 	Archive []string `yaml:"archive" default:""`
-	// Chunk is how many rows one statement of mode delete deletes, 1 to 100000.
-	Chunk int `yaml:"chunk" default:"2000"`
 	// DropEmpty is whether mode truncate drops empty partitions for a range of times that ended before the time to keep.
 	DropEmpty bool `yaml:"drop_empty" default:"false"`
 	// URLFile is a file with the connection string of a role that owns the tables; "" means postgres.url.

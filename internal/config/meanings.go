@@ -77,7 +77,6 @@ var meanings = map[string]string{
 	"receiver.url_file":                      "A file with the address, instead of url. It is read at the start of each session.",
 	"retention":                              "What the command retain removes from the outbox tables. The daemon does not read it.",
 	"retention.archive":                      "The command that gets rows before they are removed, as COPY … (FORMAT text) on its standard input. Only exit status 0 lets the rows go. It is not run by a shell: write [sh, -c, \"…\"] for one. [] means no archive.",
-	"retention.chunk":                        "How many rows one statement of mode delete deletes, 1 to 100000.",
 	"retention.drop_empty":                   "Whether mode truncate drops empty partitions for a range of times that ended before the time to keep.",
 	"retention.keep":                         "How long rows are kept, by outbox.columns.created_at. audit, recover, backfill and replay need the rows. At least 1h, unless retain is started with --yes.",
 	"retention.mode":                         "How old rows are removed. off: retain refuses to start. truncate: a partition whose rows are all old enough is emptied. delete: old rows are deleted in chunks, for tables that are not partitioned.",

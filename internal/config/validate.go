@@ -93,9 +93,6 @@ func (v *validation) postgres(p *Postgres) {
 	v.report("postgres.publication", checkIdentifier("a publication", p.Publication))
 }
 
-// maxChunk bounds the locks and the memory of one statement.
-const maxChunk = 100_000
-
 func (v *validation) retention(p *Retention) {
 	v.atLeast("retention.keep", p.Keep, time.Second)
 	for i, slot := range p.Slots {
@@ -105,9 +102,6 @@ func (v *validation) retention(p *Retention) {
 		case slot == v.c.Postgres.Slot:
 			v.report("retention.slots", fmt.Sprintf("entry %d: %s is postgres.slot, which counts anyway; remove it here", i+1, slot))
 		}
-	}
-	if p.Chunk < 1 || p.Chunk > maxChunk {
-		v.report("retention.chunk", fmt.Sprintf("%d is out of range; write 1 to %d", p.Chunk, maxChunk))
 	}
 	if len(p.Archive) > 0 && p.Archive[0] == "" {
 		v.report("retention.archive", "the first entry is empty; write the name of a program")
