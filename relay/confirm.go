@@ -152,8 +152,8 @@ func (s *session) watchOldest(now time.Time) {
 		s.showLate(WaitingForKafka, "oldest event", fmt.Sprintf("%s has not acknowledged the oldest event for %s", s.r.cfg.Sink, now.Sub(s.oldest.undelivered).Round(time.Second))+s.kafkaTrouble())
 	case s.oldest.isUnconfirmed(now, s.r.cfg.StatusInterval):
 		late := now.Sub(s.oldest.unconfirmed).Round(time.Second)
-		if s.rule.Saving() {
-			s.showLate(WaitingForKafka, "position record", fmt.Sprintf("the position record has not been stored for %s", late)+s.kafkaTrouble())
+		if saving := now.Sub(s.position.record.At); s.rule.Saving() && saving >= lateAfter {
+			s.showLate(WaitingForKafka, "position record", fmt.Sprintf("the position record has not been stored for %s", saving.Round(time.Second))+s.kafkaTrouble())
 		} else {
 			s.showLate(WaitingForPostgres, "catalog check", fmt.Sprintf("what Kafka has is not confirmed for %s: no catalog check has passed, because it fails or an alteration of publication or table is in progress", late))
 		}

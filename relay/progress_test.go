@@ -2,6 +2,7 @@ package relay
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/replication"
 )
 
 // TestProgressOfSessions: a session makes progress if Kafka has acknowledged more, if more of the ends was read, if
@@ -105,4 +107,28 @@ func TestNotReadyUntilTheLateEventIsDelivered(t *testing.T) {
 	if why := p.stuck(60, 0, false); why == "" {
 		t.Error("not stuck after a session that did not open")
 	}
+}
+
+// TestReasonOfTheUnconfirmed: while catalog checks decide nothing, position records are stored all the same, each in a
+// moment. The reason names the checks, also in such a moment.
+func TestReasonOfTheUnconfirmed(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
+		b.start()
+		b.sleep(10 * time.Second)
+		p.locked(func() { p.slow = 500 * time.Millisecond })
+		b.pg.edit(func() { b.pg.checkErr = func(int) error { return replication.ErrUndecided } })
+		for i := range 300 {
+			b.pg.commit(fmt.Sprintf("e%d", i))
+			b.sleep(130 * time.Millisecond)
+			ok, why := b.relay.Ready()
+			if i > 100 && (ok || !strings.Contains(why, "no catalog check has passed")) {
+				b.Fatalf("event %d: ready %v: %s", i, ok, why)
+			}
+		}
+		b.pg.edit(func() { b.pg.checkErr = nil })
+		b.sleep(5 * time.Second)
+		if ok, why := b.relay.Ready(); !ok {
+			b.Errorf("not ready: %s", why)
+		}
+	})
 }

@@ -3,7 +3,7 @@ package main
 // The suites, by what they check.
 var (
 	silence  = suite{"./relay", "^(TestServerDecodesForLong|TestSilentServer)$"}
-	progress = suite{"./relay", "^(TestProgressOfSessions|TestStuckSessions|TestNotReadyWhileTheOldestEventWaits|TestNotReadyUntilTheLateEventIsDelivered|TestNeverConfirmed|TestModelOfProgress)$"}
+	progress = suite{"./relay", "^(TestProgressOfSessions|TestStuckSessions|TestNotReadyWhileTheOldestEventWaits|TestNotReadyUntilTheLateEventIsDelivered|TestNeverConfirmed|TestReasonOfTheUnconfirmed|TestModelOfProgress)$"}
 	stale    = suite{"./sink/kafka", "^(TestBrokerWithOldMetadata|TestHigherLeaderEpochWins|TestPositionsOfABrokerThatDoesNotLead)$"}
 	reading  = suite{"./sink/kafka", "^(TestEndsContinue|TestDamagedEnd|TestDamagedPositions|TestUnreachableEndIsGivenUp)$"}
 )
@@ -22,6 +22,8 @@ var progressMutants = []mutant{
 		edits{{"relay/progress.go", "	case p.late: //", "	case p.late && p.at == 0: //"}}, progress),
 	wrong("catching-up-is-progress", "A session that has caught up has nothing to do, also if no session confirms what Kafka has.",
 		edits{{"relay/progress.go", "	if p.confirms.sessions < stuckAfter || ", "	if true || p.confirms.sessions < stuckAfter || "}}, progress),
+	wrong("a-record-under-way-is-late", "If what Kafka has is not confirmed while a position record is under way, it is the record that waits.",
+		edits{{"relay/confirm.go", "s.rule.Saving() && saving >= lateAfter {", "s.rule.Saving() && saving >= 0 {"}}, progress),
 	wrong("same-broker-again", "A look-up asks the broker whose answer has led nowhere.",
 		edits{{"sink/kafka/broker_conn.go", "	c.cluster.doubts[c.answered] = c.cluster.doubted\n", ""}}, stale),
 	wrong("older-leader-wins", "The last metadata names the leader, whatever its epoch.",
