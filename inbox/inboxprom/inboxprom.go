@@ -61,7 +61,7 @@ func (c *Collector) Describe(out chan<- *prometheus.Desc) {
 }
 
 // Collect implements [prometheus.Collector]. While the tables cannot be read, there are no values of them, and a
-// counter counts.
+// counter counts; while the records alone cannot be counted, their number is missing.
 func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,7 +70,6 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 		metrics, err := c.read(ctx)
 		cancel()
 		if c.cached = metrics; err != nil {
-			c.cached = nil
 			c.errors++
 		} else {
 			c.readAt = time.Now()
@@ -95,37 +94,40 @@ func (c *Collector) Collect(out chan<- prometheus.Metric) {
 	count(tries, counts.RetryDied.Load(), "died")
 }
 
+// read counts the records last: with millions of them that can take too long, and the other values are still there.
 func (c *Collector) read(ctx context.Context) (out []prometheus.Metric, err error) {
 	keysTable, recordsTable := c.store.ParkedTables()
-	rows, err := c.pool.Query(ctx, `SELECT topic, next_try IS NULL, count(*), coalesce(sum(n), 0)::bigint, extract(epoch FROM min(parked_at))::float8,
-			greatest(0, extract(epoch FROM now() - min(next_try)))::float8
-		FROM `+keysTable+` LEFT JOIN (SELECT parked, count(*) AS n FROM `+recordsTable+` GROUP BY parked) r ON parked = id
-		WHERE consumer = $1 GROUP BY 1, 2`, c.group)
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		out = append(out, prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{c.group}, labels...)...))
+	}
+	rows, err := c.pool.Query(ctx, `SELECT topic, CASE WHEN next_try IS NULL THEN 'dead' ELSE 'waiting' END, count(*),
+			extract(epoch FROM min(parked_at))::float8, greatest(0, extract(epoch FROM now() - min(next_try)))::float8
+		FROM `+keysTable+` WHERE consumer = $1 GROUP BY 1, 2`, c.group)
 	if err != nil {
 		return nil, fmt.Errorf("read the parked keys: %w", err)
 	}
-	var topic string
-	var isDead bool
-	var keyCount, recordCount int64
+	var topic, state string
+	var n int64
 	var parkedAt, late float64
-	_, err = pgx.ForEachRow(rows, []any{&topic, &isDead, &keyCount, &recordCount, &parkedAt, &late}, func() error {
-		state := "waiting"
-		if isDead {
-			state = "dead"
-		}
-		gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-			out = append(out, prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{c.group, topic}, labels...)...))
-		}
-		gauge(keys, float64(keyCount), state)
-		gauge(records, float64(recordCount), state)
-		gauge(oldest, parkedAt, state)
-		if !isDead {
-			gauge(overdue, late)
+	_, err = pgx.ForEachRow(rows, []any{&topic, &state, &n, &parkedAt, &late}, func() error {
+		gauge(keys, float64(n), topic, state)
+		gauge(oldest, parkedAt, topic, state)
+		if state == "waiting" {
+			gauge(overdue, late, topic)
 		}
 		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the parked keys: %w", err)
+	}
+	rows, err = c.pool.Query(ctx, `SELECT topic, CASE WHEN next_try IS NULL THEN 'dead' ELSE 'waiting' END, coalesce(sum(n), 0)::bigint
+		FROM `+keysTable+` LEFT JOIN (SELECT parked, count(*) AS n FROM `+recordsTable+` GROUP BY parked) r ON parked = id
+		WHERE consumer = $1 GROUP BY 1, 2`, c.group)
+	if err == nil {
+		_, err = pgx.ForEachRow(rows, []any{&topic, &state, &n}, func() error { gauge(records, float64(n), topic, state); return nil })
+	}
+	if err != nil {
+		return out, fmt.Errorf("count the parked records: %w", err)
 	}
 	return out, nil
 }

@@ -166,9 +166,10 @@ func (q queue) Oldest(ctx context.Context, k *Key) (*Record, int64, error) {
 }
 
 func (q queue) Remove(ctx context.Context, k *Key, number int64) (more bool, err error) {
-	// The outer query does not see the deletion.
+	// The outer query does not see the deletion. The record was the oldest one; from it on, the index has no entries of
+	// removed records, which stay until vacuum.
 	err = q.tx.QueryRow(ctx, `WITH removed AS (DELETE FROM `+q.Records+` WHERE parked = $1::uuid AND number = $2::bigint) `+
-		`SELECT EXISTS (SELECT FROM `+q.Records+` WHERE parked = $1::uuid AND number <> $2::bigint)`, k.ID, number).Scan(&more)
+		`SELECT EXISTS (SELECT FROM `+q.Records+` WHERE parked = $1::uuid AND number > $2::bigint)`, k.ID, number).Scan(&more)
 	if err != nil {
 		return false, fmt.Errorf("remove a parked record: %w", err)
 	}

@@ -81,6 +81,11 @@ func TestParkedCommand(t *testing.T) {
 		strings.Count(out, "\n") != 1 || !strings.Contains(errs, "1 parked key, of which 1 dead") {
 		t.Errorf("%s%s", out, errs)
 	}
+	uncounted := prometheus.NewRegistry()
+	must(t, uncounted.Register(inboxprom.New(r.pool, inbox.Store{ParkedRecords: "none"}, r.Group, nil)))
+	if v := metricValues(t, uncounted); v["outboxcdc_inbox_parked_keys dead"] != 3 || v["outboxcdc_inbox_parked_read_errors_total "] != 1 {
+		t.Errorf("while the records cannot be counted: %v", v)
+	}
 	values := metricValues(t, registry)
 	for name, want := range map[string]float64{
 		"outboxcdc_inbox_parked_keys dead": 3, "outboxcdc_inbox_parked_records dead": 4,
@@ -213,7 +218,8 @@ func (q *queries) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.Tra
 func (q *queries) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
 // Each statement of a consumer about parked keys uses an index, with many keys that are dead or not due, and with the
-// generic plan that a prepared statement gets. The statements are those that a consumer has sent.
+// generic plan that a prepared statement gets, and begins in it where the records are. The statements are those that a
+// consumer has sent.
 func TestParkIndexes(t *testing.T) {
 	useShared(t)
 	t.Parallel()
@@ -253,7 +259,7 @@ func TestParkIndexes(t *testing.T) {
 		for _, row := range results[0].Rows {
 			plan += string(row[0]) + "\n"
 		}
-		if regexp.MustCompile(`Seq Scan on inbox_parked|Sort Key: .*next_try`).MatchString(plan) {
+		if regexp.MustCompile(`Seq Scan on inbox_parked|Sort Key: .*next_try|Filter: .*number`).MatchString(plan) {
 			t.Errorf("%s\n%s", sql, plan)
 		}
 	}
