@@ -21,9 +21,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// BenchmarkPark measures what parking costs the other keys: records per second of a backlog, and how old the records
-// are when they are handled while a producer sends them at a steady rate. It compares a consumer without Park, with
-// Park and nothing parked, and with a hundredth of the keys poisonous.
+// BenchmarkPark measures what parking costs the other keys: the time of a backlog, and how old the records are when
+// they are handled while a producer sends them at a steady rate. It compares a consumer without Park, with Park and
+// nothing parked, with a hundredth of the keys poisonous, and the same beside a million parked records, a hundred
+// thousand of which are of one key that is tried again and again.
 func BenchmarkPark(b *testing.B) {
 	pg := pgtest.ForTest(b, pgtest.Options{Major: "17", Settings: map[string]string{"fsync": "on", "synchronous_commit": "on"}})
 	kafka := kafkatest.FakeForTest(b, kafkatest.FakeOptions{})
@@ -31,7 +32,11 @@ func BenchmarkPark(b *testing.B) {
 		name     string
 		park     *inbox.Park
 		poisoned bool
-	}{{"without", nil, false}, {"nothing-parked", &inbox.Park{}, false}, {"poisonous", &inbox.Park{}, true}} {
+		before   int // parked keys, each with ten records
+	}{
+		{"without", nil, false, 0}, {"nothing-parked", &inbox.Park{}, false, 0}, {"poisonous", &inbox.Park{}, true, 0},
+		{"beside-a-million", &inbox.Park{Schedule: soon}, true, 90_000},
+	} {
 		handler := func(r *room, ages *ages) handle {
 			return func(ctx context.Context, tx pgx.Tx, rec record) error {
 				if c.poisoned && strings.HasSuffix(string(rec.Key), "07") {
@@ -43,23 +48,31 @@ func BenchmarkPark(b *testing.B) {
 		}
 		b.Run("backlog/"+c.name, func(b *testing.B) {
 			r := parkRoom(b, pg, kafka, c.park)
+			if b.N > 1 { // the first run is a trial
+				r.parkBefore(c.before)
+			}
 			for left := b.N; left > 0; left -= 10_000 {
 				r.produce(keyedEvents(r, min(left, 10_000))...)
 			}
 			b.ResetTimer()
+			before := r.cpu()
 			stop := r.start(handler(r, &ages{}))
 			r.awaitEnd()
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
+			b.ReportMetric(float64((r.cpu()-before).Microseconds())/float64(b.N), "cpu-us/record")
 			b.StopTimer()
 			must(b, stop())
 		})
 		b.Run("steady/"+c.name, func(b *testing.B) {
 			r := parkRoom(b, pg, kafka, c.park)
+			if b.N > 1 { // the first run is a trial
+				r.parkBefore(c.before)
+			}
 			var warm, measured ages
 			var now atomic.Pointer[ages]
 			now.Store(&warm)
 			stop := r.start(func(ctx context.Context, tx pgx.Tx, rec record) error { return handler(r, now.Load())(ctx, tx, rec) })
-			r.produce(keyedEvents(r, 10_000)...) // each poisonous key is parked now
+			r.produce(keyedEvents(r, keys)...) // each poisonous key is parked now
 			r.awaitEnd()
 			now.Store(&measured)
 			client := r.client()
@@ -92,8 +105,10 @@ func BenchmarkPark(b *testing.B) {
 	}
 }
 
-// steadyRate is how many records a second the producer sends.
-const steadyRate = 2000
+const (
+	steadyRate = 2000    // how many records a second the producer sends
+	keys       = 100_000 // of which a hundredth may be poisonous
+)
 
 func parkRoom(b *testing.B, pg *pgtest.Server, kafka kafkatest.Cluster, park *inbox.Park) *room {
 	r := roomOn(b, pg, kafka, "kgo", 4)
@@ -105,11 +120,34 @@ func parkRoom(b *testing.B, pg *pgtest.Server, kafka kafkatest.Cluster, park *in
 	return r
 }
 
-// keyedEvents are events of 10,000 keys.
+// parkBefore parks n keys with ten records each, half of them dead, and a hundred thousand records of a key that is due.
+func (r *room) parkBefore(n int) {
+	if n == 0 {
+		return
+	}
+	r.exec(`INSERT INTO inbox_parked_keys SELECT gen_random_uuid(), $1, $2, convert_to('other' || n, 'UTF8'), false, 1,
+		CASE WHEN n % 2 = 0 THEN now() + interval '1 day' END, now(), now(), 'e', 'e' FROM generate_series(1, $3) n`, r.Group, r.Topic, n)
+	tx, err := r.pool.Begin(r.t.Context())
+	must(r.t, err)
+	for _, sql := range []string{
+		`SET LOCAL session_replication_role = replica`, // no look at the key for each record
+		`INSERT INTO inbox_parked_records SELECT id, n, 0, n, -1, 0, 'e', '[]', repeat('v', 200)::bytea FROM inbox_parked_keys, generate_series(1, 10) n`,
+		`UPDATE inbox_parked_keys SET next_try = now(), key = 'k00107' WHERE key = 'other1'`,
+		`INSERT INTO inbox_parked_records SELECT id, n, 0, n, -1, 0, 'e' || n, '[]', repeat('v', 200)::bytea
+			FROM inbox_parked_keys, generate_series(11, 100000) n WHERE key = 'k00107'`,
+	} {
+		_, err := tx.Exec(r.t.Context(), sql)
+		must(r.t, err)
+	}
+	must(r.t, tx.Commit(r.t.Context()))
+	r.exec(`VACUUM ANALYZE inbox_parked_keys, inbox_parked_records`)
+}
+
+// keyedEvents are events of all keys, one after the other.
 func keyedEvents(r *room, n int) (records []*kgo.Record) {
 	for range n {
-		key := (r.ordinal + 1) % 10_000
-		records = append(records, r.keyed(key%4, fmt.Sprintf("k%04d", key)))
+		key := (r.ordinal + 1) % keys
+		records = append(records, r.keyed(key%4, fmt.Sprintf("k%05d", key)))
 	}
 	return records
 }
