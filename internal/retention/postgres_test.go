@@ -242,6 +242,12 @@ func testArchive(t *testing.T, server *pgtest.Server) {
 		if _, err := io.WriteString(w, "1\tx\n"); err != nil {
 			return err
 		}
+		for t.Context().Err() == nil { // until it ignores the signal
+			if _, err := os.Stat(kept + ".new"); err == nil {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
 		return errors.New("the server has gone")
 	})
 	if _, stat := os.Stat(kept); err == nil || !strings.Contains(err.Error(), "the server has gone") || stat == nil {
