@@ -2,7 +2,6 @@ package integration
 
 import (
 	"encoding/json"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -116,5 +115,5 @@ func TestRetainPgPartman(t *testing.T) {
 		t.Errorf("%d young rows are left, want 4", young)
 	}
 	noReconnects(t, r)
-	o.outcome("%d partitions at first, %d after retain, %d at the end; %s", before, left, partitions(), fmt.Sprint("the daemon in one session"))
+	o.outcome("%d partitions at first, %d after retain, %d at the end; the daemon in one session", before, left, partitions())
 }
