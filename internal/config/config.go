@@ -17,7 +17,7 @@ type Config struct {
 	// Debezium's outbox event router. Settings that are given override it.
 	Preset string `yaml:"preset" default:"outboxcdc" oneof:"outboxcdc debezium"`
 	// Sink is what events are delivered to: kafka, or http, a receiver that takes CloudEvents by POST (docs/sinks.md).
-	Sink     string   `yaml:"sink" default:"kafka" oneof:"kafka http"`
+	Sink     string   `yaml:"sink" default:"kafka" oneof:"kafka http rabbitmq"`
 	Postgres Postgres `yaml:"postgres"`
 	Outbox   Outbox   `yaml:"outbox"`
 	// Outboxes are several tables instead of outbox.table: a list of entries with table, columns and route. Settings
@@ -263,7 +263,8 @@ type SASL struct {
 // Receiver is the receiver of events with another sink than kafka.
 type Receiver struct {
 	// URL is the address of the receiver. With sink: http it is an http or https URL, and {topic} in it is replaced by the
-	// topic of the event. A user and a password in it authenticate the daemon. It is a secret.
+	// topic of the event. With sink: rabbitmq it is amqp://user:password@host/vhost, or amqps for TLS. A user and a
+	// password in it authenticate the daemon. It is a secret.
 	URL string `yaml:"url" default:"" secret:"true" live:"true"` // read it with [Config.ReceiverURL]
 	// URLFile is a file with the address, instead of url. It is read at the start of each session.
 	URLFile string `yaml:"url_file" default:"" live:"true"`

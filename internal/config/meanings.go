@@ -73,7 +73,7 @@ var meanings = map[string]string{
 	"receiver.tls.ca_file":                   "A file with the certificates of the authorities that may have issued the receiver's certificate; \"\" means those of the system.",
 	"receiver.tls.cert_file":                 "A file with the client certificate, followed by its intermediate certificates, for a receiver that requires one.",
 	"receiver.tls.key_file":                  "A file with the key of the client certificate.",
-	"receiver.url":                           "The address of the receiver. With sink: http it is an http or https URL, and {topic} in it is replaced by the topic of the event. A user and a password in it authenticate the daemon. It is a secret.",
+	"receiver.url":                           "The address of the receiver. With sink: http it is an http or https URL, and {topic} in it is replaced by the topic of the event. With sink: rabbitmq it is amqp://user:password@host/vhost, or amqps for TLS. A user and a password in it authenticate the daemon. It is a secret.",
 	"receiver.url_file":                      "A file with the address, instead of url. It is read at the start of each session.",
 	"retention":                              "What the command retain removes from the outbox tables. The daemon does not read it.",
 	"retention.archive":                      "The command that gets rows before they are removed, as COPY … (FORMAT text) on its standard input. Only exit status 0 lets the rows go. It is not run by a shell: write [sh, -c, \"…\"] for one. [] means no archive.",

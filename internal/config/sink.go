@@ -11,11 +11,17 @@ import (
 	"time"
 )
 
-// Sinks besides Kafka.
+// SinkHTTP delivers to a receiver of CloudEvents.
 const SinkHTTP = "http"
 
+// SinkRabbitMQ delivers to exchanges of RabbitMQ.
+const SinkRabbitMQ = "rabbitmq"
+
 // schemes are those of receiver.url, by the sink. A sink that is not here has no receiver.
-var schemes = map[string][]string{SinkHTTP: {"http", "https"}}
+var schemes = map[string][]string{
+	SinkHTTP:     {"http", "https"},
+	SinkRabbitMQ: {"amqp", "amqps"},
+}
 
 // ofOneSink are settings of the receiver that only one sink has.
 var ofOneSink = map[string]string{"receiver.lanes": SinkHTTP, "receiver.batch": SinkHTTP, "receiver.secret": SinkHTTP, "receiver.secret_file": SinkHTTP}
@@ -125,6 +131,8 @@ func (c *Config) checkReceiver(text string) string {
 		return "the value (not shown) is not a URL with a host that begins with " + strings.Join(schemes[c.Sink], ":// or ") + "://; write e.g. " + c.exampleURL()
 	case u.Fragment != "":
 		return "the value (not shown) has a part after #, which is not sent; remove it, or write %23 for #"
+	case c.Sink == SinkRabbitMQ && u.RawQuery != "":
+		return "the value (not shown) has a part after ?, which sink: rabbitmq does not read; remove it, and use receiver.tls for certificates"
 	case c.Sink != SinkHTTP && strings.Contains(text, "{topic}"):
 		return "the value (not shown) has {topic}, which only sink: http has; remove it"
 	case strings.Contains(text, "{topic}") && u.Host != hostOf(text):

@@ -62,6 +62,44 @@ func TestHTTPSink(t *testing.T) {
 	}
 }
 
+// TestRabbitMQSink: any format can be sent, and settings that only HTTP has are refused.
+func TestRabbitMQSink(t *testing.T) {
+	const settings = "sink: rabbitmq\nreceiver: {url: 'amqps://u:Geh3im@mq.example/shop'}\ndelivery: {mode: at_least_once}\n"
+	read := func(more string) (*Config, error) {
+		return load([]source{{"a.yaml", []byte(settings)}, {"b.yaml", []byte(more)}}, nil)
+	}
+	c, err := read("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if text := c.String(); strings.Contains(text, "Geh3im") || !strings.Contains(text, `url: "amqps://mq.example/xxxxx"`) {
+		t.Error(text)
+	}
+	for _, format := range []string{"envelope", "cloudevents_binary, fields: {source: //x}", "cloudevents_structured, fields: {source: //x}"} {
+		if _, err := read("route: {format: " + format + "}"); err != nil {
+			t.Error(err)
+		}
+	}
+	for more, want := range map[string]string{
+		"delivery: {mode: deduplicated}":                 "delivery.mode: deduplicated (the default) reads in Kafka",
+		"poison: {policy: dead_letter}":                  "poison.policy: dead_letter needs Kafka",
+		"route: {missing_topic: 5m}":                     "route.missing_topic: a receiver cannot be asked",
+		"route: {partition: p}":                          "route.partition: a receiver has no partitions",
+		"route: {timestamp: commit}":                     "route.timestamp: a request has no timestamp",
+		"receiver: {url: ''}":                            "receiver.url: is empty; write the address of the receiver, e.g. amqp://user:password@host",
+		"receiver: {url: 'https://u:Geh3im@h/'}":         "not a URL with a host that begins with amqp:// or amqps://",
+		"receiver: {url: 'amqp://u:Geh3im@h/{topic}'}":   "has {topic}, which only sink: http has",
+		"receiver: {url: 'amqp://u:Geh3im@h/?certfile'}": "has a part after ?",
+		"receiver: {lanes: 7}":                           "receiver.lanes: is set, but sink is rabbitmq",
+		"receiver: {batch: 7}":                           "receiver.batch: is set, but sink is rabbitmq",
+		"receiver: {secret: Geh3im}":                     "receiver.secret: is set, but sink is rabbitmq",
+	} {
+		if _, err := read(more); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "Geh3im") {
+			t.Errorf("%s: %v", more, err)
+		}
+	}
+}
+
 // TestReceiverFiles: a rotated secret is read again, and an empty file is no secret.
 func TestReceiverFiles(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "f")

@@ -78,6 +78,10 @@ type Receiver interface {
 
 // OpenReceiver returns the receiver of the configured sink. It connects to nothing.
 func OpenReceiver(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger) (Receiver, error) {
+	switch now().Sink {
+	case config.SinkRabbitMQ:
+		return openRabbitMQ(now, reg, log)
+	}
 	cfg, rcfg := now(), httpsink.DefaultConfig()
 	rcfg.Target = func() (httpsink.Target, error) { return ReceiverTarget(now()) }
 	rcfg.Lanes, rcfg.Batch, rcfg.Timeout = cfg.Receiver.Lanes, cfg.Receiver.Batch, cfg.Receiver.Timeout

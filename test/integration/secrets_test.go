@@ -144,6 +144,7 @@ func TestNoSecretIsShown(t *testing.T) {
 		"kafka: {sasl: {mechanism: OAUTHBEARER, user: u, password: p, token_url: 'h/?" + hiddenPart + "'}}\n",
 		"receiver: {url: '" + hiddenPart + "'}\n", "sink: http\nreceiver: {url: 'h/" + hiddenPart + "', secret: " + hiddenPart + "}\n",
 		"sink: http\nreceiver: {url: 'http://h/', secret: " + hiddenPart + "}\ndelivery: {mode: at_least_once}\nroute: {format: cloudevents_structured, fields: {source: //x}}\n",
+		"sink: rabbitmq\nreceiver: {url: 'amqp://u:" + hiddenPart + "@h/?" + hiddenPart + "'}\ndelivery: {mode: at_least_once}\n",
 		"sink: http\nreceiver: {url: 'http://h/', url_file: /nope, secret: [" + hiddenPart + "]}\n", "receiver: {url_file: " + file("receiver", hiddenPart) + "}\n",
 		"postgres: {url: 'postgres://u:" + hiddenPart + "@${env:NOPE}/d'}\n", "postgres: {url_file: " + file("url", hiddenPart) + "}\n",
 		"kafka: {sasl: {mechanism: PLAIN, user: u, password: '${file:" + file("password", hiddenPart) + "}'}}\n",

@@ -1,0 +1,244 @@
+package rabbitmq
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"regexp"
+	"strconv"
+	"sync"
+	"time"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/sink/lane"
+)
+
+// transport is the [lane.Transport] of one session. It has one connection at a time, which all lanes share.
+type transport struct {
+	cfg      *Config
+	address  amqp.URI
+	tls      *tls.Config
+	frameMax int
+	tied     sync.Once
+
+	mu      sync.Mutex // guards the following
+	current *connection
+	dialing chan struct{}    // closed when a call of dial has ended; nil: none runs
+	down    gate             // the broker
+	missing map[string]*gate // exchanges that the broker does not know
+}
+
+// gate lets one try through at a time after a failure, so that lanes do not ask in turn for what is known to fail.
+type gate struct {
+	why   *lane.Failure
+	tries int
+	until time.Time
+}
+
+// pass returns why a try is not due.
+func (g *gate) pass(cfg *Config) *lane.Failure {
+	if g.why == nil {
+		return nil
+	}
+	if now := time.Now(); now.After(g.until) {
+		g.until = now.Add(min(cfg.BackoffMin<<min(g.tries, 10), cfg.BackoffMax/10))
+		g.tries++
+		return nil
+	}
+	f := *g.why
+	return &f
+}
+
+// Healthy returns why the broker takes nothing now, if it has said so.
+func (t *transport) Healthy() error {
+	t.mu.Lock()
+	c := t.current
+	t.mu.Unlock()
+	if why, _ := c.isBlocked(); why != "" && !c.amqp.IsClosed() {
+		return t.blockedFailure("", why)
+	}
+	return nil
+}
+
+func (t *transport) blockedFailure(op, why string) *lane.Failure {
+	if op == "" {
+		op = "send events"
+	}
+	return &lane.Failure{
+		Op: op + " to " + t.host(), Code: lane.CodeUnavailable, Err: errors.New("RabbitMQ takes nothing now: " + why),
+		Remedy: "see the alarms of the broker: it is short of memory or of disk space",
+	}
+}
+
+// Close closes the connection.
+func (t *transport) Close() {
+	t.mu.Lock()
+	c := t.current
+	t.mu.Unlock()
+	c.close()
+}
+
+// end cuts off what is not answered. No further message is sent.
+func (t *transport) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.current.end()
+}
+
+// connection returns the connection. If it is closed, one caller opens another one, and the rest waits for it.
+func (t *transport) connection(ctx context.Context) (*connection, *lane.Failure) {
+	for {
+		t.mu.Lock()
+		c, wait := t.current, t.dialing
+		if !c.amqp.IsClosed() {
+			t.mu.Unlock()
+			return c, nil
+		}
+		if wait == nil {
+			if why := t.down.pass(t.cfg); why != nil {
+				t.mu.Unlock()
+				return nil, why
+			}
+			t.dialing = make(chan struct{})
+			t.mu.Unlock()
+			return t.redial(ctx)
+		}
+		t.mu.Unlock()
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return nil, &lane.Failure{Op: "wait for a connection to RabbitMQ", Code: lane.CodeConnection, Err: ctx.Err()}
+		}
+	}
+}
+
+func (t *transport) redial(ctx context.Context) (*connection, *lane.Failure) {
+	c, why := t.dial(ctx)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if why == nil {
+		t.current, t.down = c, gate{}
+		if ctx.Err() != nil {
+			c.end()
+		}
+	} else {
+		t.down.why = why
+	}
+	close(t.dialing)
+	t.dialing = nil
+	return c, why
+}
+
+// Deliver sends a message, and waits until it is confirmed.
+func (t *transport) Deliver(ctx context.Context, items []*lane.Item) (stored int, why *lane.Failure) {
+	t.tied.Do(func() { context.AfterFunc(ctx, t.end) }) // it is the same context in all calls
+	rec := items[0].Record
+	if why := t.passExchange(rec.Topic); why != nil {
+		return 0, why
+	}
+	c, why := t.connection(ctx)
+	if why == nil {
+		why = t.send(ctx, c, rec)
+	}
+	t.noteExchange(rec.Topic, why)
+	if why != nil {
+		return 0, why
+	}
+	return 1, nil
+}
+
+// passExchange returns why a try of an exchange that the broker does not know is not due.
+func (t *transport) passExchange(exchange string) *lane.Failure {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if g := t.missing[exchange]; g != nil {
+		return g.pass(t.cfg)
+	}
+	return nil
+}
+
+func (t *transport) noteExchange(exchange string, why *lane.Failure) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch g := t.missing[exchange]; {
+	case why == nil:
+		delete(t.missing, exchange)
+	case !errors.As(why.Err, new(*unknownExchange)):
+	case g == nil:
+		t.missing[exchange] = &gate{why: why}
+	default:
+		g.why = why
+	}
+}
+
+func (t *transport) send(ctx context.Context, c *connection, rec *router.Record) *lane.Failure {
+	if why := c.awaitFree(ctx); why != "" {
+		return t.blockedFailure(op(rec), why) // nothing was sent
+	}
+	f := c.takeOff(rec)
+	if f == nil {
+		return &lane.Failure{Op: op(rec), Code: lane.CodeConnection, Err: errors.New("the session is being closed")}
+	}
+	ch, err := c.channel(rec.Topic)
+	acked, returned := false, ""
+	if err == nil {
+		acked, returned, err = ch.publish(f)
+		c.release(ch)
+	}
+	expired := c.land(f)
+	if acked {
+		return nil
+	}
+	return t.failure(rec, returned, err, expired)
+}
+
+func op(rec *router.Record) string {
+	return "send event " + string(rec.ID) + " to exchange " + rec.Topic
+}
+
+// unknownExchange is an answer that an exchange does not exist.
+type unknownExchange struct{ answer error }
+
+func (u *unknownExchange) Error() string { return u.answer.Error() }
+
+// failure says what it means that a message was returned, that its channel was closed, or that the broker has answered
+// that it could not store it (err is nil).
+func (t *transport) failure(rec *router.Record, returned string, err error, expired bool) *lane.Failure {
+	f := &lane.Failure{Op: op(rec) + " of " + t.host(), Code: lane.CodeUnavailable, Err: err}
+	answer, answered := serverError(err)
+	if answered {
+		f.Err = answerText(answer)
+	}
+	switch {
+	case returned != "":
+		f.Meaning, f.Code, f.Err = lane.Missing, lane.CodeMissing, errors.New("RabbitMQ returns the message: "+returned)
+		f.Remedy = "bind a queue to the exchange for this routing key, which is the event's key"
+	case answered && answer.Code == amqp.NotFound:
+		f.Meaning, f.Code, f.Err = lane.Missing, lane.CodeMissing, &unknownExchange{f.Err}
+		f.Remedy = "declare the exchange"
+	case answered && (answer.Code == amqp.AccessRefused || answer.Code == amqp.NotAllowed):
+		f.Meaning, f.Code, f.Remedy = lane.Denied, lane.CodeDenied, "give the user of receiver.url the permission write for the exchange"
+	case answered && isSize(answer, len(rec.Value)):
+		f.Meaning, f.Code = lane.Refused, lane.CodeRefused
+	case answered:
+	case expired:
+		f.Code, f.Err = lane.CodeTimeout, fmt.Errorf("no confirm within %s (receiver.timeout), so the connection was cut", t.cfg.Timeout)
+	case err != nil:
+		f.Code, f.Err = lane.CodeConnection, fmt.Errorf("the connection was lost before the confirm: %w", err)
+	default:
+		f.Err = errors.New("RabbitMQ answers basic.nack: a queue has not stored the message, for example because it is full")
+	}
+	return f
+}
+
+var sizeText = regexp.MustCompile(`message size (\d+) is larger than`)
+
+// isSize reports whether the broker refuses a message of this size. The answer is about the channel, and names the size
+// of the message that it is about.
+func isSize(answer *amqp.Error, size int) bool {
+	m := sizeText.FindStringSubmatch(answer.Reason)
+	return answer.Code == amqp.PreconditionFailed && m != nil && m[1] == strconv.Itoa(size)
+}
