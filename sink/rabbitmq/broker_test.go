@@ -16,6 +16,7 @@ import (
 )
 
 // broker is a broker with faults, on a real port. It speaks what a publisher needs of AMQP 0-9-1.
+// TestRabbitMQAnswers of test/integration shows that RabbitMQ answers the same.
 type broker struct {
 	t    *testing.T
 	addr string

@@ -257,6 +257,44 @@ func TestMissingExchangeStopsOnlyItself(t *testing.T) {
 	eventually(t, "all acknowledgements", func() bool { return len(l.acks()) == 2*count })
 }
 
+// TestAnswersOfOthers: the broker closes a channel to answer about one message. What it says is not about the other
+// messages of the channel, and other exchanges do not notice.
+func TestAnswersOfOthers(t *testing.T) {
+	b := newBroker(t)
+	b.Delete("gone")
+	b.Refuse("bad")
+	b.Script(func() sinktest.Fault { return sinktest.Held })
+	tr, why := testReceiver(t, b.url(b.password), func(c *Config) { c.Timeout = time.Hour }).reach(t.Context())
+	if why != nil {
+		t.Fatal(why)
+	}
+	defer tr.Close()
+	deliver := func(id, topic string, size int) *lane.Failure {
+		rec := record(id, id, topic)
+		rec.Value = make([]byte, size)
+		_, why := tr.Deliver(t.Context(), []*lane.Item{{Record: rec}})
+		return why
+	}
+	results := map[string]chan *lane.Failure{"orders": make(chan *lane.Failure), "users": make(chan *lane.Failure)}
+	for topic, result := range results {
+		go func() { result <- deliver("of "+topic, topic, 7) }()
+	}
+	eventually(t, "both messages", func() bool { return b.Requests() == 2 })
+	if why := deliver("x", "gone", 7); why == nil || why.Meaning != lane.Missing {
+		t.Errorf("missing exchange: %v", why)
+	}
+	if why := deliver("bad", "orders", 8); why == nil || why.Meaning != lane.Refused {
+		t.Errorf("refused message: %v", why)
+	}
+	if why := <-results["orders"]; why == nil || why.Meaning != lane.Again || !strings.Contains(why.Error(), "message size 8") {
+		t.Errorf("another message of the exchange: %v", why)
+	}
+	b.Release()
+	if why := <-results["users"]; why != nil {
+		t.Errorf("a message of another exchange: %v", why)
+	}
+}
+
 // TestManyExchanges: there may be more exchanges than channels.
 func TestManyExchanges(t *testing.T) {
 	b := newBroker(t)

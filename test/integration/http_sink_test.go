@@ -17,11 +17,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
-
-	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxcdc/outboxcdc/test/child"
 )
@@ -158,31 +155,7 @@ func TestHTTPSink(t *testing.T) {
 	env := func(i int) []string { return o.httpEnv(rcv.addr, fmt.Sprint("OUTBOXCDC_RECEIVER_BATCH=", 1+i%3*10)) }
 	r := o.startAs(args, env(0))
 
-	const keys = 20
-	var n [keys]int
-	var stop atomic.Bool
-	done := make(chan error)
-	insert := func() error {
-		return o.admin.do(func(ctx context.Context, conn *pgx.Conn) error {
-			return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-				key := rand.IntN(keys)
-				if err := insertRows(ctx, tx, "order", fmt.Sprint("k", key), n[key]+1, 5); err != nil {
-					return err
-				}
-				n[key] += 5
-				return nil
-			})
-		})
-	}
-	go func() {
-		for !stop.Load() {
-			if err := insert(); err != nil {
-				done <- err
-				return
-			}
-		}
-		done <- nil
-	}()
+	load := o.startLoad(20)
 	for i := range kills {
 		rcv.awaitMore(100 + rand.IntN(300))
 		if i%2 == 0 {
@@ -194,12 +167,8 @@ func TestHTTPSink(t *testing.T) {
 		}
 	}
 	rcv.awaitMore(100)
-	stop.Store(true)
-	must(t, <-done)
-
-	var rows int
-	must(t, o.admin.scan("SELECT count(*) FROM outbox", &rows))
-	seen, last := map[string]bool{}, map[string]int64{}
+	rows := load.stop()
+	seen := map[string]bool{}
 	await(t, patience, "all rows at the receiver", func() error {
 		clear(seen)
 		for _, e := range rcv.events() {
@@ -211,26 +180,9 @@ func TestHTTPSink(t *testing.T) {
 		return nil
 	})
 	r.term()
-	clear(seen)
-	events := rcv.events()
-	for _, e := range events {
-		if !seen[e.ID] && e.Data.N != last[e.Subject]+1 {
-			t.Errorf("row %d of key %s is stored after row %d", e.Data.N, e.Subject, last[e.Subject])
-		}
-		if !seen[e.ID] {
-			seen[e.ID], last[e.Subject] = true, e.Data.N
-		}
-	}
-	for key, count := range n {
-		if last[fmt.Sprint("k", key)] != int64(count) {
-			t.Errorf("key k%d: the last row is %d, not %d", key, last[fmt.Sprint("k", key)], count)
-		}
-	}
-	if len(seen) != rows {
-		t.Errorf("%d events of %d rows", len(seen), rows)
-	}
-	o.outcome("%d rows, %d duplicates", rows, len(events)-rows)
-	t.Logf("%d rows, %d duplicates after %d kills", rows, len(events)-rows, kills)
+	duplicates := load.judge(rcv.events())
+	o.outcome("%d rows, %d duplicates", rows, duplicates)
+	t.Logf("%d rows, %d duplicates after %d kills", rows, duplicates, kills)
 }
 
 // TestHTTPSinkAnswers: an event that the receiver refuses stops the daemon with 65, or is skipped by the policy, and

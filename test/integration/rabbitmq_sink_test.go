@@ -1,0 +1,237 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/sink"
+	"github.com/outboxcdc/outboxcdc/sink/lane"
+	"github.com/outboxcdc/outboxcdc/sink/rabbitmq"
+	"github.com/outboxcdc/outboxcdc/test/rabbittest"
+)
+
+// rabbitEnv returns the environment of a daemon that delivers to RabbitMQ.
+func (o *outbox) rabbitEnv(s *rabbittest.Server, more ...string) []string {
+	env := slices.DeleteFunc(o.env(), func(kv string) bool { return strings.HasPrefix(kv, "OUTBOXCDC_KAFKA_") })
+	return append(env, append([]string{
+		"OUTBOXCDC_SINK=rabbitmq", "OUTBOXCDC_RECEIVER_URL=" + s.URL(rabbittest.User, rabbittest.Password),
+		"OUTBOXCDC_ROUTE_FORMAT=cloudevents_structured", "OUTBOXCDC_ROUTE_FIELDS=source=//shop.example/orders", atLeastOnce,
+	}, more...)...)
+}
+
+// declare makes an exchange with a durable queue of a type, which has the type as its name.
+func declare(ch *amqp.Channel, exchange, kind string) error {
+	_, err := ch.QueueDeclare(kind, true, false, false, false, amqp.Table{"x-queue-type": kind})
+	return errors.Join(ch.ExchangeDeclare(exchange, amqp.ExchangeTopic, true, false, false, false, nil), err, ch.QueueBind(kind, "#", exchange, false, nil))
+}
+
+// countOf returns the number of messages in a queue; -1 while the broker does not say.
+func countOf(s *rabbittest.Server, queue string) int {
+	n := -1
+	_ = s.Do(func(ch *amqp.Channel) error {
+		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, amqp.Table{"x-queue-type": queue})
+		if err == nil {
+			n = q.Messages
+		}
+		return err
+	})
+	return n
+}
+
+// drainQueue reads the messages of a queue, in order.
+func drainQueue(t *testing.T, s *rabbittest.Server, queue string, count int) (all []received) {
+	t.Helper()
+	must(t, s.Do(func(ch *amqp.Channel) error {
+		messages, err := ch.Consume(queue, "", true, false, false, false, nil)
+		if err != nil {
+			return err
+		}
+		for range count {
+			m, open := <-messages
+			if !open {
+				return errors.New("the broker has ended the consumer")
+			}
+			var e received
+			if err := json.Unmarshal(m.Body, &e); err != nil || m.MessageId != e.ID {
+				return fmt.Errorf("message %q: %q: %v", m.MessageId, m.Body, err)
+			}
+			all = append(all, e)
+		}
+		return nil
+	}))
+	return all
+}
+
+// TestRabbitMQSink: under load, the daemon and the broker are killed again and again. A durable queue has every row that
+// was committed, and the rows of each key in their order.
+func TestRabbitMQSink(t *testing.T) {
+	t.Parallel()
+	const queue = "classic"
+	kills, ofBroker := fullOrShort(50, 4), fullOrShort(20, 1)
+	s := rabbittest.Start(t)
+	o := newOutbox(t, options{})
+	o.proves("F126", "kill -9 of the daemon %d times, and of RabbitMQ %d times", kills, ofBroker)
+	must(t, s.Do(func(ch *amqp.Channel) error { return declare(ch, o.name+".order", queue) }))
+	args, env := slices.Concat(o.args, []string{"run"}), o.rabbitEnv(s)
+	r := o.startAs(args, env)
+
+	load := o.startLoad(20)
+	awaitMore := func(count int) {
+		from := max(0, countOf(s, queue))
+		await(t, patience, fmt.Sprintf("%d more messages", count), func() error { return waitFor(countOf(s, queue) >= from+count) })
+	}
+	for i := range kills + ofBroker {
+		awaitMore(100 + rand.IntN(300))
+		if i*ofBroker/(kills+ofBroker) != (i+1)*ofBroker/(kills+ofBroker) {
+			s.Kill()
+			s.Run()
+		} else {
+			r.kill9()
+			r = o.startAs(args, env)
+		}
+	}
+	awaitMore(100)
+	rows := load.stop()
+	o.awaitConfirmed(o.walFlushed(), patience)
+	r.term()
+	duplicates := load.judge(drainQueue(t, s, queue, countOf(s, queue)))
+	o.outcome("%d rows, %d duplicates", rows, duplicates)
+	t.Logf("%d rows, %d duplicates after %d kills of the daemon and %d of RabbitMQ", rows, duplicates, kills, ofBroker)
+}
+
+// TestRabbitMQAnswers: what RabbitMQ answers means what it meant in the tests with a scripted broker.
+func TestRabbitMQAnswers(t *testing.T) {
+	t.Parallel()
+	s := rabbittest.Start(t)
+	open := func(url string) (*lane.Producer, <-chan uint64, <-chan error) {
+		t.Helper()
+		cfg := rabbitmq.DefaultConfig()
+		cfg.Target = func() (rabbitmq.Target, error) { return rabbitmq.Target{URL: url}, nil }
+		cfg.Timeout, cfg.BackoffMin, cfg.BackoffMax = patience, time.Millisecond, 20*time.Millisecond
+		r, err := rabbitmq.New(cfg, prometheus.NewRegistry())
+		must(t, err)
+		acked, failed := make(chan uint64, 10), make(chan error, 10)
+		p, err := r.Open(testContext(t), sink.Callbacks{
+			Acked:  func(events []uint64) { acked <- events[0] },
+			Failed: func(err error) { failed <- err },
+			Wake:   func() {},
+		})
+		if err != nil {
+			failed <- err
+			return nil, acked, failed
+		}
+		t.Cleanup(func() {
+			ctx, cancel := context.WithCancel(context.Background())
+			cancel()
+			_ = p.Close(ctx)
+		})
+		return p, acked, failed
+	}
+	record := func(topic string, size int) *router.Record {
+		return &router.Record{ID: []byte("id"), Topic: topic, Key: []byte("k"), PartitionBy: []byte("k"), Value: make([]byte, size)}
+	}
+	healthy := func(p *lane.Producer, want string) func() error {
+		return func() error {
+			if err := p.Healthy(); err == nil || !strings.Contains(err.Error(), want) {
+				return fmt.Errorf("health: %v, not %s", err, want)
+			}
+			return nil
+		}
+	}
+	expectAck := func(acked <-chan uint64, want uint64) {
+		t.Helper()
+		select {
+		case n := <-acked:
+			if n != want {
+				t.Errorf("%d is acknowledged, not %d", n, want)
+			}
+		case <-testContext(t).Done():
+			t.Fatalf("%d is not acknowledged", want)
+		}
+	}
+	expectFailure := func(failed <-chan error, text string, is func(error) bool) {
+		t.Helper()
+		select {
+		case err := <-failed:
+			if !strings.Contains(err.Error(), text) || !is(err) || strings.Contains(err.Error(), "s3cret") {
+				t.Errorf("not %s: %v", text, err)
+			}
+		case <-testContext(t).Done():
+			t.Fatal("no failure: " + text)
+		}
+	}
+	denied := func(err error) bool {
+		var d interface{ PermissionDenied() bool }
+		return errors.As(err, &d) && d.PermissionDenied()
+	}
+
+	_, _, failed := open(s.URL(rabbittest.User, "wr0ng"))
+	expectFailure(failed, "403 ACCESS_REFUSED", denied)
+	_, _, failed = open(s.URL(rabbittest.User, rabbittest.Password) + "nowhere")
+	expectFailure(failed, "530 NOT_ALLOWED", denied)
+
+	p, acked, failed := open(s.URL(rabbittest.User, rabbittest.Password))
+	must(t, p.Send(record("orders", 10), 1))
+	await(t, patience, "the exchange to be missing", healthy(p, "404 NOT_FOUND"))
+	must(t, s.Do(func(ch *amqp.Channel) error {
+		return ch.ExchangeDeclare("orders", amqp.ExchangeTopic, true, false, false, false, nil)
+	}))
+	await(t, patience, "the queue to be missing", healthy(p, "312 NO_ROUTE"))
+	if got := p.Waiting(); !slices.Equal(got, []string{"orders"}) {
+		t.Errorf("it waits for %v", got)
+	}
+	full := amqp.Table{"x-max-length": 1, "x-overflow": "reject-publish"}
+	must(t, s.Do(func(ch *amqp.Channel) error {
+		_, err := ch.QueueDeclare("full", true, false, false, false, full)
+		return errors.Join(err, ch.QueueBind("full", "#", "orders", false, nil))
+	}))
+	expectAck(acked, 1)
+	must(t, p.Send(record("orders", 10), 2))
+	await(t, patience, "the queue to be full", healthy(p, "basic.nack"))
+	must(t, s.Do(func(ch *amqp.Channel) error { _, err := ch.QueuePurge("full", false); return err }))
+	expectAck(acked, 2)
+	must(t, s.Do(func(ch *amqp.Channel) error { _, err := ch.QueueDelete("full", false, false, false); return err }))
+	must(t, s.Do(func(ch *amqp.Channel) error {
+		return errors.Join(declare(ch, "orders", "classic"), declare(ch, "orders", "quorum"))
+	}))
+	must(t, p.Send(record("orders", 3<<20), 3))
+	expectAck(acked, 3)
+	if n := countOf(s, "quorum"); n != 1 {
+		t.Errorf("%d messages in the queue", n)
+	}
+
+	limited, _, failed := open(s.URL(rabbittest.Limited, rabbittest.LimitedsWord))
+	must(t, limited.Send(record("orders", 10), 1))
+	expectFailure(failed, "403 ACCESS_REFUSED", denied)
+
+	// A quorum queue that is as young as this one does not survive a kill of its only node.
+	must(t, s.Do(func(ch *amqp.Channel) error { _, err := ch.QueueDelete("quorum", false, false, false); return err }))
+	s.Kill()
+	s.Run("vm_memory_high_watermark.absolute = 1MB", "max_message_size = 1000")
+	must(t, p.Send(record("orders", 10), 4))
+	await(t, patience, "the connection to be blocked", healthy(p, "it has blocked the connection: low on memory"))
+	s.Kill()
+	s.Run("max_message_size = 1000")
+	expectAck(acked, 4)
+	p, _, failed = open(s.URL(rabbittest.User, rabbittest.Password))
+	must(t, p.Send(record("orders", 1001), 5))
+	expectFailure(failed, "message size 1001 is larger than", func(err error) bool {
+		var r interface{ Refused() ([]uint64, bool) }
+		if !errors.As(err, &r) {
+			return false
+		}
+		numbers, refused := r.Refused()
+		return refused && slices.Equal(numbers, []uint64{5})
+	})
+}
