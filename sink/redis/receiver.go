@@ -1,0 +1,201 @@
+// Package redissink delivers events to Redis Streams. It is a sink of package sink.
+//
+// A topic is a stream, and a lane. The id of an entry is the position of its event, so a stream refuses an event that
+// it has already: store.lua then reads the entry, and only an entry with this event is an acknowledgement. A script
+// appends a batch, which runs as a whole, and stops at the first event that is not stored. What a request that was cut
+// off stores late is the same batch, and has no further effect.
+package redissink
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"net"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+
+	"github.com/outboxcdc/outboxcdc/sink"
+	"github.com/outboxcdc/outboxcdc/sink/lane"
+)
+
+// The client would write to the standard error what it returns as an error.
+func init() { logging.Disable() }
+
+// Config has the settings of a receiver.
+type Config struct {
+	// Target returns where to send. It is called for each session and each probe, so that rotated secrets are used.
+	Target       func() (Target, error)
+	Batch        int           // maximum number of events in a script
+	Timeout      time.Duration // maximum time of a request
+	MaxLength    int           // number of entries to which streams are trimmed, approximately; 0: they are not
+	WaitReplicas int           // number of replicas that must have an event before it is acknowledged
+	BackoffMin   time.Duration // full jitter between tries: 0 to BackoffMin, doubling up to BackoffMax
+	BackoffMax   time.Duration
+	Logger       *slog.Logger
+}
+
+// DefaultConfig returns the default settings, without a target.
+func DefaultConfig() Config {
+	return Config{
+		Batch: maxBatch, Timeout: 10 * time.Second, BackoffMin: 100 * time.Millisecond, BackoffMax: 10 * time.Second, Logger: slog.New(slog.DiscardHandler),
+	}
+}
+
+// Target is where events are sent.
+type Target struct {
+	URL string      // redis://user:password@host:port/database, or rediss:// with TLS
+	TLS *tls.Config // for rediss; nil: the defaults
+}
+
+// Receiver opens sessions with a server of Redis.
+type Receiver struct {
+	cfg     Config
+	metrics *lane.Metrics
+	repeats *prometheus.CounterVec
+}
+
+// New returns a receiver. It connects to nothing.
+func New(cfg Config, reg prometheus.Registerer) (*Receiver, error) {
+	r := &Receiver{cfg: cfg, repeats: prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "outboxcdc_redis_repeats_total",
+		Help: "Events whose position the stream had passed. found=yes: their entry was there, and nothing was stored. found=no: it was not, and the event was stored at the end of the stream.",
+	}, []string{"found"})}
+	for _, found := range []string{"yes", "no"} {
+		r.repeats.WithLabelValues(found)
+	}
+	if err := reg.Register(r.repeats); err != nil {
+		return nil, err
+	}
+	var err error
+	r.metrics, err = lane.NewMetrics(reg, codeReplicas)
+	return r, err
+}
+
+// Open logs in, and opens a session.
+func (r *Receiver) Open(ctx context.Context, cb sink.Callbacks) (*lane.Producer, error) {
+	t, err := r.reach(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return lane.New(lane.Config{
+		Batch: min(r.cfg.Batch, maxBatch), BackoffMin: r.cfg.BackoffMin, BackoffMax: r.cfg.BackoffMax, Metrics: r.metrics, Logger: r.cfg.Logger,
+	}, t, cb), nil
+}
+
+// Probe returns nil if the server lets the daemon log in. It sends no event.
+func (r *Receiver) Probe(ctx context.Context) error {
+	t, err := r.reach(ctx)
+	if err == nil {
+		t.Close()
+	}
+	return err
+}
+
+// reach connects, and reads what Check needs.
+func (r *Receiver) reach(ctx context.Context) (*transport, error) {
+	t, err := r.connect()
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
+	defer cancel()
+	err = t.client.Ping(ctx).Err()
+	if err == nil {
+		t.maxText, err = t.longestText(ctx)
+	}
+	if err != nil {
+		t.Close()
+		return nil, t.failure("connect to Redis at "+t.host, err)
+	}
+	return t, nil
+}
+
+// connect returns a transport, which connects when it is used.
+func (r *Receiver) connect() (*transport, error) {
+	target, err := r.cfg.Target()
+	if err != nil {
+		return nil, &lane.Failure{Op: "read the settings of the receiver", Code: lane.CodeSecret, Err: err}
+	}
+	u, err := url.Parse(target.URL)
+	if err != nil || u.Hostname() == "" || u.Scheme != "redis" && u.Scheme != "rediss" {
+		return nil, &lane.Failure{Op: "connect to Redis", Code: lane.CodeSecret, Err: errors.New("the address (not shown, it may have a password) is not a URL that begins with redis:// or rediss://")}
+	}
+	var db int
+	if path := strings.Trim(u.Path, "/"); path != "" {
+		if db, err = strconv.Atoi(path); err != nil || db < 0 {
+			return nil, &lane.Failure{Op: "connect to Redis", Code: lane.CodeSecret, Err: errors.New("the path of the address (not shown) is not the number of a database")}
+		}
+	}
+	port := u.Port()
+	if port == "" {
+		port = "6379"
+	}
+	t := &transport{receiver: r, host: net.JoinHostPort(u.Hostname(), port), maxText: defaultMaxText, moved: map[string]bool{}}
+	if u.Scheme == "rediss" {
+		t.tls = target.TLS
+		if t.tls == nil {
+			t.tls = &tls.Config{MinVersion: tls.VersionTLS12}
+		}
+	}
+	t.password, _ = u.User.Password()
+	t.life, t.cut = context.WithCancel(context.Background())
+	t.client = redis.NewClient(&redis.Options{
+		Addr: t.host, Username: u.User.Username(), Password: t.password, DB: db, Dialer: t.dial,
+		Protocol: 2, DisableIdentity: true, // events need neither push messages nor a name of the client
+		MaxRetries: -1, DialerRetries: 1, // lanes send again
+		DialTimeout: r.cfg.Timeout, ReadTimeout: r.cfg.Timeout, WriteTimeout: r.cfg.Timeout,
+		PoolSize: maxConnections, PoolTimeout: r.cfg.Timeout,
+	})
+	return t, nil
+}
+
+// longestText reads how long a key, a value or a header may be. A server that may not be asked has the default limit.
+func (t *transport) longestText(ctx context.Context) (int, error) {
+	const setting = "proto-max-bulk-len"
+	answer, err := t.client.ConfigGet(ctx, setting).Result()
+	var refused redis.Error
+	if errors.As(err, &refused) {
+		return defaultMaxText, nil
+	}
+	if n, e := strconv.Atoi(answer[setting]); err == nil && e == nil {
+		return n, nil
+	}
+	return defaultMaxText, err
+}
+
+// dial opens a connection that is closed with the session.
+func (t *transport) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	if err := t.life.Err(); err != nil {
+		return nil, err
+	}
+	var c net.Conn
+	var err error
+	if t.tls != nil {
+		d := tls.Dialer{Config: t.tls}
+		c, err = d.DialContext(ctx, network, addr)
+	} else {
+		var d net.Dialer
+		c, err = d.DialContext(ctx, network, addr)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &conn{c, context.AfterFunc(t.life, func() { _ = c.Close() })}, nil
+}
+
+type conn struct {
+	net.Conn
+	forget func() bool
+}
+
+func (c *conn) Close() error {
+	c.forget()
+	return c.Conn.Close()
+}

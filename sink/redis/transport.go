@@ -1,0 +1,230 @@
+package redissink
+
+import (
+	"context"
+	"crypto/sha1"
+	"crypto/tls"
+	_ "embed" // for store.lua
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/sink/lane"
+)
+
+const (
+	maxBatch       = 500
+	maxConnections = 16
+	maxHeaders     = 1000      // a script passes at most 8000 texts to a command, and a request has at most a million
+	defaultMaxText = 512 << 20 // default of proto-max-bulk-len
+)
+
+//go:embed store.lua
+var script string
+
+// scriptID is how EVALSHA names the script.
+var scriptID = func() string {
+	sum := sha1.Sum([]byte(script))
+	return hex.EncodeToString(sum[:])
+}()
+
+// The fields of an entry. A header is a field with a prefix, so that it cannot take the name of another one.
+const (
+	fieldID      = "id"
+	fieldKey     = "key"
+	fieldValue   = "value"
+	headerPrefix = "header."
+)
+
+// transport runs scripts: it is the [lane.Transport] of one session.
+type transport struct {
+	receiver *Receiver
+	host     string
+	password string // which errors must not have
+	tls      *tls.Config
+	client   *redis.Client
+	life     context.Context // ends when the connections are closed
+	cut      context.CancelFunc
+	maxText  int
+
+	mu    sync.Mutex
+	moved map[string]bool // streams whose top is not the position of their last event, as the log says
+}
+
+// Check recognises what a server of Redis never takes: it would cut the connection.
+func (t *transport) Check(rec *router.Record) *router.Poison {
+	longest := max(len(rec.ID), len(rec.Key), len(rec.Value))
+	for i := range rec.Headers {
+		longest = max(longest, len(headerPrefix)+len(rec.Headers[i].Name), len(rec.Headers[i].Value))
+	}
+	if longest > t.maxText {
+		return &router.Poison{
+			Cause: router.TooLarge, Topic: rec.Topic,
+			Message: fmt.Sprintf("its id, key, value or one of its headers has %d bytes, but Redis takes %d (proto-max-bulk-len)", longest, t.maxText),
+		}
+	}
+	if len(rec.Headers) > maxHeaders {
+		return &router.Poison{Cause: router.Rejected, Topic: rec.Topic, Message: fmt.Sprintf("it has %d headers, and an entry takes %d", len(rec.Headers), maxHeaders)}
+	}
+	return nil
+}
+
+// Healthy returns nil: the lanes know whether the server answers.
+func (t *transport) Healthy() error { return nil }
+
+func (t *transport) Close() {
+	t.cut()
+	_ = t.client.Close() // it has nothing to send
+}
+
+// Deliver runs the script once.
+func (t *transport) Deliver(ctx context.Context, items []*lane.Item) (stored int, why *lane.Failure) {
+	defer context.AfterFunc(ctx, t.cut)() // the client does not look at ctx while it waits for an answer
+	topic := items[0].Record.Topic
+	op := fmt.Sprintf("add event %s to the stream %s of Redis at %s", items[0].Record.ID, topic, t.host)
+	if more := len(items) - 1; more > 0 {
+		op = fmt.Sprintf("add event %s and %d more to the stream %s of Redis at %s", items[0].Record.ID, more, topic, t.host)
+	}
+	args, err := t.request(topic, items)
+	if err != nil {
+		return 0, &lane.Failure{Op: op, Code: lane.CodeRefused, Meaning: lane.Refused, Err: err}
+	}
+	answer, err := t.run(ctx, args)
+	if err != nil {
+		return 0, t.failure(op, err)
+	}
+	if answer.stored < 0 || answer.stored > len(items) || (answer.stored < len(items)) != (answer.why != "") {
+		return 0, t.failure(op, fmt.Errorf("%w: %+v for %d events", errAnswer, answer, len(items)))
+	}
+	t.note(topic, answer, items)
+	if answer.why != "" {
+		return answer.stored, t.failure(op, serverError(answer.why))
+	}
+	return answer.stored, nil
+}
+
+// note counts the repeats, and says once if a stream does not have the ids of its events.
+func (t *transport) note(topic string, a *answer, items []*lane.Item) {
+	t.receiver.repeats.WithLabelValues("yes").Add(float64(a.repeats))
+	if a.moved == 0 {
+		return
+	}
+	t.receiver.repeats.WithLabelValues("no").Add(float64(a.moved))
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.moved[topic] {
+		t.moved[topic] = true
+		t.receiver.cfg.Logger.Warn("the stream is past the position of an event that it does not have; the event is stored with the next id, and a repeat cannot be recognised (docs/sinks.md)",
+			"topic", topic, "event_id", string(items[0].Record.ID))
+	}
+}
+
+// request returns the command: its first two texts, which name the script, are set by run.
+func (t *transport) request(topic string, items []*lane.Item) ([]any, error) {
+	n := 5
+	for _, it := range items {
+		n += 2 + 2*(3+len(it.Record.Headers))
+	}
+	args := append(make([]any, 0, n), nil, nil, 1, topic, t.receiver.cfg.MaxLength)
+	for _, it := range items {
+		rec := it.Record
+		id, err := entryID(rec)
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, id, 0, fieldID, rec.ID)
+		first := len(args) - 2
+		if rec.Key != nil {
+			args = append(args, fieldKey, rec.Key)
+		}
+		if rec.Value != nil {
+			args = append(args, fieldValue, rec.Value)
+		}
+		for i := range rec.Headers {
+			if h := &rec.Headers[i]; h.Value != nil && h.Name != router.HeaderID {
+				args = append(args, headerPrefix+h.Name, h.Value)
+			}
+		}
+		args[first-1] = len(args) - first
+	}
+	return args, nil
+}
+
+// entryID returns the id of the entry: <commit LSN>-<ordinal in the transaction>, as decimal numbers.
+func entryID(rec *router.Record) (string, error) {
+	for i := range rec.Headers {
+		if h := &rec.Headers[i]; h.Name == router.HeaderPosition {
+			p, _, err := checkpoint.ParseHeader(string(h.Value))
+			if err != nil {
+				return "", err
+			}
+			b := strconv.AppendUint(make([]byte, 0, 32), uint64(p.CommitLSN), 10)
+			return string(strconv.AppendUint(append(b, '-'), uint64(p.Ordinal), 10)), nil
+		}
+	}
+	return "", errors.New("the event has no position, which is the id of its entry; set route.position_header: true")
+}
+
+// answer is that of the script.
+type answer struct {
+	stored, repeats, moved int
+	why                    string // why the next event is not stored
+}
+
+// errAnswer means that what answers does not run the script as Redis does.
+var errAnswer = errors.New("unexpected answer of the script")
+
+// run runs the script, and sends it to a server that does not know it yet.
+func (t *transport) run(ctx context.Context, args []any) (*answer, error) {
+	args[0], args[1] = "EVALSHA", scriptID
+	a, err := t.try(ctx, args)
+	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+		args[0], args[1] = "EVAL", script
+		a, err = t.try(ctx, args)
+	}
+	return a, err
+}
+
+// try runs the script, and waits for the replicas on the same connection, whose writes WAIT is about.
+func (t *transport) try(ctx context.Context, args []any) (*answer, error) {
+	cmd := redis.NewSliceCmd(ctx, args...)
+	want := t.receiver.cfg.WaitReplicas
+	if want == 0 {
+		if err := t.client.Process(ctx, cmd); err != nil {
+			return nil, err
+		}
+		return parseAnswer(cmd.Val())
+	}
+	within := t.receiver.cfg.Timeout / 2
+	wait := redis.NewIntCmd(ctx, "WAIT", want, max(1, within.Milliseconds()))
+	pipe := t.client.Pipeline()
+	_ = pipe.Process(ctx, cmd) // it is sent by Exec
+	_ = pipe.Process(ctx, wait)
+	_, err := pipe.Exec(ctx)
+	switch {
+	case err != nil:
+		return nil, err
+	case wait.Val() < int64(want):
+		return nil, fmt.Errorf("%w: %d of %d within %s", errReplicas, wait.Val(), want, within)
+	}
+	return parseAnswer(cmd.Val())
+}
+
+func parseAnswer(v []any) (*answer, error) {
+	if len(v) == 4 {
+		stored, ok1 := v[0].(int64)
+		repeats, ok2 := v[1].(int64)
+		moved, ok3 := v[2].(int64)
+		why, ok4 := v[3].(string)
+		if ok1 && ok2 && ok3 && ok4 {
+			return &answer{stored: int(stored), repeats: int(repeats), moved: int(moved), why: why}, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: %v", errAnswer, v)
+}
