@@ -144,8 +144,16 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 	}
 	if cfg.HasReceiver() {
 		receiver, err := wire.OpenReceiver(wire.Fixed(cfg), prometheus.NewRegistry(), log)
+		if err != nil {
+			return c, err
+		}
 		c.Receiver, c.ReceiverName = receiver.Probe, cfg.Redacted().Receiver.URL
-		return c, err
+		if r, ok := receiver.(interface {
+			Durability(context.Context) (string, []string, error)
+		}); ok {
+			c.Durability = r.Durability
+		}
+		return c, nil
 	}
 	c.Kafka, err = wire.ClusterWith(wire.Fixed(cfg), prometheus.NewRegistry(), log, func(k *kafka.Config) {
 		k.DialTimeout, k.AskTimeout = 3*time.Second, 5*time.Second // short, because a person waits

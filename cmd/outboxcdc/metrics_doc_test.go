@@ -105,6 +105,15 @@ func registeredMetrics(t *testing.T) map[string]string {
 	if _, err := wire.OpenReceiver(wire.Fixed(config.Default()), &http, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
+	redis := config.Default()
+	redis.Sink = config.SinkRedis
+	var ofRedis recorder
+	if _, err := wire.OpenReceiver(wire.Fixed(redis), &ofRedis, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	for name, is := range ofRedis.described(t) {
+		all[name] = is
+	}
 	for name, is := range http.described(t) {
 		if was := all[name]; was != "" && was != is {
 			t.Errorf("%s is %s for Kafka and %s for HTTP", name, was, is)

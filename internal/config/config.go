@@ -16,8 +16,9 @@ type Config struct {
 	// Preset is the set of defaults: outboxcdc, or debezium for the column names, topics, headers and policies of
 	// Debezium's outbox event router. Settings that are given override it.
 	Preset string `yaml:"preset" default:"outboxcdc" oneof:"outboxcdc debezium"`
-	// Sink is what events are delivered to: kafka, or http, a receiver that takes CloudEvents by POST (docs/sinks.md).
-	Sink     string   `yaml:"sink" default:"kafka" oneof:"kafka http rabbitmq"`
+	// Sink is what events are delivered to: kafka; http, a receiver that takes CloudEvents by POST; rabbitmq; or redis,
+	// whose streams are the topics (docs/sinks.md).
+	Sink     string   `yaml:"sink" default:"kafka" oneof:"kafka http rabbitmq redis"`
 	Postgres Postgres `yaml:"postgres"`
 	Outbox   Outbox   `yaml:"outbox"`
 	// Outboxes are several tables instead of outbox.table: a list of entries with table, columns and route. Settings
@@ -263,8 +264,9 @@ type SASL struct {
 // Receiver is the receiver of events with another sink than kafka.
 type Receiver struct {
 	// URL is the address of the receiver. With sink: http it is an http or https URL, and {topic} in it is replaced by the
-	// topic of the event. With sink: rabbitmq it is amqp://user:password@host/vhost, or amqps for TLS. A user and a
-	// password in it authenticate the daemon. It is a secret.
+	// topic of the event. With sink: rabbitmq it is amqp://user:password@host/vhost, or amqps for TLS. With sink: redis it
+	// is redis://host:port/database, or rediss for TLS. A user and a password in it authenticate the daemon. It is a
+	// secret.
 	URL string `yaml:"url" default:"" secret:"true" live:"true"` // read it with [Config.ReceiverURL]
 	// URLFile is a file with the address, instead of url. It is read at the start of each session.
 	URLFile string `yaml:"url_file" default:"" live:"true"`
@@ -281,8 +283,14 @@ type Receiver struct {
 	// base64, or several separated by spaces while it is rotated. "" means no signature. It is a secret.
 	Secret string `yaml:"secret" default:"" secret:"true" live:"true"` // read it with [Config.ReceiverSecret]
 	// SecretFile is a file with the secret, instead of secret. It is read at the start of each session.
-	SecretFile string      `yaml:"secret_file" default:"" live:"true"`
-	TLS        ReceiverTLS `yaml:"tls"`
+	SecretFile string `yaml:"secret_file" default:"" live:"true"`
+	// MaxLength is, with sink: redis, the number of entries to which a stream is trimmed when events are added,
+	// approximately and never below it; 0 trims nothing. Entries are removed whether they were read or not.
+	MaxLength int `yaml:"max_length" default:"0"`
+	// WaitReplicas is, with sink: redis, the number of replicas that must have received an event before it counts as
+	// acknowledged. While there are fewer, events wait.
+	WaitReplicas int         `yaml:"wait_replicas" default:"0"`
+	TLS          ReceiverTLS `yaml:"tls"`
 }
 
 // ReceiverTLS is the encryption of connections to the receiver, if the scheme of its address asks for it. The files are

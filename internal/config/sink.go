@@ -6,25 +6,31 @@ import (
 	"maps"
 	"net/url"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 )
 
-// SinkHTTP delivers to a receiver of CloudEvents.
-const SinkHTTP = "http"
-
-// SinkRabbitMQ delivers to exchanges of RabbitMQ.
-const SinkRabbitMQ = "rabbitmq"
+// Sinks besides Kafka.
+const (
+	SinkHTTP     = "http"
+	SinkRabbitMQ = "rabbitmq"
+	SinkRedis    = "redis"
+)
 
 // schemes are those of receiver.url, by the sink. A sink that is not here has no receiver.
 var schemes = map[string][]string{
 	SinkHTTP:     {"http", "https"},
 	SinkRabbitMQ: {"amqp", "amqps"},
+	SinkRedis:    {"redis", "rediss"},
 }
 
 // ofOneSink are settings of the receiver that only one sink has.
-var ofOneSink = map[string]string{"receiver.lanes": SinkHTTP, "receiver.batch": SinkHTTP, "receiver.secret": SinkHTTP, "receiver.secret_file": SinkHTTP}
+var ofOneSink = map[string]string{
+	"receiver.lanes": SinkHTTP, "receiver.batch": SinkHTTP, "receiver.secret": SinkHTTP, "receiver.secret_file": SinkHTTP,
+	"receiver.max_length": SinkRedis, "receiver.wait_replicas": SinkRedis,
+}
 
 // HasReceiver reports whether events are delivered to receiver.url, and not to Kafka.
 func (c *Config) HasReceiver() bool { return schemes[c.Sink] != nil }
@@ -69,6 +75,11 @@ func (v *validation) receiver(s *Receiver) {
 			v.report("receiver."+path, fmt.Sprintf("%d is out of range; write 1 to %d", n.value, n.most))
 		}
 	}
+	for path, n := range map[string]int{"max_length": s.MaxLength, "wait_replicas": s.WaitReplicas} {
+		if n < 0 {
+			v.report("receiver."+path, fmt.Sprintf("%d is negative; write 0 or more", n))
+		}
+	}
 	v.atLeast("receiver.timeout", s.Timeout, minReceiverTimeout)
 	v.certificate("receiver.tls.", s.TLS.CertFile, s.TLS.KeyFile)
 }
@@ -89,7 +100,7 @@ func (v *validation) kafkaOnly() {
 		}
 	}
 	if c.MissingTopicAfter() > 0 {
-		v.report("route.missing_topic", "a receiver cannot be asked for a topic before an event is sent, so events wait while it answers 404; write wait")
+		v.report("route.missing_topic", "a receiver cannot be asked for a topic before an event is sent, so events wait; write wait")
 	}
 	if len(c.Route.Partitions) > 0 {
 		v.report("route.partitions", "a receiver has no partitions; remove it")
@@ -106,6 +117,9 @@ func (v *validation) kafkaOnly() {
 func (v *validation) receiverRoute(r *Route, report func(path, problem string)) {
 	if v.c.Sink == SinkHTTP && r.Format != "cloudevents_structured" {
 		report("route.format", "is "+r.Format+", but sink: http sends CloudEvents; write cloudevents_structured, with route.fields: {source: …} (docs/routing.md)")
+	}
+	if v.c.Sink == SinkRedis && !r.PositionHeader {
+		report("route.position_header", "is false, but sink: redis makes the position the id of an entry; write true")
 	}
 	if r.Partition != "" {
 		report("route.partition", "a receiver has no partitions; remove it")
@@ -133,6 +147,8 @@ func (c *Config) checkReceiver(text string) string {
 		return "the value (not shown) has a part after #, which is not sent; remove it, or write %23 for #"
 	case c.Sink == SinkRabbitMQ && u.RawQuery != "":
 		return "the value (not shown) has a part after ?, which sink: rabbitmq does not read; remove it, and use receiver.tls for certificates"
+	case c.Sink == SinkRedis && !redisPath.MatchString(u.Path+"?"+u.RawQuery):
+		return "the value (not shown) has more than a host, a port and the number of a database; write e.g. " + c.exampleURL() + ":6379/0"
 	case c.Sink != SinkHTTP && strings.Contains(text, "{topic}"):
 		return "the value (not shown) has {topic}, which only sink: http has; remove it"
 	case strings.Contains(text, "{topic}") && u.Host != hostOf(text):
@@ -140,6 +156,9 @@ func (c *Config) checkReceiver(text string) string {
 	}
 	return ""
 }
+
+// redisPath is the path and the query of an address of Redis.
+var redisPath = regexp.MustCompile(`^(/[0-9]{0,5})?\?$`)
 
 func hostOf(text string) string {
 	if u, err := url.Parse(strings.ReplaceAll(text, "{topic}", "other")); err == nil {

@@ -33,6 +33,9 @@ type Config struct {
 	// Receiver connects to the receiver of events, and sends none; nil: events are delivered to Kafka.
 	Receiver     func(context.Context) error
 	ReceiverName string
+	// Durability reads what an acknowledgement of the receiver means, and by what an acknowledged event can be lost; nil:
+	// it cannot be asked.
+	Durability func(context.Context) (means string, risks []string, err error)
 
 	Role, Database string // for remedies; Database "": the database of the connection
 	Server         string // host:port, for remedies with a connection string

@@ -25,6 +25,13 @@ func receiverOutcomes(t *testing.T, w *world) {
 	t.Run("no secret", func(t *testing.T) {
 		with(t, unready{errors.New("open secret: no such file")}).wants(outcome{receiverReached, "FAIL 78", "no such file"})
 	})
+	t.Run("an acknowledged event can be lost", func(t *testing.T) {
+		p := with(t, nil)
+		p.cfg.Durability = func(context.Context) (string, []string, error) {
+			return "the event is in the memory", []string{"a crash loses it"}, nil
+		}
+		p.wants(outcome{receiverReached, "WARN", "a crash loses it"})
+	})
 }
 
 // TestCatalogueOfASink: a report has the checks of its sink, and no others.

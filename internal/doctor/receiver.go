@@ -13,6 +13,8 @@ func (e *examination) checkReceiver(ctx context.Context) {
 	err := e.Receiver(ctx)
 	var r interface{ Reason() string }
 	switch {
+	case err == nil && e.Durability != nil:
+		e.checkDurability(ctx)
 	case err == nil:
 		e.ok(receiverReached, "%s accepts a connection; whether it takes events, only an event can show", e.ReceiverName)
 	case errors.As(err, &r) && r.Reason() == receiverUnready:
@@ -20,6 +22,19 @@ func (e *examination) checkReceiver(ctx context.Context) {
 	default:
 		e.fail(receiverReached, Unavailable, []Remedy{advicef("check that the receiver is running, that receiver.url has its address, that its certificate is one of receiver.tls.ca_file, and that no firewall blocks the connection")},
 			"%s", cause(err))
+	}
+}
+
+// checkDurability says what an acknowledgement means.
+func (e *examination) checkDurability(ctx context.Context) {
+	means, risks, err := e.Durability(ctx)
+	if err != nil {
+		e.cannot(receiverReached, err)
+		return
+	}
+	e.ok(receiverReached, "%s accepts a login; an acknowledgement means: %s", e.ReceiverName, means)
+	for _, risk := range risks {
+		e.warn(receiverReached, []Remedy{advicef("see docs/sinks.md, what an acknowledgement means")}, "%s: %s", e.ReceiverName, risk)
 	}
 }
 

@@ -84,6 +84,10 @@ func ReceiverTarget(cfg *config.Config) (t httpsink.Target, err error) {
 
 // SinkSecurity reads the certificates and secrets of the sink, to find errors.
 func SinkSecurity(cfg *config.Config) error {
+	if cfg.Sink == config.SinkRedis {
+		_, err := redisTarget(cfg)
+		return err
+	}
 	if cfg.HasReceiver() {
 		_, err := ReceiverTarget(cfg)
 		return err

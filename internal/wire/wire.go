@@ -81,6 +81,8 @@ func OpenReceiver(now func() *config.Config, reg prometheus.Registerer, log *slo
 	switch now().Sink {
 	case config.SinkRabbitMQ:
 		return openRabbitMQ(now, reg, log)
+	case config.SinkRedis:
+		return openRedis(now, reg, log)
 	}
 	cfg, rcfg := now(), httpsink.DefaultConfig()
 	rcfg.Target = func() (httpsink.Target, error) { return ReceiverTarget(now()) }

@@ -73,8 +73,8 @@ func drainQueue(t *testing.T, s *rabbittest.Server, queue string, count int) (al
 	return all
 }
 
-// TestRabbitMQSink: under load, the daemon and the broker are killed again and again. A durable queue has every row that
-// was committed, and the rows of each key in their order.
+// TestRabbitMQSink: under load, the daemon and the broker are killed again and again. A durable queue has every row
+// that was committed, and the rows of each key in their order.
 func TestRabbitMQSink(t *testing.T) {
 	t.Parallel()
 	const queue = "classic"

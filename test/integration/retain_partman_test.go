@@ -38,8 +38,8 @@ func partmanPostgres(t *testing.T) *pgtest.Server {
 }
 
 // TestRetainPgPartman has retain empty and drop the partitions of a table that pg_partman manages, beside a daemon and
-// beside the maintenance of pg_partman, also with a retention of its own. The daemon runs on, pg_partman goes on creating
-// partitions, and no young row goes.
+// beside the maintenance of pg_partman, also with a retention of its own. The daemon runs on, pg_partman goes on
+// creating partitions, and no young row goes.
 func TestRetainPgPartman(t *testing.T) {
 	skipUnlessProving(t)
 	o := newOutbox(t, options{pg: partmanPostgres(t)})

@@ -120,7 +120,8 @@ func parkRoom(b *testing.B, pg *pgtest.Server, kafka kafkatest.Cluster, park *in
 	return r
 }
 
-// parkBefore parks n keys with ten records each, half of them dead, and a hundred thousand records of a key that is due.
+// parkBefore parks n keys with ten records each, half of them dead, and a hundred thousand records of a key that is
+// due.
 func (r *room) parkBefore(n int) {
 	if n == 0 {
 		return
