@@ -16,14 +16,12 @@ func (r *Receiver) Durability(ctx context.Context) (means string, risks []string
 		return "", nil, err
 	}
 	defer t.Close()
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
-	defer cancel()
 	settings := map[string]string{}
 	for _, name := range []string{"appendonly", "appendfsync", "save", "maxmemory", "maxmemory-policy"} {
-		answer, err := t.client.ConfigGet(ctx, name).Result()
-		switch f := t.failure("read the settings of Redis at "+t.host, err); {
+		value, err := t.setting(ctx, name)
+		switch f := t.failure("read the settings of Redis at "+t.client.addr, err); {
 		case err == nil:
-			settings[name] = answer[name]
+			settings[name] = value
 		case f.Meaning != lane.Denied:
 			return "", nil, f
 		default:
@@ -31,8 +29,9 @@ func (r *Receiver) Durability(ctx context.Context) (means string, risks []string
 		}
 	}
 	means, risks = ofSettings(settings)
-	info, err := t.client.Info(ctx, "replication").Result()
-	if err != nil {
+	answer, err := t.ask(ctx, "INFO", "replication")
+	info, is := answer.(string)
+	if err != nil || !is {
 		return means, append(risks, "whether it has replicas could not be read; grant +info"), nil
 	}
 	return means, append(risks, ofReplication(info, r.cfg.WaitReplicas)...), nil

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/outboxcdc/outboxcdc/sink/lane"
 )
 
@@ -16,30 +14,23 @@ const codeReplicas = "REPLICAS"
 // errReplicas means that the events are stored, and are not acknowledged.
 var errReplicas = errors.New("too few replicas have the events (receiver.wait_replicas)")
 
-// serverError is what the server answers inside of the script.
-type serverError string
-
-func (e serverError) Error() string { return string(e) }
-func (e serverError) RedisError()   {}
-
 // failure describes why a request is not acknowledged.
 func (t *transport) failure(op string, err error) *lane.Failure {
 	f := &lane.Failure{Op: op, Err: err, Code: lane.CodeUnavailable}
-	var answered redis.Error
 	switch {
 	case errors.Is(err, errReplicas):
 		f.Code = codeReplicas
-	case errors.Is(err, errAnswer):
-	case errors.As(err, &answered):
-		text := answered.Error()
-		if t.password != "" {
-			text = strings.ReplaceAll(text, t.password, "xxxxx")
+	case errors.Is(err, errAnswer), errors.Is(err, errProtocol):
+	case errors.As(err, new(serverError)):
+		text := err.Error()
+		if t.client.password != "" {
+			text = strings.ReplaceAll(text, t.client.password, "xxxxx")
 		}
 		f.Err = errors.New("Redis answers " + text)
 		f.Meaning, f.Code, f.Remedy = meaningOf(text)
 	default:
-		if f.Code = lane.CodeOf(err); f.Code == lane.CodeTimeout || errors.Is(err, redis.ErrPoolTimeout) {
-			f.Code, f.Err = lane.CodeTimeout, fmt.Errorf("no answer within %s (receiver.timeout)", t.receiver.cfg.Timeout)
+		if f.Code = lane.CodeOf(err); f.Code == lane.CodeTimeout {
+			f.Err = fmt.Errorf("no answer within %s (receiver.timeout)", t.receiver.cfg.Timeout)
 		}
 	}
 	return f

@@ -159,7 +159,7 @@ func TestMeanings(t *testing.T) {
 		"ERR AUTH <password> called without any password configured for the default user. Are you sure?":   lane.Denied,
 		"ERR Elements are too large to be stored":                                                          lane.Refused,
 	} {
-		hidden := &transport{password: password}
+		hidden := &transport{client: &client{password: password}}
 		if f := hidden.failure("log in", serverError(text+" "+password)); strings.Contains(f.Error(), password) {
 			t.Error(f)
 		}

@@ -18,15 +18,10 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/outboxcdc/outboxcdc/sink"
 	"github.com/outboxcdc/outboxcdc/sink/lane"
 )
-
-// The client would write to the standard error what it returns as an error.
-func init() { logging.Disable() }
 
 // Config has the settings of a receiver.
 type Config struct {
@@ -104,15 +99,12 @@ func (r *Receiver) reach(ctx context.Context) (*transport, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
-	defer cancel()
-	err = t.client.Ping(ctx).Err()
-	if err == nil {
+	if _, err = t.ask(ctx, "PING"); err == nil {
 		t.maxText, err = t.longestText(ctx)
 	}
 	if err != nil {
 		t.Close()
-		return nil, t.failure("connect to Redis at "+t.host, err)
+		return nil, t.failure("connect to Redis at "+t.client.addr, err)
 	}
 	return t, nil
 }
@@ -137,65 +129,52 @@ func (r *Receiver) connect() (*transport, error) {
 	if port == "" {
 		port = "6379"
 	}
-	t := &transport{receiver: r, host: net.JoinHostPort(u.Hostname(), port), maxText: defaultMaxText, moved: map[string]bool{}}
+	c := &client{
+		addr: net.JoinHostPort(u.Hostname(), port), login: u.User != nil, user: u.User.Username(), db: db, timeout: r.cfg.Timeout, slots: make(chan struct{}, maxConnections),
+	}
+	c.password, _ = u.User.Password()
 	if u.Scheme == "rediss" {
-		t.tls = target.TLS
-		if t.tls == nil {
-			t.tls = &tls.Config{MinVersion: tls.VersionTLS12}
+		if c.tls = target.TLS; c.tls == nil {
+			c.tls = &tls.Config{MinVersion: tls.VersionTLS12}
 		}
 	}
-	t.password, _ = u.User.Password()
-	t.life, t.cut = context.WithCancel(context.Background())
-	t.client = redis.NewClient(&redis.Options{
-		Addr: t.host, Username: u.User.Username(), Password: t.password, DB: db, Dialer: t.dial,
-		Protocol: 2, DisableIdentity: true, // events need neither push messages nor a name of the client
-		MaxRetries: -1, DialerRetries: 1, // lanes send again
-		DialTimeout: r.cfg.Timeout, ReadTimeout: r.cfg.Timeout, WriteTimeout: r.cfg.Timeout,
-		PoolSize: maxConnections, PoolTimeout: r.cfg.Timeout,
-	})
-	return t, nil
+	return &transport{receiver: r, client: c, maxText: defaultMaxText, moved: map[string]bool{}}, nil
+}
+
+// ask sends a command, and returns its answer. An answer that is an error is returned as one.
+func (t *transport) ask(ctx context.Context, command ...any) (any, error) {
+	answers, err := t.client.do(ctx, command)
+	if err != nil {
+		return nil, err
+	}
+	if e, is := answers[0].(serverError); is {
+		return nil, e
+	}
+	return answers[0], nil
+}
+
+// setting reads a setting of the server.
+func (t *transport) setting(ctx context.Context, name string) (string, error) {
+	answer, err := t.ask(ctx, "CONFIG", "GET", name)
+	if err != nil {
+		return "", err
+	}
+	if pair, _ := answer.([]any); len(pair) == 2 {
+		if value, is := pair[1].(string); is {
+			return value, nil
+		}
+	}
+	return "", serverError("ERR it has no setting " + name)
 }
 
 // longestText reads how long a key, a value or a header may be. A server that may not be asked has the default limit.
 func (t *transport) longestText(ctx context.Context) (int, error) {
-	const setting = "proto-max-bulk-len"
-	answer, err := t.client.ConfigGet(ctx, setting).Result()
-	var refused redis.Error
-	if errors.As(err, &refused) {
+	text, err := t.setting(ctx, "proto-max-bulk-len")
+	if errors.As(err, new(serverError)) {
 		return defaultMaxText, nil
 	}
-	if n, e := strconv.Atoi(answer[setting]); err == nil && e == nil {
+	if n, e := strconv.Atoi(text); err == nil && e == nil {
 		return n, nil
 	}
 	return defaultMaxText, err
-}
-
-// dial opens a connection that is closed with the session.
-func (t *transport) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	if err := t.life.Err(); err != nil {
-		return nil, err
-	}
-	var c net.Conn
-	var err error
-	if t.tls != nil {
-		d := tls.Dialer{Config: t.tls}
-		c, err = d.DialContext(ctx, network, addr)
-	} else {
-		var d net.Dialer
-		c, err = d.DialContext(ctx, network, addr)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return &conn{c, context.AfterFunc(t.life, func() { _ = c.Close() })}, nil
-}
-
-type conn struct {
-	net.Conn
-	forget func() bool
-}
-
-func (c *conn) Close() error {
-	c.forget()
-	return c.Conn.Close()
 }

@@ -3,15 +3,13 @@ package redissink
 import (
 	"context"
 	"crypto/sha1"
-	"crypto/tls"
 	_ "embed" // for store.lua
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/router"
@@ -45,12 +43,7 @@ const (
 // transport runs scripts: it is the [lane.Transport] of one session.
 type transport struct {
 	receiver *Receiver
-	host     string
-	password string // which errors must not have
-	tls      *tls.Config
-	client   *redis.Client
-	life     context.Context // ends when the connections are closed
-	cut      context.CancelFunc
+	client   *client
 	maxText  int
 
 	mu    sync.Mutex
@@ -78,18 +71,14 @@ func (t *transport) Check(rec *router.Record) *router.Poison {
 // Healthy returns nil: the lanes know whether the server answers.
 func (t *transport) Healthy() error { return nil }
 
-func (t *transport) Close() {
-	t.cut()
-	_ = t.client.Close() // it has nothing to send
-}
+func (t *transport) Close() { t.client.Close() }
 
 // Deliver runs the script once.
 func (t *transport) Deliver(ctx context.Context, items []*lane.Item) (stored int, why *lane.Failure) {
-	defer context.AfterFunc(ctx, t.cut)() // the client does not look at ctx while it waits for an answer
 	topic := items[0].Record.Topic
-	op := fmt.Sprintf("add event %s to the stream %s of Redis at %s", items[0].Record.ID, topic, t.host)
+	op := fmt.Sprintf("add event %s to the stream %s of Redis at %s", items[0].Record.ID, topic, t.client.addr)
 	if more := len(items) - 1; more > 0 {
-		op = fmt.Sprintf("add event %s and %d more to the stream %s of Redis at %s", items[0].Record.ID, more, topic, t.host)
+		op = fmt.Sprintf("add event %s and %d more to the stream %s of Redis at %s", items[0].Record.ID, more, topic, t.client.addr)
 	}
 	args, err := t.request(topic, items)
 	if err != nil {
@@ -104,6 +93,7 @@ func (t *transport) Deliver(ctx context.Context, items []*lane.Item) (stored int
 	}
 	t.note(topic, answer, items)
 	if answer.why != "" {
+		t.client.Close() // the name may lead to another server now, such as a new primary
 		return answer.stored, t.failure(op, serverError(answer.why))
 	}
 	return answer.stored, nil
@@ -184,7 +174,7 @@ var errAnswer = errors.New("unexpected answer of the script")
 func (t *transport) run(ctx context.Context, args []any) (*answer, error) {
 	args[0], args[1] = "EVALSHA", scriptID
 	a, err := t.try(ctx, args)
-	if redis.HasErrorPrefix(err, "NOSCRIPT") {
+	if e, is := errors.AsType[serverError](err); is && strings.HasPrefix(string(e), "NOSCRIPT") {
 		args[0], args[1] = "EVAL", script
 		a, err = t.try(ctx, args)
 	}
@@ -193,31 +183,32 @@ func (t *transport) run(ctx context.Context, args []any) (*answer, error) {
 
 // try runs the script, and waits for the replicas on the same connection, whose writes WAIT is about.
 func (t *transport) try(ctx context.Context, args []any) (*answer, error) {
-	cmd := redis.NewSliceCmd(ctx, args...)
 	want := t.receiver.cfg.WaitReplicas
 	if want == 0 {
-		if err := t.client.Process(ctx, cmd); err != nil {
+		v, err := t.ask(ctx, args...)
+		if err != nil {
 			return nil, err
 		}
-		return parseAnswer(cmd.Val())
+		return parseAnswer(v)
 	}
 	within := t.receiver.cfg.Timeout / 2
-	wait := redis.NewIntCmd(ctx, "WAIT", want, max(1, within.Milliseconds()))
-	pipe := t.client.Pipeline()
-	_ = pipe.Process(ctx, cmd) // it is sent by Exec
-	_ = pipe.Process(ctx, wait)
-	_, err := pipe.Exec(ctx)
-	switch {
-	case err != nil:
+	answers, err := t.client.do(ctx, args, []any{"WAIT", want, max(1, int(within.Milliseconds()))})
+	if err != nil {
 		return nil, err
-	case wait.Val() < int64(want):
-		return nil, fmt.Errorf("%w: %d of %d within %s", errReplicas, wait.Val(), want, within)
 	}
-	return parseAnswer(cmd.Val())
+	for _, a := range answers {
+		if e, is := a.(serverError); is {
+			return nil, e
+		}
+	}
+	if n, is := answers[1].(int64); !is || n < int64(want) {
+		return nil, fmt.Errorf("%w: %v of %d within %s", errReplicas, answers[1], want, within)
+	}
+	return parseAnswer(answers[0])
 }
 
-func parseAnswer(v []any) (*answer, error) {
-	if len(v) == 4 {
+func parseAnswer(got any) (*answer, error) {
+	if v, _ := got.([]any); len(v) == 4 {
 		stored, ok1 := v[0].(int64)
 		repeats, ok2 := v[1].(int64)
 		moved, ok3 := v[2].(int64)
@@ -226,5 +217,5 @@ func parseAnswer(v []any) (*answer, error) {
 			return &answer{stored: int(stored), repeats: int(repeats), moved: int(moved), why: why}, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: %v", errAnswer, v)
+	return nil, fmt.Errorf("%w: %v", errAnswer, got)
 }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/outboxcdc/outboxcdc/test/child"
 	"github.com/outboxcdc/outboxcdc/test/debian"
@@ -22,6 +23,9 @@ import (
 
 // patience bounds the start of a server.
 const patience = 3 * time.Minute
+
+// The client would write to the standard error what it returns as an error.
+func init() { logging.Disable() }
 
 // Server is a Redis of a test's own on 127.0.0.1. Every write is in its file before it is answered.
 type Server struct {
