@@ -207,14 +207,17 @@ func TestReturnedAmongAcknowledged(t *testing.T) {
 			send(t, p, count+i, record("same id", fmt.Sprint("lost", i), "lost"))
 		}
 	}
-	eventually(t, "the topic to be missing", func() bool { return slices.Equal(p.Waiting(), []string{"lost"}) })
-	for range 100 {
-		time.Sleep(time.Millisecond)
+	noneIsAcked := func() {
 		for _, n := range l.acks() {
 			if n >= count {
 				t.Fatalf("message %d was returned, and is acknowledged", n)
 			}
 		}
+	}
+	eventually(t, "the topic to be missing", func() bool { noneIsAcked(); return slices.Equal(p.Waiting(), []string{"lost"}) })
+	for range 100 {
+		time.Sleep(time.Millisecond)
+		noneIsAcked()
 	}
 	b.Create("lost")
 	eventually(t, "all acknowledgements", func() bool { return len(l.acks()) == count+count/10 })
@@ -331,9 +334,15 @@ func TestBlocked(t *testing.T) {
 	c.mu.Lock()
 	c.timeout = 10 * time.Millisecond
 	c.mu.Unlock()
-	_, why = tr.Deliver(t.Context(), []*lane.Item{{Record: record("b", "b", "orders")}})
-	if why == nil || why.Meaning != lane.Again || why.Code != lane.CodeUnavailable || b.Requests() != 1 {
-		t.Errorf("%d messages are sent, %v", b.Requests(), why)
+	go deliver("b")
+	eventually(t, "an answer", func() bool {
+		if n := b.Requests(); n != 1 {
+			t.Fatalf("%d messages are sent", n)
+		}
+		return len(results) == 1
+	})
+	if why := <-results; why == nil || why.Meaning != lane.Again || why.Code != lane.CodeUnavailable {
+		t.Errorf("while the broker takes nothing: %v", why)
 	}
 	c.mu.Lock()
 	c.timeout = time.Hour

@@ -55,7 +55,7 @@ var rabbitMutants = []mutant{
 		name:  "rabbitmq-missing-exchange-is-poison",
 		rule:  "An event whose exchange is missing is poison.",
 		edits: []edit{{"sink/rabbitmq/transport.go", "f.Meaning, f.Code, f.Err = lane.Missing, lane.CodeMissing, &unknownExchange{f.Err}", "f.Meaning, f.Code, f.Err = lane.Refused, lane.CodeMissing, &unknownExchange{f.Err}"}},
-		tests: []suite{rabbitContract},
+		tests: []suite{{"./sink/rabbitmq", "^TestAnswersOfOthers$"}},
 	},
 	{
 		name:  "rabbitmq-lost-login-is-a-refusal",
@@ -66,7 +66,7 @@ var rabbitMutants = []mutant{
 	{
 		name:  "rabbitmq-sends-while-blocked",
 		rule:  "Messages are sent while the broker says that it takes nothing.",
-		edits: []edit{{"sink/rabbitmq/connection.go", "	if why == \"\" {\n		return \"\"\n	}\n", "	if why != \"\" {\n		return \"\"\n	}\n"}},
+		edits: []edit{{"sink/rabbitmq/connection.go", "	if why == \"\" {\n		return \"\"\n", "	if why = \"\"; why == \"\" {\n		return \"\"\n"}},
 		tests: []suite{rabbitBlocked},
 	},
 	{
