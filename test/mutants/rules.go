@@ -14,6 +14,7 @@ func all() []mutant {
 		sinkMutants,
 		rabbitMutants,
 		credentialMutants,
+		redisMutants,
 		historyMutants,
 		epochMutants,
 		leaseMutants,
