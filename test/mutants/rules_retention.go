@@ -12,7 +12,7 @@ var retentionMutants = []mutant{
 	wrong("retain-does-not-lock", "Writers may be at work while a leaf is read and emptied.",
 		edits{{"internal/retention/postgres.go", `return p.lock(ctx, leaf, "SHARE")`, `return p.lock(ctx, leaf, "ACCESS SHARE")`}}, retainsServer),
 	wrong("retain-looks-at-the-ages-once", "A leaf that was old enough before the lock is old enough under it.",
-		edits{{"internal/retention/empty.go", "	if err != nil || age.Young {\n		return age, err\n	}\n	end,", "	if err != nil {\n		return age, err\n	}\n	age.Young = false\n	end,"}}, retains),
+		edits{{"internal/retention/empty.go", "	if err != nil || age.Young {\n		return age, err\n	}\n	if err := r.waitForSlots", "	if err != nil {\n		return age, err\n	}\n	age.Young = false\n	if err := r.waitForSlots"}}, retains),
 	wrong("retain-reads-the-wal-before-the-lock", "What a writer commits before the lock is before an earlier end of the WAL.",
 		edits{
 			{"internal/retention/empty.go", "	tx, err := r.Server.Begin(ctx, leaf)\n", "	if err := r.waitForSlots(ctx, func() error { return nil }); err != nil {\n		return result(leaf, age, err)\n	}\n	tx, err := r.Server.Begin(ctx, leaf)\n"},
