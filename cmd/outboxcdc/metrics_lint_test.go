@@ -3,6 +3,7 @@ package main
 import (
 	"log/slog"
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -34,11 +35,17 @@ func TestMetricsLint(t *testing.T) {
 	if _, err := wire.OpenReceiver(wire.Fixed(config.Default()), ofHTTP, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)
 	}
-	for _, c := range append(all.collectors, ofHTTP.collectors...) {
+	redis := config.Default()
+	redis.Sink = config.SinkRedis
+	ofRedis := &both{Registry: prometheus.NewRegistry()}
+	if _, err := wire.OpenReceiver(wire.Fixed(redis), ofRedis, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range slices.Concat(all.collectors, ofHTTP.collectors, ofRedis.collectors) {
 		fill(c)
 	}
 	var families []*dto.MetricFamily
-	for _, r := range []*prometheus.Registry{reg, ofHTTP.Registry} {
+	for _, r := range []*prometheus.Registry{reg, ofHTTP.Registry, ofRedis.Registry} {
 		problems, err := testutil.GatherAndLint(r)
 		if err != nil {
 			t.Fatal(err)
