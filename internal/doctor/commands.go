@@ -12,25 +12,25 @@ const shortLife = 30 * time.Second
 
 // checkCommand runs the command of a setting that prints a password or a token, and says how long it is valid. It
 // returns false if the command fails.
-func (f *findings) checkCommand(ctx context.Context, check, setting string, run func(context.Context) (string, error), now time.Time) bool {
+func (r *findings) checkCommand(ctx context.Context, check, setting string, run func(context.Context) (string, error), now time.Time) bool {
 	if run == nil {
-		f.ok(check, "%s is not used", setting)
+		r.ok(check, "%s is not used", setting)
 		return true
 	}
 	secret, err := run(ctx)
 	if err != nil {
-		f.fail(check, Unavailable, []Remedy{advicef("run the command of %s as the daemon's user, with the environment of the daemon, and see docs/security.md", setting)}, "%s", cause(err))
+		r.fail(check, Unavailable, []Remedy{advicef("run the command of %s as the daemon's user, with the environment of the daemon, and see docs/security.md", setting)}, "%s", cause(err))
 		return false
 	}
 	ends, known := credential.Expiry(secret)
 	switch left := ends.Sub(now).Round(time.Second); {
 	case !known:
-		f.ok(check, "the command prints a secret that does not say how long it is valid")
+		r.ok(check, "the command prints a secret that does not say how long it is valid")
 	case left < shortLife:
-		f.warn(check, []Remedy{advicef("let the command request a new token each time, and check the clock of this machine")},
+		r.warn(check, []Remedy{advicef("let the command request a new token each time, and check the clock of this machine")},
 			"the token is valid for %s more; a connection may fail before it is used", left)
 	default:
-		f.ok(check, "the command prints a token that is valid for %s", left)
+		r.ok(check, "the command prints a token that is valid for %s", left)
 	}
 	return true
 }

@@ -35,7 +35,7 @@ type Postgres struct {
 // westernmost is how far local time can be before UTC. A column without a time zone may have local time.
 const westernmost = 12 * time.Hour
 
-// Now implements [Server]. It is the time of the server or of this machine, whichever is earlier: a clock that has
+// Now implements [Server]. It is the earlier one of the times of the server and of this machine: a clock that has
 // jumped ahead must not make rows old.
 func (p *Postgres) Now(ctx context.Context) (now time.Time, err error) {
 	err = p.control.QueryRow(ctx, "SELECT least(clock_timestamp(), $1::timestamptz)", p.clock()).Scan(&now)

@@ -66,7 +66,9 @@ func TestBusy(t *testing.T) {
 		t.Errorf("%d, %v", n, why)
 	}
 	server.Do("SCRIPT", "KILL")
-	<-ended
+	if err := <-ended; err == nil {
+		t.Error("the script was not killed")
+	}
 	s.stores("a@10-0")
 	s.has("a@10-0")
 }

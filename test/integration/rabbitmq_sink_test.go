@@ -64,7 +64,7 @@ func drainQueue(t *testing.T, s *rabbittest.Server, queue string, count int) (al
 			}
 			var e received
 			if err := json.Unmarshal(m.Body, &e); err != nil || m.MessageId != e.ID {
-				return fmt.Errorf("message %q: %q: %v", m.MessageId, m.Body, err)
+				return fmt.Errorf("message %q: %q: %w", m.MessageId, m.Body, err)
 			}
 			all = append(all, e)
 		}
@@ -81,7 +81,7 @@ func TestRabbitMQSink(t *testing.T) {
 	kills, ofBroker := fullOrShort(50, 4), fullOrShort(20, 1)
 	s := rabbittest.Start(t)
 	o := newOutbox(t, options{})
-	o.proves("F126", "kill -9 of the daemon %d times, and of RabbitMQ %d times", kills, ofBroker)
+	o.proves("F125", "kill -9 of the daemon %d times, and of RabbitMQ %d times", kills, ofBroker)
 	must(t, s.Do(func(ch *amqp.Channel) error { return declare(ch, o.name+".order", queue) }))
 	args, env := slices.Concat(o.args, []string{"run"}), o.rabbitEnv(s)
 	r := o.startAs(args, env)
@@ -147,7 +147,7 @@ func TestRabbitMQAnswers(t *testing.T) {
 	healthy := func(p *lane.Producer, want string) func() error {
 		return func() error {
 			if err := p.Healthy(); err == nil || !strings.Contains(err.Error(), want) {
-				return fmt.Errorf("health: %v, not %s", err, want)
+				return fmt.Errorf("health: %w, not %s", err, want)
 			}
 			return nil
 		}
@@ -184,7 +184,7 @@ func TestRabbitMQAnswers(t *testing.T) {
 	_, _, failed = open(s.URL(rabbittest.User, rabbittest.Password) + "nowhere")
 	expectFailure(failed, "530 NOT_ALLOWED", denied)
 
-	p, acked, failed := open(s.URL(rabbittest.User, rabbittest.Password))
+	p, acked, _ := open(s.URL(rabbittest.User, rabbittest.Password))
 	must(t, p.Send(record("orders", 10), 1))
 	await(t, patience, "the exchange to be missing", healthy(p, "404 NOT_FOUND"))
 	must(t, s.Do(func(ch *amqp.Channel) error {

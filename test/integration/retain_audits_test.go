@@ -22,7 +22,7 @@ func TestRetainAudits(t *testing.T) {
 
 func retainAudits(t *testing.T, leaves, rounds int) {
 	o := newOutbox(t, options{ring: leaves + 1})
-	o.proves("F125", "an audit after each of %d emptied partitions", leaves*rounds)
+	o.proves("F126", "an audit after each of %d emptied partitions", leaves*rounds)
 	env := append(o.deduplicating(steadyFence), "OUTBOXCDC_RETENTION_MODE=truncate", "OUTBOXCDC_RETENTION_KEEP=10s")
 	r := o.startStreaming(env...)
 	p, err := retention.Connect(t.Context(), o.admin.url)

@@ -68,7 +68,7 @@ func TestRetainCosts(t *testing.T) {
 			rows = n
 		}
 		o := newOutbox(t, options{pg: pg})
-		o.proves("F125", "a partition of %d rows is emptied", rows)
+		o.proves("F126", "a partition of %d rows is emptied", rows)
 		o.script(`CREATE TABLE big (id bigint, payload text, created_at timestamptz NOT NULL, lap smallint NOT NULL, PRIMARY KEY (id, lap)) PARTITION BY LIST (lap);
 			CREATE TABLE big_3 PARTITION OF big FOR VALUES IN (3); CREATE INDEX big_created ON big USING brin (created_at); ALTER PUBLICATION outboxcdc ADD TABLE big`)
 		for n := range 10 {
@@ -101,7 +101,7 @@ func TestRetainCosts(t *testing.T) {
 	t.Run("delete", func(t *testing.T) {
 		const rows = 200_000
 		o := newOutbox(t, options{pg: pg})
-		o.proves("F125", "%d rows are deleted", rows)
+		o.proves("F126", "%d rows are deleted", rows)
 		o.exec(`CREATE INDEX ON outbox (created_at)`)
 		o.exec(fmt.Sprintf(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, created_at)
 			SELECT 'order', 'k', 'added', '{"a": 1}', now() - interval '3 hours' FROM generate_series(1, %d)`, rows))
@@ -163,7 +163,7 @@ func TestRetainLatency(t *testing.T) {
 	const turns, connections, pace = 6, 4, 10 * time.Millisecond
 	pg := ownPostgres(t, defaultMajor, map[string]string{"fsync": "off"})
 	o := newOutbox(t, options{pg: pg, ring: 8})
-	o.proves("F125", "inserts with and without retain, in %d turns of %v", turns, turn)
+	o.proves("F126", "inserts with and without retain, in %d turns of %v", turns, turn)
 	lap := int(max(1, turn.Seconds()/10))
 	o.exec(fmt.Sprintf(`ALTER TABLE outbox ALTER lap SET DEFAULT (extract(epoch FROM now())::bigint / %d %% 8)::smallint`, lap))
 	env := o.deduplicating(steadyFence)

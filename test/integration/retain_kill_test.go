@@ -33,7 +33,7 @@ func TestRetainKills(t *testing.T) {
 	const leaves = 8
 	o := newOutbox(t, options{ring: leaves})
 	kills := fullOrShort(100, 6)
-	o.proves("F125", "retain is killed %d times at random steps, its archive hangs or fails in half of the rounds, and the slot does not move in a quarter", kills)
+	o.proves("F126", "retain is killed %d times at random steps, its archive hangs or fails in half of the rounds, and the slot does not move in a quarter", kills)
 	rnd := newRand(t)
 	k := &retainKills{outbox: o, dir: t.TempDir(), end: map[string]pglogrepl.LSN{}, archived: map[string]bool{}}
 	t.Cleanup(k.endArchives)

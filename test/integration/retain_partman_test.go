@@ -43,7 +43,7 @@ func partmanPostgres(t *testing.T) *pgtest.Server {
 func TestRetainPgPartman(t *testing.T) {
 	skipUnlessProving(t)
 	o := newOutbox(t, options{pg: partmanPostgres(t)})
-	o.proves("F125", "retain and the maintenance of pg_partman, side by side")
+	o.proves("F126", "retain and the maintenance of pg_partman, side by side")
 	o.script(`CREATE TABLE managed (LIKE outbox INCLUDING DEFAULTS INCLUDING CONSTRAINTS, PRIMARY KEY (id, created_at)) PARTITION BY RANGE (created_at);
 		ALTER TABLE managed DROP COLUMN seq; GRANT SELECT ON managed TO PUBLIC; ALTER PUBLICATION outboxcdc SET TABLE managed;
 		ALTER PUBLICATION outboxcdc SET (publish_via_partition_root = true);

@@ -27,7 +27,7 @@ func TestRetainBesideDaemon(t *testing.T) {
 
 func retainBesideDaemon(t *testing.T, mode string) {
 	o := newOutbox(t, options{ring: 4})
-	o.proves("F125", "retain empties a ring of four partitions beside a daemon and writers")
+	o.proves("F126", "retain empties a ring of four partitions beside a daemon and writers")
 	o.exec(`ALTER TABLE outbox ALTER lap SET DEFAULT (extract(epoch FROM now())::bigint / 5 % 4)::smallint`)
 	o.exec(`CREATE TABLE written (LIKE outbox)`)
 	o.exec(`CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO written SELECT NEW.*; RETURN NULL; END'`)

@@ -128,7 +128,7 @@ var endMutants = []mutant{
 	wrong("cause-before-event", "The policy of a cause comes before the decision on an event.",
 		edits{{"relay/poison.go", "p.Decisions[x.ID]; ok && x.ID != \"\"", "p.Decisions[x.ID]; ok && x.ID == \"\""}}, poisons),
 	wrong("stuck-is-ready", "A relay that streams is ready, even if no session gets past a transaction.",
-		edits{{"relay/stuck.go", "	return v.progress.stuck(at, idle)\n", "	_ = v.progress.stuck(at, idle)\n	return \"\"\n"}}, stalls),
+		edits{{"relay/stuck.go", "	return v.progress.stuck(at, v.confirmed, idle)\n", "	_ = v.progress.stuck(at, v.confirmed, idle)\n	return \"\"\n"}}, stalls),
 	wrong("last-word-unheard", "The end of the walsender is reason enough; its last message does not matter.",
 		edits{{"relay/stuck.go", "	if !errors.Is(err, replication.ErrSenderGone) {\n", "	if true {\n"}}, stalls),
 	wrong("sink-failure-ignored", "After a failure of Kafka the session goes on.",

@@ -34,7 +34,9 @@ func BenchmarkPark(b *testing.B) {
 		poisoned bool
 		before   int // parked keys, each with ten records
 	}{
-		{"without", nil, false, 0}, {"nothing-parked", &inbox.Park{}, false, 0}, {"poisonous", &inbox.Park{}, true, 0},
+		{"without", nil, false, 0},
+		{"nothing-parked", &inbox.Park{}, false, 0},
+		{"poisonous", &inbox.Park{}, true, 0},
 		{"beside-a-million", &inbox.Park{Schedule: soon}, true, 90_000},
 	} {
 		handler := func(r *room, ages *ages) handle {

@@ -131,12 +131,14 @@ func (m *shareMember) take(n int32) *kgo.Record {
 	ctx, cancel := context.WithTimeout(m.t.Context(), patience)
 	defer cancel()
 	for ctx.Err() == nil {
-		for _, record := range m.client.PollFetches(ctx).Records() {
-			if record.DeliveryCount() != n {
-				m.t.Fatalf("the record is delivered for the %d. time, want the %d.", record.DeliveryCount(), n)
-			}
-			return record
+		records := m.client.PollFetches(ctx).Records()
+		if len(records) == 0 {
+			continue
 		}
+		if got := records[0].DeliveryCount(); got != n {
+			m.t.Fatalf("the record is delivered for the %d. time, want the %d.", got, n)
+		}
+		return records[0]
 	}
 	m.t.Fatal("no record arrives")
 	return nil
