@@ -1,7 +1,6 @@
 package router
 
 import (
-	"bytes"
 	"slices"
 )
 
@@ -30,13 +29,22 @@ type Header struct {
 	Value []byte
 }
 
-// Clone returns a copy that shares nothing with r.
+// Clone returns a copy that shares nothing with r. Its texts are in one piece of memory.
 func (r *Record) Clone() *Record {
 	c := *r
-	c.ID, c.Key, c.Value, c.PartitionBy = bytes.Clone(r.ID), bytes.Clone(r.Key), bytes.Clone(r.Value), bytes.Clone(r.PartitionBy)
+	all := make([]byte, 0, r.Size()+len(r.ID)+len(r.PartitionBy)) // names of headers are not copied, so it is enough
+	keep := func(b []byte) []byte {
+		if b == nil {
+			return nil
+		}
+		from := len(all)
+		all = append(all, b...)
+		return all[from:len(all):len(all)]
+	}
+	c.ID, c.Key, c.Value, c.PartitionBy = keep(r.ID), keep(r.Key), keep(r.Value), keep(r.PartitionBy)
 	c.Headers = slices.Clone(r.Headers)
 	for i := range c.Headers {
-		c.Headers[i].Value = bytes.Clone(c.Headers[i].Value)
+		c.Headers[i].Value = keep(c.Headers[i].Value)
 	}
 	return &c
 }

@@ -86,7 +86,7 @@ func TestRabbitMQSink(t *testing.T) {
 	args, env := slices.Concat(o.args, []string{"run"}), o.rabbitEnv(s)
 	r := o.startAs(args, env)
 
-	load := o.startLoad(20)
+	load := o.startLoad(500) // as many messages are in flight
 	awaitMore := func(count int) {
 		from := max(0, countOf(s, queue))
 		await(t, patience, fmt.Sprintf("%d more messages", count), func() error { return waitFor(countOf(s, queue) >= from+count) })
@@ -103,7 +103,7 @@ func TestRabbitMQSink(t *testing.T) {
 	}
 	awaitMore(100)
 	rows := load.stop()
-	for end := o.walFlushed(); o.confirmed() < end; { // a few keys are a few messages at a time: the rest may take long
+	for end := o.walFlushed(); o.confirmed() < end; { // on a slow machine the rest may take long
 		from := o.confirmed()
 		await(t, patience, "the slot to move", func() error { return waitFor(o.confirmed() > from) })
 	}

@@ -33,7 +33,9 @@ func TestStates(t *testing.T) {
 	}
 	release()
 
-	r.produce(append(r.newEvents(1, 1, report{Before: "e7"}), r.newEvents(1, 1, report{})...)...)
+	r.produce(r.newEvents(1, 1, report{Before: "e7"})...)
+	r.await(1, `SELECT count(*) FROM river_job WHERE args ->> 'event_id' = 'e6' AND errors[1] IS NOT NULL`)
+	r.produce(r.newEvents(1, 1, report{})...)
 	r.await(1, `SELECT count(*) FROM river_job WHERE args ->> 'event_id' = 'e6' AND state = 'completed' AND attempt > 1`)
 
 	r.produce(r.newEvents(1, 1, report{Fails: true})...)
