@@ -121,7 +121,7 @@ func TestRabbitMQAnswers(t *testing.T) {
 		t.Helper()
 		cfg := rabbitmq.DefaultConfig()
 		cfg.Target = func() (rabbitmq.Target, error) { return rabbitmq.Target{URL: url}, nil }
-		cfg.Timeout, cfg.BackoffMin, cfg.BackoffMax = patience, time.Millisecond, 20*time.Millisecond
+		cfg.Timeout, cfg.BackoffMin, cfg.BackoffMax = patience/3, time.Millisecond, 20*time.Millisecond
 		r, err := rabbitmq.New(cfg, prometheus.NewRegistry())
 		must(t, err)
 		acked, failed := make(chan uint64, 10), make(chan error, 10)
@@ -218,13 +218,11 @@ func TestRabbitMQAnswers(t *testing.T) {
 	must(t, limited.Send(record("orders", 10), 1))
 	expectFailure(failed, "403 ACCESS_REFUSED", denied)
 
-	// A quorum queue that is as young as this one does not survive a kill of its only node.
-	must(t, s.Do(func(ch *amqp.Channel) error { _, err := ch.QueueDelete("quorum", false, false, false); return err }))
-	s.Kill()
+	s.Stop()
 	s.Run("vm_memory_high_watermark.absolute = 1MB", "max_message_size = 1000")
 	must(t, p.Send(record("orders", 10), 4))
 	await(t, patience, "the connection to be blocked", healthy(p, "it has blocked the connection: low on memory"))
-	s.Kill()
+	s.Stop()
 	s.Run("max_message_size = 1000")
 	expectAck(acked, 4)
 	p, _, failed = open(s.URL(rabbittest.User, rabbittest.Password))

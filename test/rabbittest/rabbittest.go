@@ -164,6 +164,17 @@ func (s *Server) Kill() {
 	}
 }
 
+// Stop ends the server as its administrator does.
+func (s *Server) Stop() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	_ = s.node.Signal(syscall.SIGTERM)
+	if err := s.node.Wait(ctx); err != nil {
+		s.t.Fatalf("RabbitMQ has not stopped: %v", err)
+	}
+}
+
 // CPUTime returns the processor time of the server, which has ended.
 func (s *Server) CPUTime() time.Duration { return s.node.CPUTime() }
 
