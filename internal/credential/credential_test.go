@@ -48,7 +48,10 @@ func TestRunEnds(t *testing.T) {
 		ended <- err
 	}()
 	var pid int
-	for pid == 0 {
+	for end := time.Now().Add(time.Minute); pid == 0; {
+		if time.Now().After(end) {
+			t.Fatal("the command has started no process")
+		}
 		text, err := os.ReadFile(file)
 		if err == nil {
 			pid, _ = strconv.Atoi(strings.TrimSpace(string(text)))

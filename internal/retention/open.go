@@ -285,8 +285,8 @@ func (p *Postgres) refuseUnpublished(ctx context.Context, t *Table, leaves []Lea
 		}
 	}
 	for _, name := range missing {
-		return exit.With(exit.Config, fmt.Errorf("publication %s does not publish all rows of table %s, so that the daemon has not delivered them; remedy: ALTER PUBLICATION %[3]s ADD TABLE %s, without a row filter, and outboxcdc recover",
-			t.Publication, name, pgx.Identifier{t.Publication}.Sanitize(), pgx.Identifier{t.Schema, t.Name}.Sanitize()))
+		return exit.With(exit.Config, fmt.Errorf("publication %s does not publish all rows of table %s, so that the daemon may not have delivered them; remedy: let it publish the table without a row filter, and run outboxcdc recover",
+			t.Publication, name))
 	}
 	return nil
 }

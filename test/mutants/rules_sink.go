@@ -36,7 +36,7 @@ var sinkMutants = []mutant{
 			{"sink/lane/lane.go", "	return slices.Clone(l.queue[:n])\n", "	items := slices.Clone(l.queue[:n])\n	l.queue = l.queue[n:]\n	return items\n"},
 			{"sink/lane/lane.go", "	clear(l.queue[:len(items)])\n	l.queue = l.queue[len(items):]\n", ""},
 		},
-		tests: []suite{{"./sink/http", "^TestLanes$"}},
+		tests: []suite{{"./sink/lane", "^TestOneCallInALane$"}},
 	},
 	{
 		name:  "http-key-in-several-lanes",
