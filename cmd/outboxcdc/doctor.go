@@ -17,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
-	"github.com/outboxcdc/outboxcdc/internal/credential"
 	"github.com/outboxcdc/outboxcdc/internal/doctor"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/wire"
@@ -127,8 +126,8 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 	if len(cfg.Postgres.PasswordCommand) > 0 {
 		c.NoPassword, c.PasswordCommand = false, cfg.PostgresPassword
 	}
-	if command := cfg.Kafka.SASL.TokenCommand; len(command) > 0 {
-		c.TokenCommand = func(ctx context.Context) (string, error) { return credential.Run(ctx, command, nil) }
+	if sasl := wire.KafkaSASL(cfg); sasl != nil && sasl.Local() {
+		c.TokenCommand = sasl.Token
 	}
 	// Errors are in the report, so nothing is logged.
 	log := slog.New(slog.DiscardHandler)

@@ -1,5 +1,5 @@
-// Package brokerauth configures the security of connections to the brokers: TLS, and SASL with PLAIN, SCRAM and
-// OAUTHBEARER.
+// Package brokerauth configures the security of connections to the brokers: TLS, and SASL with PLAIN, SCRAM,
+// OAUTHBEARER and the tokens of Amazon MSK.
 package brokerauth
 
 import (
@@ -30,14 +30,16 @@ type Config struct {
 
 // SASL is how a client authenticates itself.
 type SASL struct {
-	Mechanism      string // PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER
+	Mechanism      string // PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM
 	User, Password string
 	// For OAUTHBEARER: the address at which User and Password, the id and the secret of a client, get a token (RFC
 	// 6749, section 4.4), and the scopes that the token is to have.
 	TokenURL string
 	Scopes   []string
-	// TokenCommand prints a token for OAUTHBEARER, instead of TokenURL; none: there is no command.
+	// TokenCommand prints a token for OAUTHBEARER, instead of TokenURL, or the credentials for AWS_MSK_IAM; none: there is
+	// no command.
 	TokenCommand []string
+	Region       string // of AWS, for AWS_MSK_IAM
 }
 
 // tokenTimeout is the maximum time of one request for a token. Sarama sends it while it opens or reauthenticates a
@@ -55,6 +57,9 @@ func (s Config) Apply(ctx context.Context, conf *sarama.Config) {
 	sasl := &conf.Net.SASL
 	sasl.Enable, sasl.Handshake, sasl.Version = true, true, sarama.SASLHandshakeV1
 	sasl.Mechanism, sasl.User, sasl.Password = sarama.SASLMechanism(s.SASL.Mechanism), s.SASL.User, s.SASL.Password
+	if s.SASL.Mechanism == credential.MSK {
+		sasl.Mechanism = sarama.SASLTypeOAuth // how MSK takes such tokens
+	}
 	switch sasl.Mechanism {
 	case sarama.SASLTypeSCRAMSHA256:
 		sasl.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{hash: sha256.New} }
@@ -91,8 +96,8 @@ type tokens struct {
 }
 
 func (t tokens) Token() (*sarama.AccessToken, error) {
-	if len(t.sasl.TokenCommand) > 0 {
-		token, err := credential.Run(t.ctx, t.sasl.TokenCommand, nil)
+	if t.sasl.Local() {
+		token, err := t.sasl.Token(t.ctx)
 		if err != nil {
 			return nil, &TokenError{err: err}
 		}
@@ -108,17 +113,32 @@ func (t tokens) Token() (*sarama.AccessToken, error) {
 	return &sarama.AccessToken{Token: token.AccessToken}, nil
 }
 
+// Local is whether [SASL.Token] makes the tokens, without a token server.
+func (s *SASL) Local() bool { return s.Mechanism == credential.MSK || len(s.TokenCommand) > 0 }
+
+// Token runs the command that prints a token, or signs one for Amazon MSK.
+func (s *SASL) Token(ctx context.Context) (string, error) {
+	if s.Mechanism == credential.MSK {
+		return credential.MSKToken(ctx, s.TokenCommand, s.Region)
+	}
+	token, err := credential.Run(ctx, s.TokenCommand, nil)
+	if err != nil {
+		return "", fmt.Errorf("kafka.sasl.token_command: %w", err)
+	}
+	return token, nil
+}
+
 // TokenError says why a request for a token failed. It does not repeat the server's answer, which may contain the
 // secret.
 type TokenError struct {
-	url string // "": the command has failed
+	url string // "": no server was asked
 	err error
 }
 
 func (e *TokenError) Error() string {
 	why := e.err.Error()
 	if e.url == "" {
-		return "get a token (kafka.sasl.token_command): " + why
+		return "get a token for Kafka: " + why
 	}
 	if answer, ok := errors.AsType[*oauth2.RetrieveError](e.err); ok {
 		why = "the answer is " + answer.Response.Status

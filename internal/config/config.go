@@ -242,7 +242,8 @@ type TLS struct {
 
 // SASL is how the daemon authenticates itself to the brokers.
 type SASL struct {
-	// Mechanism is the SASL mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER; "" means no SASL.
+	// Mechanism is the SASL mechanism: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, or AWS_MSK_IAM for Amazon MSK
+	// with IAM; "" means no SASL.
 	Mechanism string `yaml:"mechanism" default:"" live:"true"`
 	// User is the user, or the id of the OAuth client.
 	User string `yaml:"user" default:"" live:"true"`
@@ -252,8 +253,8 @@ type SASL struct {
 	// Kafka.
 	PasswordFile string `yaml:"password_file" default:"" live:"true"`
 	// TokenCommand is a command that prints a token for OAUTHBEARER, and its arguments, instead of user, password and
-	// token_url. It runs at each connection and before a token of the connection expires, without a shell, for 10s at
-	// most.
+	// token_url; or the credentials for AWS_MSK_IAM. It runs at each connection and before a token of the connection
+	// expires, without a shell, for 10s at most.
 	TokenCommand []string `yaml:"token_command" default:"" live:"true"`
 	// TokenURL is the URL from which OAUTHBEARER requests tokens, with the grant "client credentials".
 	TokenURL string `yaml:"token_url" default:"" live:"true"`

@@ -5,6 +5,8 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+
+	"github.com/outboxcdc/outboxcdc/internal/credential"
 )
 
 func (v *validation) tls(t *TLS) {
@@ -37,7 +39,7 @@ func checkCommand(command []string) string {
 	return ""
 }
 
-var mechanisms = []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"}
+var mechanisms = []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", credential.MSK}
 
 func (v *validation) sasl(s *SASL) {
 	path := func(name string) string { return "kafka.sasl." + name }
@@ -59,13 +61,23 @@ func (v *validation) sasl(s *SASL) {
 		v.report(path("mechanism"), fmt.Sprintf("%s is unknown; write %s", quote(s.Mechanism), strings.Join(mechanisms, " | ")))
 		return
 	}
-	if len(s.TokenCommand) > 0 && s.Mechanism == "OAUTHBEARER" {
+	if msk := s.Mechanism == credential.MSK; msk || len(s.TokenCommand) > 0 && s.Mechanism == "OAUTHBEARER" {
 		v.report(path("token_command"), checkCommand(s.TokenCommand))
+		why := "is set, and kafka.sasl.token_command prints the token; remove one of the two"
+		if msk {
+			why = "is set, and AWS_MSK_IAM uses credentials of AWS; remove it (docs/security.md)"
+			if credential.MSKRegion(v.c.Kafka.Brokers) == "" {
+				v.report(path("mechanism"), "AWS_MSK_IAM needs the region: no address in kafka.brokers names it; set AWS_REGION in the environment of the daemon")
+			}
+			if !v.c.Kafka.TLS.Enabled {
+				v.report("kafka.tls.enabled", "is false, and Amazon MSK takes AWS_MSK_IAM only with TLS; set it to true")
+			}
+		}
 		for name, isSet := range map[string]bool{
 			"user": s.User != "", "password": s.Password != "", "password_file": s.PasswordFile != "", "token_url": s.TokenURL != "", "scopes": len(s.Scopes) > 0,
 		} {
 			if isSet {
-				v.report(path(name), "is set, and kafka.sasl.token_command prints the token; remove one of the two")
+				v.report(path(name), why)
 			}
 		}
 		return

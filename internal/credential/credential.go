@@ -1,4 +1,5 @@
-// Package credential runs the commands that print a password or a token: a cloud's command-line client, or a script.
+// Package credential runs the commands that print a password or a token (a cloud's command-line client, or a script),
+// and makes the tokens of Amazon MSK.
 package credential
 
 import (
@@ -23,11 +24,21 @@ const Timeout = 10 * time.Second
 const (
 	maxOutput = 64 << 10 // of a token
 	maxStderr = 512      // of what errors quote
+	minSecret = 6        // a shorter word of the output is no secret, and may be in any text
 )
 
-// Run runs a command without a shell, and returns what it prints, without the white space at the ends. env is added to
-// the environment of this process. The error has the end of the command's standard error, and never its output.
+// Run is [Output] of a command that prints one line.
 func Run(ctx context.Context, command, env []string) (string, error) {
+	secret, err := Output(ctx, command, env)
+	if strings.ContainsAny(secret, "\n\r\x00") {
+		return "", fmt.Errorf("run %s: it prints several lines; let it print the secret alone", strconv.Quote(command[0]))
+	}
+	return secret, err
+}
+
+// Output runs a command without a shell, and returns what it prints, without the white space at the ends. env is added
+// to the environment of this process. The error has the end of the command's standard error, and never its output.
+func Output(ctx context.Context, command, env []string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	var out, errs bytes.Buffer
@@ -46,15 +57,15 @@ func Run(ctx context.Context, command, env []string) (string, error) {
 		err = errors.New("it prints nothing")
 	case out.Len() > maxOutput:
 		err = fmt.Errorf("it prints more than %d bytes", maxOutput)
-	case strings.ContainsAny(secret, "\n\r\x00"):
-		err = errors.New("it prints several lines; let it print the secret alone")
 	}
 	if err == nil {
 		return secret, nil
 	}
 	text := strings.TrimSpace(errs.String())
-	if secret != "" {
-		text = strings.ReplaceAll(text, secret, "xxxxx")
+	for _, word := range append([]string{secret}, strings.FieldsFunc(secret, func(r rune) bool { return strings.ContainsRune(" \t\r\n\"',:{}", r) })...) {
+		if len(word) >= minSecret || word == secret && word != "" {
+			text = strings.ReplaceAll(text, word, "xxxxx")
+		}
 	}
 	if text = text[max(0, len(text)-maxStderr):]; text != "" {
 		return "", fmt.Errorf("run %s: %w: %q", strconv.Quote(command[0]), err, text)

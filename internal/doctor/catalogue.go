@@ -152,7 +152,7 @@ func Checks() []Check {
 		{standbySettings, groupStandbys, "does each standby have the settings that a copy needs", []string{"WARN"}},
 		{standbyWaited, groupStandbys, "is the physical slot of each standby in `synchronized_standby_slots`, if that is set, and active", []string{"WARN"}},
 
-		{kafkaToken, groupKafka, "does `kafka.sasl.token_command` print a token, and for how long is it valid", []string{"WARN", "FAIL 69"}},
+		{kafkaToken, groupKafka, "does `kafka.sasl.token_command` print a token, or has AWS_MSK_IAM credentials, and for how long is the token valid", []string{"WARN", "FAIL 69"}},
 		{kafkaReached, groupKafka, "does each address of `kafka.brokers` accept a connection", []string{"WARN", "FAIL 69"}},
 		{kafkaAuth, groupKafka, "do TLS and SASL succeed at each address", []string{"WARN", "FAIL 69", "FAIL 78"}},
 		{kafkaAdvertised, groupKafka, "can each broker be reached at its advertised address", []string{"FAIL 69"}},

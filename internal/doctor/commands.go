@@ -19,7 +19,7 @@ func (r *findings) checkCommand(ctx context.Context, check, setting string, run 
 	}
 	secret, err := run(ctx)
 	if err != nil {
-		r.fail(check, Unavailable, []Remedy{advicef("run the command of %s as the daemon's user, with the environment of the daemon, and see docs/security.md", setting)}, "%s", cause(err))
+		r.fail(check, Unavailable, []Remedy{advicef("see docs/security.md; try a command of %s as the daemon's user, with the environment of the daemon", setting)}, "%s", cause(err))
 		return false
 	}
 	ends, known := credential.Expiry(secret)

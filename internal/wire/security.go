@@ -8,6 +8,7 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 	"github.com/outboxcdc/outboxcdc/internal/config"
+	"github.com/outboxcdc/outboxcdc/internal/credential"
 	httpsink "github.com/outboxcdc/outboxcdc/sink/http"
 )
 
@@ -20,11 +21,22 @@ func KafkaSecurity(cfg *config.Config) (brokerauth.Config, error) {
 			return s, err
 		}
 	}
-	if k := &cfg.Kafka.SASL; k.Mechanism != "" {
-		s.SASL = &brokerauth.SASL{Mechanism: k.Mechanism, User: k.User, TokenURL: k.TokenURL, Scopes: k.Scopes, TokenCommand: k.TokenCommand}
+	if s.SASL = KafkaSASL(cfg); s.SASL != nil {
 		s.SASL.Password, err = cfg.SASLPassword()
 	}
 	return s, err
+}
+
+// KafkaSASL is how connections authenticate themselves, without the password; nil means that they do not.
+func KafkaSASL(cfg *config.Config) *brokerauth.SASL {
+	k := &cfg.Kafka.SASL
+	if k.Mechanism == "" {
+		return nil
+	}
+	return &brokerauth.SASL{
+		Mechanism: k.Mechanism, User: k.User, TokenURL: k.TokenURL, Scopes: k.Scopes, TokenCommand: k.TokenCommand,
+		Region: credential.MSKRegion(cfg.Kafka.Brokers),
+	}
 }
 
 func kafkaTLS(cfg *config.Config) (*tls.Config, error) {

@@ -2,14 +2,20 @@ package kafka
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
+	"github.com/outboxcdc/outboxcdc/internal/credential"
 )
 
 // Each session and each probe calls Config.Security. The error shows no secret.
@@ -45,6 +51,52 @@ func TestSecurityIsReadAgain(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestMSK: with AWS_MSK_IAM a broker gets a signed token by OAUTHBEARER, a new one before the life of the session ends.
+func TestMSK(t *testing.T) {
+	t.Setenv("AWS_ACCESS_KEY_ID", "ID")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "s3cr3t")
+	f := newFake(t, kfake.SeedTopics(1, "orders"))
+	f.ControlKey(int16(kmsg.SASLHandshake), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		f.KeepControl()
+		res := r.ResponseKind().(*kmsg.SASLHandshakeResponse)
+		if res.SupportedMechanisms = []string{"OAUTHBEARER"}; r.(*kmsg.SASLHandshakeRequest).Mechanism != "OAUTHBEARER" {
+			res.ErrorCode = kerr.UnsupportedSaslMechanism.Code
+		}
+		return res, nil, true
+	})
+	var taken atomic.Int32
+	f.ControlKey(int16(kmsg.SASLAuthenticate), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		f.KeepControl()
+		res := r.ResponseKind().(*kmsg.SASLAuthenticateResponse)
+		_, token, _ := strings.Cut(string(r.(*kmsg.SASLAuthenticateRequest).SASLAuthBytes), "auth=Bearer ")
+		signed, err := base64.RawURLEncoding.DecodeString(strings.Trim(token, "\x01"))
+		if err != nil || !strings.HasPrefix(string(signed), "https://kafka.eu-central-1.amazonaws.com/?") || !strings.Contains(string(signed), "&X-Amz-Credential=ID%2F") {
+			res.ErrorCode = kerr.SaslAuthenticationFailed.Code
+			t.Errorf("%s: %v", signed, err)
+		}
+		res.SessionLifetimeMillis = 100
+		taken.Add(1)
+		return res, nil, true
+	})
+	cfg := testConfig(f.ListenAddrs()...)
+	cfg.Security = func() (brokerauth.Config, error) {
+		return brokerauth.Config{SASL: &brokerauth.SASL{Mechanism: credential.MSK, Region: "eu-central-1"}}, nil
+	}
+	c := newTestCluster(t, cfg)
+	p, l := openSession(t, c)
+	waitReady(t, p, "orders")
+	n := uint64(0)
+	eventually(t, "new tokens", func() bool {
+		send(t, p, n, record("orders", "k", "v"))
+		n++
+		return taken.Load() >= 6
+	})
+	must(t, finish(within(time.Minute), p))
+	if got := uint64(len(l.acks())); got != n {
+		t.Errorf("%d of %d events acknowledged", got, n)
 	}
 }
 

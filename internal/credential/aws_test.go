@@ -1,0 +1,163 @@
+package credential
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+var exampleKeys = awsKeys{ID: "AKIAIOSFODNN7EXAMPLE", Secret: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"}
+
+// TestSigned: the key is that of the example in AWS' documentation of Signature Version 4; the URLs are what the
+// signer of AWS SDK for Go v2 (1.48.0) makes of the same request, credentials and time.
+func TestSigned(t *testing.T) {
+	key := hex.EncodeToString(signingKey("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "20150830", "us-east-1", "iam"))
+	if key != "c4afb1cc5771d871763a393e44b703571b55cc28424d1a5e86da6ed3c154a4b9" {
+		t.Error(key)
+	}
+	const host = "kafka.eu-central-1.amazonaws.com"
+	const common = "https://" + host + "/?Action=kafka-cluster%3AConnect&X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Credential=AKIAIOSFODNN7EXAMPLE%2F20261127%2Feu-central-1" +
+		"%2Fkafka-cluster%2Faws4_request&X-Amz-Date=20261127T053000Z&X-Amz-Expires=900"
+	now := time.Date(2026, 11, 27, 5, 30, 0, 0, time.UTC).In(time.FixedZone("", 3600))
+	keys := exampleKeys
+	if got := presign(&keys, host, "eu-central-1", now); got != common+"&X-Amz-SignedHeaders=host&X-Amz-Signature=ed5a23ce34d46d0d75e026a058935ec9df85ba00dfecc039f59f8232f7820544" {
+		t.Error(got)
+	}
+	keys.Session = "IQoJb3JpZ2luX2VjEXAMPLE+/=="
+	if got := presign(&keys, host, "eu-central-1", now); got != common+"&X-Amz-Security-Token=IQoJb3JpZ2luX2VjEXAMPLE%2B%2F%3D%3D&X-Amz-SignedHeaders=host"+
+		"&X-Amz-Signature=b22d6b6fb55f2dee00bb100974d2c1fb68f41ada684d330f2b39a80312af29c2" {
+		t.Error(got)
+	}
+}
+
+func TestMSKRegion(t *testing.T) {
+	withoutAWS(t)
+	for address, want := range map[string]string{
+		"b-1.shop.abc123.c2.kafka.eu-central-1.amazonaws.com:9098":  "eu-central-1",
+		"boot-x1.c3.kafka-serverless.us-east-1.amazonaws.com:9098":  "us-east-1",
+		"b-1.shop.abc123.c2.kafka.cn-north-1.amazonaws.com.cn:9098": "cn-north-1",
+		"kafka.example:9098": "",
+		"b-1.shop.abc123.c2.kafka.eu-central-1.amazonaws.com.evil.example:80": "",
+	} {
+		if got := MSKRegion([]string{"proxy:1", address}); got != want {
+			t.Errorf("%s: %q", address, got)
+		}
+	}
+	t.Setenv("AWS_DEFAULT_REGION", "a")
+	t.Setenv("AWS_REGION", "b")
+	if got := MSKRegion(nil); got != "b" {
+		t.Error(got)
+	}
+}
+
+// withoutAWS removes what this machine may have of AWS from the environment of a test.
+func withoutAWS(t *testing.T) {
+	for _, v := range os.Environ() {
+		if name, _, _ := strings.Cut(v, "="); strings.HasPrefix(name, "AWS_") {
+			t.Setenv(name, "")
+		}
+	}
+}
+
+// fakeAWS is the endpoint of containers, the metadata of instances, and STS. Each answers who knows what it asks for.
+func fakeAWS(t *testing.T) string {
+	keys := `{"Code": "Success", "AccessKeyId": "ID-%s", "SecretAccessKey": "Geh3im", "Token": "T", "Expiration": "2026-11-27T12:00:00Z"}`
+	answer := func(ok bool, text string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			if !ok {
+				w.WriteHeader(http.StatusForbidden)
+			}
+			fmt.Fprint(w, text) // a refusal as well: no error may repeat it
+		}
+	}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		imds := req.Header.Get("X-Aws-Ec2-Metadata-Token") == "metadata"
+		const roles = "/latest/meta-data/iam/security-credentials/"
+		switch req.Method + " " + req.URL.Path {
+		case "GET /container":
+			answer(req.Header.Get("Authorization") == "pod", fmt.Sprintf(keys, "container"))(w, req)
+		case "GET /moved":
+			http.Redirect(w, req, "/container", http.StatusFound)
+		case "PUT /latest/api/token":
+			answer(req.Header.Get("X-Aws-Ec2-Metadata-Token-Ttl-Seconds") != "", "metadata")(w, req)
+		case "GET " + roles:
+			answer(imds, "writer\n")(w, req)
+		case "GET " + roles + "writer":
+			answer(imds, fmt.Sprintf(keys, "instance"))(w, req)
+		case "POST /":
+			ok := req.FormValue("Action") == "AssumeRoleWithWebIdentity" && req.FormValue("RoleArn") == "arn:aws:iam::1:role/r" && req.FormValue("WebIdentityToken") == "service-account"
+			answer(ok, `<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleWithWebIdentityResult><Credentials><AccessKeyId>ID-sts</AccessKeyId>
+				<SecretAccessKey>Geh3im</SecretAccessKey><SessionToken>T</SessionToken></Credentials></AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>`)(w, req)
+		default:
+			answer(false, "Geh3im")(w, req)
+		}
+	}))
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+// TestCredentials: where credentials come from, in this order, and what an error says.
+func TestCredentials(t *testing.T) {
+	withoutAWS(t)
+	aws := fakeAWS(t)
+	file := func(text string) string {
+		name := filepath.Join(t.TempDir(), "token")
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	printed := sh(`printf '{\n "Version": 1,\n "AccessKeyId": "ID-command", "SecretAccessKey": "Geh3im",\n "SessionToken": "T"}'`)
+	for _, c := range []struct {
+		env     map[string]string // with those of the cases before
+		command []string
+		id, err string
+	}{
+		{env: map[string]string{"AWS_EC2_METADATA_SERVICE_ENDPOINT": aws + "/"}, id: "ID-instance"},
+		{env: map[string]string{"AWS_EC2_METADATA_SERVICE_ENDPOINT": "http://127.0.0.1:1"}, err: "refused"},
+		{env: map[string]string{"AWS_EC2_METADATA_DISABLED": "true"}, err: "AWS_EC2_METADATA_DISABLED"},
+		{env: map[string]string{"AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://db.example/x?Geh3im"}, err: "db.example is neither https nor an address of this machine"},
+		{env: map[string]string{"AWS_CONTAINER_CREDENTIALS_FULL_URI": aws + "/container?Geh3im"}, err: "403 Forbidden"},
+		{env: map[string]string{"AWS_CONTAINER_AUTHORIZATION_TOKEN": "pod"}, id: "ID-container"},
+		{env: map[string]string{"AWS_CONTAINER_CREDENTIALS_FULL_URI": aws + "/moved"}, err: "302 Found"},
+		{env: map[string]string{"AWS_CONTAINER_CREDENTIALS_FULL_URI": aws + "/container", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": "/no/such/file"}, err: "no such file"},
+		{env: map[string]string{"AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": file("pod\n")}, id: "ID-container"},
+		{env: map[string]string{"AWS_WEB_IDENTITY_TOKEN_FILE": file("service-account\n"), "AWS_ENDPOINT_URL_STS": aws}, err: "403 Forbidden"},
+		{env: map[string]string{"AWS_ROLE_ARN": "arn:aws:iam::1:role/r"}, id: "ID-sts"},
+		{env: map[string]string{"AWS_ACCESS_KEY_ID": "ID-env"}, err: "an access key or its secret is missing"},
+		{env: map[string]string{"AWS_SECRET_ACCESS_KEY": "Geh3im", "AWS_SESSION_TOKEN": "T"}, id: "ID-env"},
+		{command: printed, id: "ID-command"},
+		{command: sh("echo Geh3im"), err: "not the JSON of credential_process"},
+		{command: sh(`echo '{"SecretAccessKey": "Geh3im"}'`), err: "an access key or its secret is missing"},
+		{command: sh(`echo '{"SecretAccessKey": "Geh3im"}'; echo Geh3im expired >&2; exit 1`), err: `"xxxxx expired"`},
+	} {
+		for name, value := range c.env {
+			t.Setenv(name, value)
+		}
+		keys, err := awsCredentials(t.Context(), c.command, "eu-central-1")
+		if c.err != "" {
+			if keys != nil || err == nil || !strings.Contains(err.Error(), c.err) || !strings.HasPrefix(err.Error(), "credentials of AWS from ") || strings.Contains(err.Error(), "Geh3im") {
+				t.Errorf("%v: %v, %v", c, keys, err)
+			}
+			continue
+		}
+		if err != nil || *keys != (awsKeys{c.id, "Geh3im", "T"}) {
+			t.Errorf("%v: %v, %v", c, keys, err)
+		}
+	}
+	token, err := MSKToken(t.Context(), printed, "eu-central-1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	signed, err := base64.RawURLEncoding.DecodeString(token)
+	if ends, known := Expiry(token); err != nil || !strings.HasPrefix(string(signed), "https://kafka.eu-central-1.amazonaws.com/?Action=") || !known || time.Until(ends) < 14*time.Minute {
+		t.Errorf("%s, %v, until %v", signed, err, ends)
+	}
+}
