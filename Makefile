@@ -153,10 +153,6 @@ ends: bin/testrun ## the modules for applications, alone, and between real serve
 effect: bin/testrun ## an effect happens once: a shop, the daemon, a real Kafka and a ledger, killed 240 times in each delivery mode, and what sends events again (15 minutes)
 	@(cd test/ends && OUTBOXCDC_PROVE=1 CI=true GOWORK=off $(GO) test -json -count=1 -timeout 90m ./effect) | bin/testrun
 
-.PHONY: dashboard
-dashboard: ## deploy/grafana/outboxcdc.json, from the program beside it
-	$(GO) run ./deploy/grafana/generate deploy/grafana/outboxcdc.json
-
 .PHONY: helm-test
 helm-test: bin/testrun ## the chart as helm would render and lint it; needs neither Helm nor a cluster
 	@bin/testrun helm

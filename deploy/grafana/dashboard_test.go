@@ -1,7 +1,7 @@
-package main
+// Package grafana holds the tests of the dashboard in outboxcdc.json.
+package grafana
 
 import (
-	"bytes"
 	"encoding/json"
 	"os"
 	"regexp"
@@ -9,22 +9,12 @@ import (
 	"testing"
 )
 
-const file = "../outboxcdc.json"
-
-// TestDashboardIsGenerated checks that outboxcdc.json is the output of this program.
-func TestDashboardIsGenerated(t *testing.T) {
-	want, err := generate()
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !bytes.Equal(got, want) {
-		t.Error("deploy/grafana/outboxcdc.json is not what the program makes; remedy: make dashboard")
-	}
-}
+const (
+	file    = "outboxcdc.json"
+	runbook = "https://github.com/outboxcdc/outboxcdc/blob/main/docs/runbook.md"
+	// gridWidth is the number of columns of a dashboard.
+	gridWidth = 24
+)
 
 // TestPanels checks that panels do not overlap and that every panel has a description.
 func TestPanels(t *testing.T) {
@@ -64,16 +54,15 @@ func TestPanels(t *testing.T) {
 		}
 		for _, q := range p.Targets {
 			selects := "$instance"
-			if strings.Contains(q.Expr, "outboxcdc_retention_") {
+			switch {
+			case strings.Contains(q.Expr, "outboxcdc_retention_"):
 				continue // retain has them, which has no instance of the daemon
+			case strings.Contains(q.Expr, "outboxcdc_audit_"):
+				selects = `slot=~"$slot"` // a file has them, and not the daemon
+			case strings.Contains(q.Expr, "outboxcdc_inbox_"):
+				selects = `consumer=~"$consumer"` // an application has them
 			}
-			if strings.Contains(q.Expr, "outboxcdc_audit_") {
-				selects = audited // a file has them, and not the daemon
-			}
-			if strings.Contains(q.Expr, "outboxcdc_inbox_") {
-				selects = consumed // an application has them
-			}
-			if !strings.Contains(q.Expr, selects) || strings.Contains(q.Expr, "$A") || strings.Contains(q.Expr, "$C") || strings.Contains(q.Expr, "$I") || strings.Contains(q.Expr, "$S") || strings.Contains(q.Expr, "$R") {
+			if !strings.Contains(q.Expr, selects) {
 				t.Errorf("%s: %s does not select %s", p.Title, q.Expr, selects)
 			}
 		}
@@ -95,7 +84,7 @@ func TestPanelsLinkTheRunbook(t *testing.T) {
 		return string(text)
 	}
 	sections, linked := map[string]bool{}, map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?m)^## (\w+)$`).FindAllStringSubmatch(read("../../../docs/runbook.md"), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^## (\w+)$`).FindAllStringSubmatch(read("../../docs/runbook.md"), -1) {
 		sections[strings.ToLower(m[1])] = true
 	}
 	for _, m := range regexp.MustCompile(regexp.QuoteMeta(runbook)+`#(\w+)`).FindAllStringSubmatch(read(file), -1) {
@@ -104,7 +93,7 @@ func TestPanelsLinkTheRunbook(t *testing.T) {
 			t.Errorf("a panel links %s, which the runbook does not have", m[1])
 		}
 	}
-	alerts := regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(read("../../prometheus/alerts.yaml"), -1)
+	alerts := regexp.MustCompile(`- alert: (\w+)`).FindAllStringSubmatch(read("../prometheus/alerts.yaml"), -1)
 	for _, m := range alerts {
 		if !linked[strings.ToLower(m[1])] {
 			t.Errorf("no panel links the runbook for %s", m[1])
