@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -45,7 +44,8 @@ type Real struct {
 	java    string
 	jars    string
 	options RealOptions
-	proxied []int // backends of Options.Proxied
+	proxied []int  // backends of Options.Proxied
+	archive string // Java's option for the archive of classes; empty: none
 
 	tlsPort, saslPort int // of the guarded listeners
 }
@@ -96,10 +96,7 @@ func (r *Real) build(ctx context.Context) (err error) {
 	if err := r.writeProperties(); err != nil {
 		return err
 	}
-	if _, err := os.Stat(filepath.Join(r.dataDir(), "meta.properties")); err == nil {
-		return nil
-	}
-	return r.format(ctx)
+	return r.usePrepared(ctx)
 }
 
 func (r *Real) dataDir() string    { return filepath.Join(r.dir, "data") }
@@ -172,17 +169,6 @@ func (r *Real) writeProperties() error {
 	return nil
 }
 
-// format formats the data directory, without which Kafka refuses to start.
-func (r *Real) format(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, r.java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-XX:-UsePerfData",
-		"-cp", filepath.Join(r.jars, "*"), "kafka.tools.StorageTool",
-		"format", "-t", r.options.member.cluster, "-c", r.properties())
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("format the data directory: %w; its output:\n%s", err, strings.TrimSpace(string(out)))
-	}
-	return nil
-}
-
 // command returns how to start the broker, each time.
 func (r *Real) command() child.Spec {
 	heap := r.options.MaxHeap
@@ -200,6 +186,9 @@ func (r *Real) command() child.Spec {
 	}
 	if r.options.QuickStart {
 		args = append(args, "-XX:TieredStopAtLevel=1")
+	}
+	if r.archive != "" {
+		args = append(args, r.archive)
 	}
 	args = append(args, "-cp", filepath.Join(r.jars, "*"), "kafka.Kafka", r.properties())
 	return child.Spec{Path: r.java, Args: args, Env: os.Environ()}
