@@ -9,6 +9,7 @@
 {{- if .Table.Ring }}
 -- The table is a ring: each {{ if .Table.Hourly }}hour{{ else }}day{{ end }} (UTC) has one of {{ .Table.Ring }} partitions, in turn, and the command retain empties a partition whose rows are all
 -- old enough. The partitions never change, and an insert cannot lack one. Write nothing into lap: its default chooses.
+-- No vacuum runs because of inserts: what is emptied as a whole needs none. Deleted rows, and the age of transaction IDs, still cause one.
 -- The primary key has to contain lap, so the server compares an id only with those of one partition: two rows of two {{ if .Table.Hourly }}hours{{ else }}days{{ end }}
 -- can have the same id, and ON CONFLICT ({{ comment (ident .Table.Columns.ID) }}) is not possible. Generate ids that are unique by themselves, as the default does.
 CREATE SEQUENCE IF NOT EXISTS {{ .Sequence }};
@@ -23,10 +24,11 @@ CREATE TABLE IF NOT EXISTS {{ table .Table.Schema .Table.Name }} (
 ) PARTITION BY LIST ("lap");
 ALTER SEQUENCE {{ .Sequence }} OWNED BY {{ table .Table.Schema .Table.Name }}."seq";
 {{- range .Laps }}
-CREATE TABLE IF NOT EXISTS {{ .Name }} PARTITION OF {{ table $.Table.Schema $.Table.Name }} FOR VALUES IN ({{ .Number }});
+CREATE TABLE IF NOT EXISTS {{ .Name }} PARTITION OF {{ table $.Table.Schema $.Table.Name }} FOR VALUES IN ({{ .Number }}) WITH (autovacuum_vacuum_insert_threshold = -1);
 {{- end }}
--- With this index retain need not read a partition to know that it has no young row. It is small, and inserts rarely touch it.
-CREATE INDEX IF NOT EXISTS {{ ident (printf "%s_created" .Table.Name) }} ON {{ table .Table.Schema .Table.Name }} USING brin ("created_at") WITH (autosummarize = on);
+-- With this index retain need not read a partition to know that it has no young row. It is small, and inserts rarely touch it. An autovacuum
+-- worker adds full ranges of pages to it. The server remembers 256 ranges until then, so they are large.
+CREATE INDEX IF NOT EXISTS {{ ident (printf "%s_created" .Table.Name) }} ON {{ table .Table.Schema .Table.Name }} USING brin ("created_at") WITH (autosummarize = on, pages_per_range = 1024);
 {{- else }}
 );
 {{- end }}

@@ -18,6 +18,7 @@ CREATE ROLE "outboxcdc" LOGIN REPLICATION;
 -- transaction. If the transactions that write events of one key exclude each other, seq has the order of their commits.
 -- The table is a ring: each day (UTC) has one of 8 partitions, in turn, and the command retain empties a partition whose rows are all
 -- old enough. The partitions never change, and an insert cannot lack one. Write nothing into lap: its default chooses.
+-- No vacuum runs because of inserts: what is emptied as a whole needs none. Deleted rows, and the age of transaction IDs, still cause one.
 -- The primary key has to contain lap, so the server compares an id only with those of one partition: two rows of two days
 -- can have the same id, and ON CONFLICT ("id") is not possible. Generate ids that are unique by themselves, as the default does.
 CREATE SEQUENCE IF NOT EXISTS "public"."outbox_seq";
@@ -35,16 +36,17 @@ CREATE TABLE IF NOT EXISTS "public"."outbox" (
     PRIMARY KEY ("id", "lap")
 ) PARTITION BY LIST ("lap");
 ALTER SEQUENCE "public"."outbox_seq" OWNED BY "public"."outbox"."seq";
-CREATE TABLE IF NOT EXISTS "public"."outbox_0" PARTITION OF "public"."outbox" FOR VALUES IN (0);
-CREATE TABLE IF NOT EXISTS "public"."outbox_1" PARTITION OF "public"."outbox" FOR VALUES IN (1);
-CREATE TABLE IF NOT EXISTS "public"."outbox_2" PARTITION OF "public"."outbox" FOR VALUES IN (2);
-CREATE TABLE IF NOT EXISTS "public"."outbox_3" PARTITION OF "public"."outbox" FOR VALUES IN (3);
-CREATE TABLE IF NOT EXISTS "public"."outbox_4" PARTITION OF "public"."outbox" FOR VALUES IN (4);
-CREATE TABLE IF NOT EXISTS "public"."outbox_5" PARTITION OF "public"."outbox" FOR VALUES IN (5);
-CREATE TABLE IF NOT EXISTS "public"."outbox_6" PARTITION OF "public"."outbox" FOR VALUES IN (6);
-CREATE TABLE IF NOT EXISTS "public"."outbox_7" PARTITION OF "public"."outbox" FOR VALUES IN (7);
--- With this index retain need not read a partition to know that it has no young row. It is small, and inserts rarely touch it.
-CREATE INDEX IF NOT EXISTS "outbox_created" ON "public"."outbox" USING brin ("created_at") WITH (autosummarize = on);
+CREATE TABLE IF NOT EXISTS "public"."outbox_0" PARTITION OF "public"."outbox" FOR VALUES IN (0) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE IF NOT EXISTS "public"."outbox_1" PARTITION OF "public"."outbox" FOR VALUES IN (1) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE IF NOT EXISTS "public"."outbox_2" PARTITION OF "public"."outbox" FOR VALUES IN (2) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE IF NOT EXISTS "public"."outbox_3" PARTITION OF "public"."outbox" FOR VALUES IN (3) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE IF NOT EXISTS "public"."outbox_4" PARTITION OF "public"."outbox" FOR VALUES IN (4) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE IF NOT EXISTS "public"."outbox_5" PARTITION OF "public"."outbox" FOR VALUES IN (5) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE IF NOT EXISTS "public"."outbox_6" PARTITION OF "public"."outbox" FOR VALUES IN (6) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE IF NOT EXISTS "public"."outbox_7" PARTITION OF "public"."outbox" FOR VALUES IN (7) WITH (autovacuum_vacuum_insert_threshold = -1);
+-- With this index retain need not read a partition to know that it has no young row. It is small, and inserts rarely touch it. An autovacuum
+-- worker adds full ranges of pages to it. The server remembers 256 ranges until then, so they are large.
+CREATE INDEX IF NOT EXISTS "outbox_created" ON "public"."outbox" USING brin ("created_at") WITH (autosummarize = on, pages_per_range = 1024);
 -- The application's role only needs: GRANT INSERT ON "public"."outbox" TO …;
 
 -- The outbox. The application inserts rows in the transaction that changes its own tables, and may delete rows at any time
@@ -57,6 +59,7 @@ CREATE INDEX IF NOT EXISTS "outbox_created" ON "public"."outbox" USING brin ("cr
 -- transaction. If the transactions that write events of one key exclude each other, seq has the order of their commits.
 -- The table is a ring: each hour (UTC) has one of 3 partitions, in turn, and the command retain empties a partition whose rows are all
 -- old enough. The partitions never change, and an insert cannot lack one. Write nothing into lap: its default chooses.
+-- No vacuum runs because of inserts: what is emptied as a whole needs none. Deleted rows, and the age of transaction IDs, still cause one.
 -- The primary key has to contain lap, so the server compares an id only with those of one partition: two rows of two hours
 -- can have the same id, and ON CONFLICT ("id") is not possible. Generate ids that are unique by themselves, as the default does.
 CREATE SEQUENCE IF NOT EXISTS "My Schema"."Out""box'_seq";
@@ -74,11 +77,12 @@ CREATE TABLE IF NOT EXISTS "My Schema"."Out""box'" (
     PRIMARY KEY ("id", "lap")
 ) PARTITION BY LIST ("lap");
 ALTER SEQUENCE "My Schema"."Out""box'_seq" OWNED BY "My Schema"."Out""box'"."seq";
-CREATE TABLE IF NOT EXISTS "My Schema"."Out""box'_0" PARTITION OF "My Schema"."Out""box'" FOR VALUES IN (0);
-CREATE TABLE IF NOT EXISTS "My Schema"."Out""box'_1" PARTITION OF "My Schema"."Out""box'" FOR VALUES IN (1);
-CREATE TABLE IF NOT EXISTS "My Schema"."Out""box'_2" PARTITION OF "My Schema"."Out""box'" FOR VALUES IN (2);
--- With this index retain need not read a partition to know that it has no young row. It is small, and inserts rarely touch it.
-CREATE INDEX IF NOT EXISTS "Out""box'_created" ON "My Schema"."Out""box'" USING brin ("created_at") WITH (autosummarize = on);
+CREATE TABLE IF NOT EXISTS "My Schema"."Out""box'_0" PARTITION OF "My Schema"."Out""box'" FOR VALUES IN (0) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE IF NOT EXISTS "My Schema"."Out""box'_1" PARTITION OF "My Schema"."Out""box'" FOR VALUES IN (1) WITH (autovacuum_vacuum_insert_threshold = -1);
+CREATE TABLE IF NOT EXISTS "My Schema"."Out""box'_2" PARTITION OF "My Schema"."Out""box'" FOR VALUES IN (2) WITH (autovacuum_vacuum_insert_threshold = -1);
+-- With this index retain need not read a partition to know that it has no young row. It is small, and inserts rarely touch it. An autovacuum
+-- worker adds full ranges of pages to it. The server remembers 256 ranges until then, so they are large.
+CREATE INDEX IF NOT EXISTS "Out""box'_created" ON "My Schema"."Out""box'" USING brin ("created_at") WITH (autosummarize = on, pages_per_range = 1024);
 -- The application's role only needs: GRANT INSERT ON "My Schema"."Out""box'" TO …;
 
 -- SELECT on these tables is for the daemon's checks. The events come from the WAL.
