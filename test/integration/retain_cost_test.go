@@ -7,15 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"golang.org/x/sys/unix"
 
 	"github.com/outboxcdc/outboxcdc/internal/retention"
 )
@@ -147,128 +144,4 @@ func (o *outbox) confirmAlways() (stop func() int) {
 		}
 	}()
 	return func() int { cancel(); <-done; return n }
-}
-
-// TestRetainLatency measures how long inserts take with and without retain, in turns of the same length, beside a
-// daemon. OUTBOXCDC_TEST_TURN is the length of a turn.
-func TestRetainLatency(t *testing.T) {
-	skipUnlessProving(t)
-	turn := 20 * time.Second
-	if text := os.Getenv("OUTBOXCDC_TEST_TURN"); text != "" {
-		var err error
-		turn, err = time.ParseDuration(text)
-		must(t, err)
-	}
-	// Each statement inserts five rows.
-	const turns, connections, pace = 6, 4, 10 * time.Millisecond
-	pg := ownPostgres(t, defaultMajor, map[string]string{"fsync": "off"})
-	o := newOutbox(t, options{pg: pg, ring: 8})
-	o.proves("F126", "inserts with and without retain, in %d turns of %v", turns, turn)
-	lap := int(max(1, turn.Seconds()/10))
-	o.exec(fmt.Sprintf(`ALTER TABLE outbox ALTER lap SET DEFAULT (extract(epoch FROM now())::bigint / %d %% 8)::smallint`, lap))
-	env := o.deduplicating(steadyFence)
-	o.startStreaming(env...)
-	var took [2][]time.Duration
-	removed := 0
-	stop := o.noteSizes()
-	for n := range turns {
-		var retain *exec.Cmd
-		var out strings.Builder
-		if n%2 == 1 {
-			retain = o.retain(t.TempDir(), "truncate", "--every", "1s", "--yes")
-			retain.Env = append(retain.Env, fmt.Sprintf("OUTBOXCDC_RETENTION_KEEP=%ds", 2*lap))
-			retain.Stdout = &out
-			must(t, retain.Start())
-		}
-		took[n%2] = append(took[n%2], o.insertFor(turn, connections, pace)...)
-		if retain != nil {
-			must(t, retain.Process.Signal(unix.SIGTERM))
-			must(t, retain.Wait())
-			removed += strings.Count(out.String(), `"outcome":"emptied"`)
-		}
-		t.Logf("turn %d, retain %v: MiB of the table in tenths of the turn: %v", n+1, n%2 == 1, stop())
-		stop = o.noteSizes()
-	}
-	stop()
-	var autovacuums int
-	must(t, o.admin.scan(`SELECT coalesce(sum(autovacuum_count), 0) FROM pg_stat_user_tables WHERE relname LIKE 'outbox\_%'`, &autovacuums))
-	at := func(all []time.Duration, q float64) time.Duration { return all[int(float64(len(all)-1)*q)] }
-	for i := range took {
-		slices.Sort(took[i])
-	}
-	without, with := took[0], took[1]
-	o.outcome("%d partitions emptied; p99.9 %v with, %v without retain; longest %v and %v", removed, at(with, .999), at(without, .999), at(with, 1), at(without, 1))
-	t.Logf("%d partitions emptied, %d autovacuums", removed, autovacuums)
-	for name, all := range map[string][]time.Duration{"without": without, "with": with} {
-		t.Logf("%-8s %d inserts: p50 %v p99 %v p99.9 %v longest %v", name, len(all), at(all, .5), at(all, .99), at(all, .999), at(all, 1))
-	}
-	if removed == 0 {
-		t.Error("no partition was emptied")
-	}
-	o.awaitArrived(patience)
-}
-
-// noteSizes reads the size of the outbox again and again. The returned function ends that, and returns ten of the
-// sizes, in MiB.
-func (o *outbox) noteSizes() (stop func() []int64) {
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan []int64)
-	go func() {
-		var all []int64
-		defer func() { done <- all }()
-		conn, err := pgx.Connect(ctx, o.admin.url)
-		if err != nil {
-			return
-		}
-		defer conn.Close(context.Background()) //nolint:errcheck // the test goes on
-		for ctx.Err() == nil {
-			var bytes int64
-			if conn.QueryRow(ctx, `SELECT sum(pg_total_relation_size(relid)) FROM pg_partition_tree('outbox') WHERE isleaf`).Scan(&bytes) == nil {
-				all = append(all, bytes>>20)
-			}
-			_, _ = conn.Exec(ctx, `SELECT pg_sleep(0.2)`)
-		}
-	}()
-	return func() (tenths []int64) {
-		cancel()
-		all := <-done
-		for i := range min(10, len(all)) {
-			tenths = append(tenths, all[(i+1)*len(all)/10-1])
-		}
-		return tenths
-	}
-}
-
-// insertFor inserts rows on several connections for some time, five in each transaction, and returns how long each
-// transaction took.
-func (o *outbox) insertFor(d time.Duration, connections int, pace time.Duration) (all []time.Duration) {
-	o.t.Helper()
-	var mu sync.Mutex
-	var writers sync.WaitGroup
-	end := time.Now().Add(d)
-	for n := range connections {
-		writers.Go(func() {
-			conn, err := pgx.Connect(context.Background(), o.admin.url)
-			if err != nil {
-				o.t.Error(err)
-				return
-			}
-			defer conn.Close(context.Background()) //nolint:errcheck // the test goes on
-			var took []time.Duration
-			for next := time.Now(); next.Before(end); next = next.Add(pace) {
-				time.Sleep(time.Until(next))
-				began := time.Now()
-				if _, err := conn.Exec(context.Background(), `INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) SELECT 'order', $1, 'added', '{"a": 1}' FROM generate_series(1, 5)`, fmt.Sprint("k", n)); err != nil {
-					o.t.Error(err)
-					return
-				}
-				took = append(took, time.Since(began))
-			}
-			mu.Lock()
-			all = append(all, took...)
-			mu.Unlock()
-		})
-	}
-	writers.Wait()
-	return all
 }
