@@ -1,7 +1,7 @@
 // Package checkpoint is the confirm rule (docs: ARCHITECTURE.md). [Rule] decides when the slot is confirmed, and up
 // to where. [Tracker] knows which events Kafka has acknowledged. [History], [Resume] and [EventSet] know which events
 // are in Kafka already. [PositionRecord] is what one process leaves for the next. The package does no I/O, reads no
-// clock and starts no goroutine.
+// clock and starts no goroutine. Where the package says Kafka, and deduplicated delivery is not meant, any sink is.
 //
 // [Tracker.Acked] never decreases. It is the end LSN of a transaction, or a keepalive position, before which Kafka
 // has acknowledged every event. An acknowledgement of an event that was never added is a panic.

@@ -17,7 +17,8 @@ import (
 // PositionRecord is what the daemon of a slot stores in the position topic. With it the next start recognises the
 // server, the slot, and the records of earlier processes in Kafka. A reader merges the newest records of a slot
 // ([Merge]). A record is stored before a status update carries its Confirm. Its Acked covers only events that Kafka
-// has acknowledged.
+// has acknowledged. Only deduplicated delivery has position records, and only with Kafka: so producers, topics and the
+// ends of partitions are Kafka's.
 type PositionRecord struct {
 	Slot       string
 	Generation uint64 // counts the sessions of the slot

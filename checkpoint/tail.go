@@ -57,7 +57,7 @@ func (p Position) On(l Lineage) Position {
 	return p
 }
 
-// Search describes the events that a session searches for at the ends of partitions.
+// Search describes the events that a session searches for at the ends of partitions of Kafka, in deduplicated delivery.
 type Search struct {
 	Lineage   Lineage
 	Producers []int64  // a record of one of these producers is ours

@@ -37,7 +37,7 @@ func (s *session) awaitTopic(ctx context.Context, topic string, patience time.Du
 	})
 	if err == nil && tooLate {
 		s.r.gaveUpAt = s.r.clock()
-		why := fmt.Sprintf("Kafka has had no topic %s for %s (route.missing_topic)", topic, patience)
+		why := fmt.Sprintf("%s has had no topic %s for %s (route.missing_topic)", s.r.cfg.Sink, topic, patience)
 		if answer := s.sink.Why(topic); answer != "" {
 			why += ": " + answer
 		}

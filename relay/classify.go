@@ -131,22 +131,22 @@ func classify(err error, delivered bool) verdict {
 	case errors.Is(err, errSilent):
 		v.reason = "postgres_silent"
 	case permissionDenied(err):
-		v = verdict{PermissionDenied, waitBackoff, "kafka_permission"}
+		v = verdict{PermissionDenied, waitBackoff, "sink_permission"}
 		if delivered {
-			v = verdict{Retry, park, "kafka_permission"}
+			v = verdict{Retry, park, "sink_permission"}
 		}
 	case errors.Is(err, context.DeadlineExceeded):
 		v.reason = "timeout"
 	default:
 		var reason interface{ Reason() string }
 		if errors.As(err, &reason) {
-			v.reason = "kafka"
+			v.reason = "sink"
 		}
 	}
 	return v
 }
 
-// permissionDenied reports whether Kafka refuses because a permission is missing.
+// permissionDenied reports whether the sink refuses because a permission is missing.
 func permissionDenied(err error) bool {
 	var refusal interface{ PermissionDenied() bool }
 	return errors.As(err, &refusal) && refusal.PermissionDenied()

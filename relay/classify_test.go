@@ -58,8 +58,8 @@ func TestClassify(t *testing.T) {
 		{errSilent, same(verdict{Retry, waitBackoff, "postgres_silent"})},
 		{&decoder.Error{What: "insert", Err: errors.New("x")}, same(verdict{Retry, waitBackoff, "protocol"})},
 
-		{kafkaError{right: true}, [2]verdict{{PermissionDenied, waitBackoff, "kafka_permission"}, {Retry, park, "kafka_permission"}}},
-		{kafkaError{}, same(verdict{Retry, waitBackoff, "kafka"})},
+		{kafkaError{right: true}, [2]verdict{{PermissionDenied, waitBackoff, "sink_permission"}, {Retry, park, "sink_permission"}}},
+		{kafkaError{}, same(verdict{Retry, waitBackoff, "sink"})},
 		{context.DeadlineExceeded, same(verdict{Retry, waitBackoff, "timeout"})},
 		{errShutdown, same(verdict{Retry, waitBackoff, "other"})},
 		{errors.New("unheard of"), same(verdict{Retry, waitBackoff, "other"})},

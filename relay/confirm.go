@@ -149,13 +149,13 @@ func (s *session) watchOldest(now time.Time) {
 	s.oldest.see(now, events, s.tracker.Progress(), acked, s.rule.Confirmed())
 	switch {
 	case s.oldest.isUndelivered(now):
-		s.showLate(WaitingForKafka, "oldest event", fmt.Sprintf("%s has not acknowledged the oldest event for %s", s.r.cfg.Sink, now.Sub(s.oldest.undelivered).Round(time.Second))+s.kafkaTrouble())
+		s.showLate(WaitingForSink, "oldest event", fmt.Sprintf("%s has not acknowledged the oldest event for %s", s.r.cfg.Sink, now.Sub(s.oldest.undelivered).Round(time.Second))+s.sinkTrouble())
 	case s.oldest.isUnconfirmed(now, s.r.cfg.StatusInterval):
 		late := now.Sub(s.oldest.unconfirmed).Round(time.Second)
 		if saving := now.Sub(s.position.record.At); s.rule.Saving() && saving >= lateAfter {
-			s.showLate(WaitingForKafka, "position record", fmt.Sprintf("the position record has not been stored for %s", saving.Round(time.Second))+s.kafkaTrouble())
+			s.showLate(WaitingForSink, "position record", fmt.Sprintf("the position record has not been stored for %s", saving.Round(time.Second))+s.sinkTrouble())
 		} else {
-			s.showLate(WaitingForPostgres, "catalog check", fmt.Sprintf("what Kafka has is not confirmed for %s: no catalog check has passed, because it fails or an alteration of publication or table is in progress", late))
+			s.showLate(WaitingForPostgres, "catalog check", fmt.Sprintf("what is delivered is not confirmed for %s: no catalog check has passed, because it fails or an alteration of publication or table is in progress", late))
 		}
 	case s.isLate && !s.isDecoding:
 		s.isLate = false
@@ -163,8 +163,8 @@ func (s *session) watchOldest(now time.Time) {
 	}
 }
 
-// kafkaTrouble returns ": " and what is wrong with Kafka, or "".
-func (s *session) kafkaTrouble() string {
+// sinkTrouble returns ": " and what is wrong with the sink, or "".
+func (s *session) sinkTrouble() string {
 	if err := s.sink.Healthy(); err != nil {
 		return ": " + err.Error()
 	}

@@ -70,7 +70,7 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	}
 	alone, poison := s.sink.Check(&s.rec)
 	if poison != nil && poison.Cause == router.BadPartition {
-		s.sink.Recount(s.rec.Topic)
+		s.sink.LookAgain(s.rec.Topic)
 		if err := s.awaitTopic(ctx, s.rec.Topic, 0); err != nil {
 			return err
 		}

@@ -32,7 +32,7 @@ type cluster struct {
 	healthErr     error                     // of Healthy
 	alone         map[string]bool           // ids that must be sent alone
 	tooLarge      map[string]bool           // ids that Check reports as poison
-	newPartition  map[string]bool           // ids of records for a partition that Check does not know before Recount
+	newPartition  map[string]bool           // ids of records for a partition that Check does not know before LookAgain
 	noPartition   map[string]bool           // ids of records for a partition that the topic does not have
 	deduplication deduplication             // of every sink
 	refused       map[string]bool           // ids that the broker refuses, with their whole batch
@@ -312,7 +312,7 @@ func (s *sink) Missing(topic string) bool {
 }
 
 // Partition: each event has a partition of its own, unless the test says otherwise.
-func (s *sink) Partition(rec *router.Record) int32 {
+func (s *sink) Lane(rec *router.Record) int32 {
 	if s.k.onePartition {
 		return 0
 	}
@@ -329,8 +329,8 @@ func (s *sink) Why(topic string) string {
 	return ""
 }
 
-// Recount makes the topic ready again after a second. Ids that name a new partition are no longer poison then.
-func (s *sink) Recount(topic string) {
+// LookAgain makes the topic ready again after a second. Ids that name a new partition are no longer poison then.
+func (s *sink) LookAgain(topic string) {
 	s.k.b.mu.Lock()
 	defer s.k.b.mu.Unlock()
 	s.k.topics[topic] = false

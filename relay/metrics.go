@@ -52,7 +52,7 @@ func NewMetrics(reg prometheus.Registerer, slot string) *Metrics {
 		return c
 	}
 	m.latency = prometheus.NewHistogram(prometheus.HistogramOpts{
-		Name: "outboxcdc_event_latency_seconds", Help: "Time from the commit in Postgres to the acknowledgement by Kafka.",
+		Name: "outboxcdc_event_latency_seconds", Help: "Time from the commit in Postgres to the acknowledgement.",
 		Buckets:                     []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200},
 		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160,
 	})
@@ -80,7 +80,7 @@ func NewMetrics(reg prometheus.Registerer, slot string) *Metrics {
 	for _, v := range kinds {
 		m.reconnects.WithLabelValues(v.reason)
 	}
-	for _, reason := range []string{"stalled", "kafka", "kafka_permission", "postgres_silent", "timeout", "other"} {
+	for _, reason := range []string{"stalled", "sink", "sink_permission", "postgres_silent", "timeout", "other"} {
 		m.reconnects.WithLabelValues(reason)
 	}
 	messages := counters("replication_messages_total", "Messages of the stream by type.", "type")

@@ -316,7 +316,7 @@ func TestRightTakenAwayParks(t *testing.T) {
 		b.pg.commit("b")
 		b.sleep(10 * time.Second)
 		b.want(Parked)
-		b.counts(1, "replication_reconnects_total", "reason=kafka_permission")
+		b.counts(1, "replication_reconnects_total", "reason=sink_permission")
 		b.sleep(time.Hour)
 		b.want(Parked)
 		b.sessionsAre(1)

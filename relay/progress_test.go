@@ -75,7 +75,7 @@ func TestNotReadyWhileTheOldestEventWaits(t *testing.T) {
 			b.sleep(time.Second)
 			b.kafka.ack(later)
 		}
-		b.want(WaitingForKafka)
+		b.want(WaitingForSink)
 		if ok, why := b.relay.Ready(); ok || !strings.Contains(why, "NOT_ENOUGH_REPLICAS") {
 			b.Errorf("ready %v: %s", ok, why)
 		}

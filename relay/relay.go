@@ -71,7 +71,7 @@ type Config struct {
 	MessagePrefix string
 	// Slot is the name of the slot in the header outboxcdc-position.
 	Slot string
-	// Sink is what events are delivered to, in errors and log lines.
+	// Sink is the name of what events are delivered to.
 	Sink string
 	// Deduplication skips, after a crash, events that Kafka has.
 	Deduplication Deduplication
@@ -92,11 +92,11 @@ func DefaultConfig() Config {
 	}
 }
 
-// Relay delivers the events of one slot to Kafka until it is stopped or meets an error that no retry can fix.
+// Relay delivers the events of one slot until it is stopped or meets an error that no retry can fix.
 type Relay struct {
 	cfg    Config
 	source Source
-	kafka  Kafka
+	sinks  Sinks
 	router *router.Router
 	log    *slog.Logger
 	met    *Metrics
@@ -117,9 +117,9 @@ type Relay struct {
 }
 
 // New returns a relay. It connects to nothing.
-func New(cfg Config, source Source, kafka Kafka, r *router.Router, met *Metrics, log *slog.Logger) *Relay {
+func New(cfg Config, source Source, sinks Sinks, r *router.Router, met *Metrics, log *slog.Logger) *Relay {
 	rl := &Relay{
-		cfg: cfg, source: source, kafka: kafka, router: r, met: met, log: log, clock: time.Now, jitter: rand.Int64N,
+		cfg: cfg, source: source, sinks: sinks, router: r, met: met, log: log, clock: time.Now, jitter: rand.Int64N,
 		refusedEvents: map[checkpoint.Position]*router.Poison{}, missingTopics: map[string]absence{}, reportedPhantoms: map[string]int{},
 	}
 	rl.mem.History, rl.mem.overtaking = checkpoint.NewHistory(), map[string]map[int32][]overtaking{}

@@ -54,7 +54,7 @@ func (r *Relay) wait(ctx context.Context, v verdict, cause error, attempt int) e
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if v.reason == "kafka" && r.probe(ctx) != nil {
+		if v.reason == "sink" && r.probe(ctx) != nil {
 			return r.park(ctx, Parked, cause)
 		}
 		if errors.As(cause, new(*replication.Error)) {
@@ -74,7 +74,7 @@ const (
 func (r *Relay) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	return r.kafka.Probe(ctx)
+	return r.sinks.Probe(ctx)
 }
 
 // backoff sleeps for a random time up to a ceiling that doubles with each attempt (full jitter).

@@ -93,7 +93,7 @@ func (r *Relay) session(ctx context.Context) (wentWell bool, err error) {
 	s := &session{r: r, resent: map[string]map[int32]*resent{}, wake: make(chan struct{}, 1), began: r.clock()}
 	// Kafka first: while it is unavailable, no replication connection is opened.
 	opening, opened := context.WithTimeout(ctx, openTimeout)
-	s.sink, err = r.kafka.Open(opening, s.callbacks(cancel))
+	s.sink, err = r.sinks.Open(opening, s.callbacks(cancel))
 	opened()
 	if err != nil {
 		err = fmt.Errorf("open %s: %w", r.cfg.Sink, err)

@@ -176,7 +176,7 @@ func (s *simSink) Ready(topic string) (bool, error) {
 // Missing is not called: in these runs there is no limit for missing topics.
 func (s *simSink) Missing(string) bool { return false }
 func (s *simSink) Why(string) string   { return "" }
-func (s *simSink) Recount(string)      {}
+func (s *simSink) LookAgain(string)    {}
 
 func (s *simSink) Check(rec *router.Record) (alone bool, poison *router.Poison) {
 	w := s.k.w

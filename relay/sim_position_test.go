@@ -208,7 +208,7 @@ func (w *world) somePartition() simPartition {
 
 func (s *simSink) ProducerID() int64 { return s.pid }
 
-func (s *simSink) Partition(rec *router.Record) int32 {
+func (s *simSink) Lane(rec *router.Record) int32 {
 	s.k.w.mu.Lock()
 	defer s.k.w.mu.Unlock()
 	e := s.event(rec)

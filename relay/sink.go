@@ -9,7 +9,7 @@ import (
 )
 
 // Sink is where events are delivered, for one session. Only deduplicated delivery uses the position store and the ends
-// of partitions, and only Kafka has them (docs: docs/delivery.md, ADR 18 and 21).
+// of partitions, and only Kafka has them, so these two interfaces have Kafka's words (docs/delivery.md, ADR 18 and 21).
 type Sink interface {
 	Producer
 	PositionStore
@@ -61,9 +61,9 @@ type PartitionEnds interface {
 	EndsProgress() int64
 }
 
-// Kafka opens sinks.
-type Kafka interface {
+// Sinks opens a sink for each session.
+type Sinks interface {
 	Open(ctx context.Context, cb Callbacks) (Sink, error)
-	// Probe returns nil if Kafka can do now what the last session waited for.
+	// Probe returns nil if the receiver, such as Kafka, can do now what the last session waited for.
 	Probe(ctx context.Context) error
 }

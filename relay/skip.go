@@ -119,7 +119,7 @@ func (s *session) noteSent(pos checkpoint.Position) {
 		parts = map[int32]*resent{}
 		s.resent[s.rec.Topic] = parts
 	}
-	if id := s.sink.Partition(&s.rec); parts[id] == nil {
+	if id := s.sink.Lane(&s.rec); parts[id] == nil {
 		parts[id] = &resent{id: string(s.rec.ID), pos: pos}
 	}
 }
@@ -131,7 +131,7 @@ func (s *session) followsResent(pos checkpoint.Position) bool {
 	if parts == nil { // the topic need not be ready
 		return false
 	}
-	id := s.sink.Partition(&s.rec)
+	id := s.sink.Lane(&s.rec)
 	first := parts[id]
 	if first != nil && !first.logged {
 		first.logged = true
@@ -192,7 +192,7 @@ func (s *session) wasOvertaken(ctx context.Context, pos checkpoint.Position) (bo
 		}
 		return false, err
 	}
-	return slices.ContainsFunc(parts[s.sink.Partition(&s.rec)], func(o overtaking) bool {
+	return slices.ContainsFunc(parts[s.sink.Lane(&s.rec)], func(o overtaking) bool {
 		return pos.Compare(o.pos) > 0 && o.session >= since
 	}), nil
 }
@@ -202,7 +202,7 @@ func (s *session) wasOvertaken(ctx context.Context, pos checkpoint.Position) (bo
 // The order of dead letters does not matter.
 func (s *session) skipFound(ctx context.Context, pos checkpoint.Position, topic string, dead bool) (bool, error) {
 	if s.readsEnds && pos.CommitLSN < s.earlierEnd {
-		err := s.await(ctx, WaitingForKafka, readingEnds, func() bool { return s.sink.EndsRead(topic) })
+		err := s.await(ctx, WaitingForSink, readingEnds, func() bool { return s.sink.EndsRead(topic) })
 		if err != nil {
 			return false, err
 		}

@@ -24,7 +24,7 @@ const (
 	WaitingForTopic    State = "waiting_for_topic"
 	WaitingForStandby  State = "waiting_for_standby"
 	WaitingForPostgres State = "waiting_for_postgres"
-	WaitingForKafka    State = "waiting_for_kafka"
+	WaitingForSink     State = "waiting_for_sink"
 	WaitingForPosition State = "waiting_for_position_topic"
 	Reconnecting       State = "reconnecting"
 	Parked             State = "parked"
@@ -33,7 +33,7 @@ const (
 )
 
 var states = []State{
-	Starting, WaitingForSlot, Streaming, Backpressured, WaitingForTopic, WaitingForStandby, WaitingForPostgres, WaitingForKafka, WaitingForPosition,
+	Starting, WaitingForSlot, Streaming, Backpressured, WaitingForTopic, WaitingForStandby, WaitingForPostgres, WaitingForSink, WaitingForPosition,
 	Reconnecting, Parked, Draining, Failed,
 }
 
@@ -93,7 +93,7 @@ func (r *Relay) setStateOf(s State, label, reason string) {
 	}
 	level, after := slog.LevelInfo, remindEvery
 	switch s {
-	case Failed, Parked, WaitingForTopic, WaitingForPostgres, WaitingForKafka, WaitingForPosition:
+	case Failed, Parked, WaitingForTopic, WaitingForPostgres, WaitingForSink, WaitingForPosition:
 		level = slog.LevelWarn
 	case Reconnecting: // it is usually over soon
 		after = remindFirst
@@ -158,7 +158,7 @@ func (r *Relay) endLate() {
 	}
 }
 
-func (v *view) isLate() bool { return v.state == WaitingForKafka || v.state == WaitingForPostgres }
+func (v *view) isLate() bool { return v.state == WaitingForSink || v.state == WaitingForPostgres }
 
 // setReason updates the reason of the current state without a log line.
 func (r *Relay) setReason(reason string) {
@@ -174,7 +174,7 @@ func (r *Relay) tick() {
 	v := &r.view
 	v.beat = r.clock()
 	switch v.state {
-	case Failed, Parked, WaitingForTopic, WaitingForStandby, WaitingForPostgres, WaitingForKafka, WaitingForPosition, Reconnecting:
+	case Failed, Parked, WaitingForTopic, WaitingForStandby, WaitingForPostgres, WaitingForSink, WaitingForPosition, Reconnecting:
 		if !v.beat.Before(v.remind) {
 			r.log.Warn("events are waiting", append([]any{"state", string(v.state), "reason", v.reason}, v.duration()...)...)
 			v.remind = v.beat.Add(remindEvery)
@@ -253,5 +253,5 @@ func (r *Relay) slotUnwatched() bool {
 func (r *Relay) waitsForKafka() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.view.state == Parked || r.view.state == WaitingForPosition || r.view.state == Reconnecting && r.view.label == "kafka"
+	return r.view.state == Parked || r.view.state == WaitingForPosition || r.view.state == Reconnecting && r.view.label == "sink"
 }

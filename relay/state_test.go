@@ -274,7 +274,7 @@ func TestSlotIsWatchedWhileParked(t *testing.T) {
 
 func TestStatus(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
-		if st := b.relay.Status(); st.State != Starting || st.Kafka != "no session" {
+		if st := b.relay.Status(); st.State != Starting || st.Sink != "no session" {
 			b.Errorf("%+v", st)
 		}
 		b.start()
@@ -282,14 +282,14 @@ func TestStatus(t *testing.T) {
 		b.sleep(16 * time.Second)
 		st := b.relay.Status()
 		if st.State != Streaming || st.Received != "0/1030" || st.Acked != "0/1030" || st.Confirmed != "0/1030" || st.ConfirmedAt == nil ||
-			st.SystemID != 7 || st.Timeline != 1 || st.Kafka != "ok" || st.WALStatus != "reserved" || !st.DeliveredAnything {
+			st.SystemID != 7 || st.Timeline != 1 || st.Sink != "ok" || st.WALStatus != "reserved" || !st.DeliveredAnything {
 			b.Errorf("%+v", st)
 		}
 		if ok, why := b.relay.Ready(); !ok {
 			b.Errorf("not ready: %s", why)
 		}
 		b.kafka.edit(func() { b.kafka.healthErr = errKafka })
-		if ok, why := b.relay.Ready(); ok || why != "kafka: broken pipe" {
+		if ok, why := b.relay.Ready(); ok || why != "Kafka: broken pipe" {
 			b.Errorf("ready %v: %s", ok, why)
 		}
 	})

@@ -24,7 +24,8 @@ type Status struct {
 	SystemID          uint64     `json:"system_id,omitempty,string"`
 	Timeline          int32      `json:"timeline,omitempty"`
 	WaitingForTopics  []string   `json:"waiting_for_topics,omitempty"`
-	Kafka             string     `json:"kafka"` // "ok" or the error
+	DeliversTo        string     `json:"delivers_to"` // the name of the sink
+	Sink              string     `json:"sink"`        // "ok" or the error
 	RetainedWALBytes  uint64     `json:"slot_retained_wal_bytes"`
 	SafeWALBytes      *int64     `json:"slot_safe_wal_bytes,omitempty"` // nil: the server sets no limit, or the slot is not known yet
 	WALStatus         string     `json:"slot_wal_status,omitempty"`
@@ -46,7 +47,7 @@ func (r *Relay) Status() Status {
 	now := r.clock()
 	st := Status{
 		Since: v.since, Received: v.received.String(), Confirmed: v.confirmed.String(),
-		LagBytes: r.lagBytes(), LagSeconds: r.lagSeconds(now), Kafka: "no session",
+		LagBytes: r.lagBytes(), LagSeconds: r.lagSeconds(now), DeliversTo: r.cfg.Sink, Sink: "no session",
 		SystemID: r.view.systemID(), DeliveredAnything: v.delivered, LastError: v.lastError,
 		Troubles: append([]Trouble{}, v.troubles...),
 	}
@@ -77,9 +78,9 @@ func (r *Relay) Status() Status {
 		st.Acked, st.Received = acked.String(), max(acked, v.received).String() // received is published once a turn
 		st.Timeline = s.stream.Identity().Timeline
 		st.WaitingForTopics = s.sink.Waiting()
-		st.Kafka = "ok"
+		st.Sink = "ok"
 		if err := s.sink.Healthy(); err != nil {
-			st.Kafka = err.Error()
+			st.Sink = err.Error()
 		}
 		st.DeliveredAnything = v.delivered || s.tracker.AckedAny()
 	}
@@ -99,8 +100,8 @@ func (r *Relay) Ready() (ok bool, reason string) {
 	switch {
 	case st.State != Streaming && st.State != Backpressured:
 		return false, string(st.State) + ": " + st.Reason
-	case st.Kafka != "ok":
-		return false, "kafka: " + st.Kafka
+	case st.Sink != "ok":
+		return false, r.cfg.Sink + ": " + st.Sink
 	}
 	return true, ""
 }

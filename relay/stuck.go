@@ -11,7 +11,7 @@ import (
 
 // noteProgress is called at the end of a session, whatever its error.
 func (r *Relay) noteProgress(s *session, err error) {
-	e := ending{reach: reach{acked: r.mem.Newest()}, waitsFor: WaitingForKafka, why: err.Error(), began: s.began}
+	e := ending{reach: reach{acked: r.mem.Newest()}, waitsFor: WaitingForSink, why: err.Error(), began: s.began}
 	if s.sink != nil {
 		e.ends = s.endsProgress() - r.mem.loadRead
 	}
@@ -37,7 +37,7 @@ func (r *Relay) noteProgress(s *session, err error) {
 		}
 	}
 	if e.late {
-		e.waitsFor = WaitingForKafka
+		e.waitsFor = WaitingForSink
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

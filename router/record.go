@@ -4,7 +4,7 @@ import (
 	"slices"
 )
 
-// Record is what is produced to Kafka for one event. Its slices point into the event and into the router's scratch
+// Record is what a sink delivers for one event. Its slices point into the event and into the router's scratch
 // memory. They are valid until the next call of Route, so a sink must copy them.
 type Record struct {
 	ID      []byte // the event's id, nil if it has none; for error texts and dead letters
@@ -12,10 +12,11 @@ type Record struct {
 	Key     []byte // nil: no key
 	Value   []byte // nil: a tombstone; empty but not nil: an empty value
 	Headers []Header
-	// PartitionBy is hashed to choose the partition. It is the key or, for a record without a key, the event's id, so
-	// that a duplicate is in the same partition.
+	// PartitionBy is hashed to choose the lane of the sink, which is a partition in Kafka. It is the key or, for a record
+	// without a key, the event's id, so that a duplicate is in the same lane.
 	PartitionBy []byte
-	// Partition is the partition from the row, if OwnPartition is true. The sink checks whether the topic has it.
+	// Partition is the partition of Kafka from the row, if OwnPartition is true. The sink checks whether the topic has
+	// it. Only Kafka has route.partition.
 	Partition    int32
 	OwnPartition bool
 	// Timestamp is the record's time in milliseconds since 1970. 0 means the time of sending.

@@ -8,7 +8,9 @@ import (
 	"unicode/utf8"
 )
 
-// maxTopic is Kafka's limit for the length of a topic's name.
+// maxTopic is the maximum length of a topic's name. With every sink the rules for names are Kafka's, which are the
+// narrowest: what writes an event need not know what it is delivered to (package outbox has the same rules), and every
+// other sink takes these names.
 const maxTopic = 249
 
 // part is a part of a template: literal text or, if name is not empty, the name of a role or column.
@@ -63,7 +65,7 @@ func topicTemplate(s string) ([]part, error) {
 	return parts, nil
 }
 
-// illegalByte returns the index of the first byte that Kafka does not allow in a topic's name, or -1.
+// illegalByte returns the index of the first byte that is not allowed in a topic's name, or -1.
 func illegalByte(b []byte) int {
 	for i, c := range b {
 		switch {

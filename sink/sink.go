@@ -42,15 +42,15 @@ type Producer interface {
 	// Check recognises, before it is sent, a record that the receiver would refuse. alone means that the record must be
 	// sent with nothing else in flight.
 	Check(rec *router.Record) (alone bool, poison *router.Poison)
-	// Recount has the topic looked up again, which is not ready until then, because it may have a partition that Check
-	// did not know.
-	Recount(topic string)
+	// LookAgain has the topic looked up again, which is not ready until then: it may have got what Check did not know,
+	// such as a partition of Kafka.
+	LookAgain(topic string)
 	// Send sends a record with its event number. It copies the record. In each lane, acknowledgements arrive in the
 	// order of Send and without gaps, or the session has failed.
 	Send(rec *router.Record, n uint64) error
-	// Partition returns the lane in which Send sends the record, a number that is unique within its topic. The topic is
+	// Lane returns the lane in which Send sends the record, a number that is unique within its topic. The topic is
 	// ready.
-	Partition(rec *router.Record) int32
+	Lane(rec *router.Record) int32
 	// Flush means that no further record follows for now, so batches need not wait to be filled. Any goroutine may call
 	// it.
 	Flush()

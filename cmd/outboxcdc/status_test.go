@@ -42,7 +42,7 @@ func TestStatusWatch(t *testing.T) {
 			http.Error(w, "who?", http.StatusUnauthorized)
 			return
 		}
-		_ = json.NewEncoder(w).Encode(relay.Status{State: relay.Parked, Reason: "no acknowledgements", Kafka: "no session", Since: time.Now()})
+		_ = json.NewEncoder(w).Encode(relay.Status{State: relay.Parked, Reason: "no acknowledgements", DeliversTo: "Kafka", Sink: "no session", Since: time.Now()})
 	}))
 	defer srv.Close()
 	cfg := config.Default()
@@ -114,7 +114,7 @@ func TestRunbookNames(t *testing.T) {
 	if named < 20 {
 		t.Errorf("only %d lines of doctor are named", named)
 	}
-	for _, s := range []relay.State{relay.Streaming, relay.WaitingForTopic, relay.WaitingForSlot, relay.WaitingForStandby, relay.WaitingForPostgres, relay.WaitingForKafka, relay.Reconnecting, relay.Parked, relay.Backpressured, relay.Failed} {
+	for _, s := range []relay.State{relay.Streaming, relay.WaitingForTopic, relay.WaitingForSlot, relay.WaitingForStandby, relay.WaitingForPostgres, relay.WaitingForSink, relay.Reconnecting, relay.Parked, relay.Backpressured, relay.Failed} {
 		if !strings.Contains(text, "| `"+string(s)+"`") {
 			t.Errorf("the state %s is not there", s)
 		}

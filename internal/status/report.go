@@ -104,8 +104,8 @@ func (r *Report) otherProblem() string {
 		return unread
 	case d != nil && d.State != relay.Streaming && d.State != relay.Backpressured:
 		return joinWords(string(d.State), d.Reason)
-	case d != nil && d.Kafka != "ok":
-		return "Kafka: " + d.Kafka
+	case d != nil && d.Sink != "ok":
+		return d.DeliversTo + ": " + d.Sink
 	case d == nil && r.URL != "":
 		return "no daemon answers at " + r.URL
 	case d == nil && h != nil && !h.Active:
@@ -191,7 +191,7 @@ func (r *Report) sayDaemon(say func(what, format string, args ...any)) {
 	say("", "%s", waiting(d, r.At))
 	r.sayThroughput(say)
 	if d.InFlightEvents > 0 {
-		say("", "%s in flight to Kafka, %s", human.Count(d.InFlightEvents, "event", "events"), human.Size(d.InFlightBytes))
+		say("", "%s in flight to %s, %s", human.Count(d.InFlightEvents, "event", "events"), d.DeliversTo, human.Size(d.InFlightBytes))
 	}
 	if len(d.WaitingForTopics) > 0 {
 		say("", "missing topics: %s", strings.Join(d.WaitingForTopics, ", "))
@@ -199,27 +199,27 @@ func (r *Report) sayDaemon(say func(what, format string, args ...any)) {
 	if d.LastError != "" && d.LastErrorAt != nil {
 		say("", "last error, %s ago: %s", human.Duration(r.At.Sub(*d.LastErrorAt)), d.LastError)
 	}
-	say("Kafka", "%s", kafkaWords(d))
+	say(strings.TrimPrefix(d.DeliversTo, "the "), "%s", sinkWords(d))
 }
 
 // waiting says what is known about events that wait. The lag also grows while it is not known whether any waits.
 func waiting(d *DaemonStatus, now time.Time) string {
 	switch {
 	case d.OldestUnacked != nil:
-		return fmt.Sprintf("the oldest commit that Kafka has not acknowledged is %s old", human.Duration(now.Sub(*d.OldestUnacked)))
+		return fmt.Sprintf("the oldest commit that %s has not acknowledged is %s old", d.DeliversTo, human.Duration(now.Sub(*d.OldestUnacked)))
 	case d.State == relay.WaitingForSlot:
 		return "another client reads the slot: its lag is not known here"
 	case d.LagSeconds > 0:
 		return fmt.Sprintf("the daemon has not read up to the end of the WAL for %s: whether events wait is not known", human.Duration(seconds(d.LagSeconds)))
 	}
-	return "Kafka has acknowledged all events that the daemon has read"
+	return d.DeliversTo + " has acknowledged all events that the daemon has read"
 }
 
-// kafkaWords says how Kafka is. Without a session the daemon has no producer.
-func kafkaWords(d *DaemonStatus) string {
+// sinkWords says how the sink is. Without a session the daemon has none.
+func sinkWords(d *DaemonStatus) string {
 	switch {
-	case d.Kafka != "no session":
-		return d.Kafka
+	case d.Sink != "no session":
+		return d.Sink
 	case d.State == relay.Parked:
 		return "unavailable; events wait in Postgres"
 	}

@@ -20,7 +20,7 @@ const gb = 1 << 30
 // TestVerdict checks the verdict for states of daemon and slot. A daemon that was not queried is not called healthy.
 func TestVerdict(t *testing.T) {
 	daemon := func(s relay.State, kafka string) *DaemonStatus {
-		return &DaemonStatus{Status: relay.Status{State: s, Kafka: kafka, Reason: "for a reason"}}
+		return &DaemonStatus{Status: relay.Status{State: s, DeliversTo: "Kafka", Sink: kafka, Reason: "for a reason"}}
 	}
 	free, read := &Slot{WALStatus: "reserved"}, &Slot{Active: true, WALStatus: "extended"}
 	const at = "http://localhost:9464/status"
@@ -280,7 +280,7 @@ func TestOtherProgram(t *testing.T) {
 func TestStandbys(t *testing.T) {
 	lag := int64(2 << 20)
 	r := (&Report{URL: "http://localhost/status", Slot: &Slot{Active: true}, Daemon: &DaemonStatus{
-		Status: relay.Status{State: relay.Streaming, Kafka: "ok"},
+		Status: relay.Status{State: relay.Streaming, DeliversTo: "Kafka", Sink: "ok"},
 		Standbys: []standby.Report{
 			{Host: "db-2:5432", Verdict: standby.Verdict{State: standby.Ready, Text: "its copy is synchronized", LagBytes: &lag}},
 			{Host: "db-3:5432", Verdict: standby.Verdict{State: standby.Blocked, Leftover: true, Text: "a leftover"}},
@@ -308,11 +308,11 @@ func TestWaiting(t *testing.T) {
 		st          relay.Status
 		says, kafka string
 	}{
-		{"a first start without a server", relay.Status{State: relay.Reconnecting, LagSeconds: 15, Kafka: "no session"}, "has not read up to the end of the WAL for 15 s: whether events wait is not known", "not connected"},
-		{"a standby", relay.Status{State: relay.WaitingForSlot, LagSeconds: 15, Kafka: "no session"}, "another client reads the slot", "not connected"},
-		{"idle", relay.Status{State: relay.Streaming, Kafka: "ok"}, "Kafka has acknowledged all events", "ok"},
-		{"parked with events", relay.Status{State: relay.Parked, LagSeconds: 105, OldestUnacked: &commit, Kafka: "no session"}, "the oldest commit that Kafka has not acknowledged is 105 s old", "unavailable; events wait in Postgres"},
-		{"in flight", relay.Status{State: relay.Streaming, LagSeconds: 105, OldestUnacked: &commit, Kafka: "no answer"}, "105 s old", "no answer"},
+		{"a first start without a server", relay.Status{State: relay.Reconnecting, LagSeconds: 15, DeliversTo: "Kafka", Sink: "no session"}, "has not read up to the end of the WAL for 15 s: whether events wait is not known", "not connected"},
+		{"a standby", relay.Status{State: relay.WaitingForSlot, LagSeconds: 15, DeliversTo: "Kafka", Sink: "no session"}, "another client reads the slot", "not connected"},
+		{"idle", relay.Status{State: relay.Streaming, DeliversTo: "Kafka", Sink: "ok"}, "Kafka has acknowledged all events", "ok"},
+		{"parked with events", relay.Status{State: relay.Parked, LagSeconds: 105, OldestUnacked: &commit, DeliversTo: "Kafka", Sink: "no session"}, "the oldest commit that Kafka has not acknowledged is 105 s old", "unavailable; events wait in Postgres"},
+		{"in flight", relay.Status{State: relay.Streaming, LagSeconds: 105, OldestUnacked: &commit, DeliversTo: "Kafka", Sink: "no answer"}, "105 s old", "no answer"},
 	} {
 		r := &Report{At: at, URL: "http://localhost/status", Daemon: &DaemonStatus{Status: c.st}, Slot: &Slot{Active: true}}
 		text := r.Judge(nil).String()

@@ -41,9 +41,7 @@ func Relay(now func() *config.Config, reg prometheus.Registerer, log *slog.Logge
 	rcfg.MissingAfter = cfg.MissingTopicAfter()
 	rcfg.ParkAfter, rcfg.ShutdownTimeout = cfg.Tuning.ParkAfter, cfg.ShutdownTimeout
 	rcfg.MaxEvents, rcfg.MaxBytes = cfg.Tuning.MaxInFlight.Records, int64(cfg.Tuning.MaxInFlight.Bytes)
-	if cfg.HasReceiver() {
-		rcfg.Sink = "the receiver"
-	}
+	rcfg.Sink = map[string]string{"kafka": "Kafka", config.SinkHTTP: "the receiver", config.SinkRabbitMQ: "RabbitMQ", config.SinkRedis: "Redis"}[cfg.Sink]
 	if cfg.Deduplicated() {
 		rcfg.Deduplication = relay.Deduplication{
 			Slot: cfg.Postgres.Slot, LookBack: lookBack, FenceWait: cfg.Tuning.FenceWait, Sources: cfg.EventSources(),
@@ -54,7 +52,7 @@ func Relay(now func() *config.Config, reg prometheus.Registerer, log *slog.Logge
 }
 
 // sinks opens what the daemon delivers to.
-func sinks(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger) (relay.Kafka, error) {
+func sinks(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger) (relay.Sinks, error) {
 	cfg := now()
 	if cfg.HasReceiver() {
 		r, err := OpenReceiver(now, reg, log)

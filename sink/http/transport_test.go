@@ -84,7 +84,7 @@ func TestLanes(t *testing.T) {
 	const count = 200
 	for i := range uint64(count) {
 		rec := record(fmt.Sprint(i), fmt.Sprint("k", i%40), "orders")
-		lanes[p.Partition(rec)] = true
+		lanes[p.Lane(rec)] = true
 		send(t, p, i, rec)
 	}
 	if len(lanes) != 4 {
@@ -186,8 +186,8 @@ func TestRetryAfter(t *testing.T) {
 		d, _ := r.silence.Left()
 		return d > 0
 	})
-	busy, other := p.Partition(record("a", "k", "orders")), 0
-	for p.Partition(record("b", fmt.Sprint("k", other), "orders")) == busy {
+	busy, other := p.Lane(record("a", "k", "orders")), 0
+	for p.Lane(record("b", fmt.Sprint("k", other), "orders")) == busy {
 		other++
 	}
 	send(t, p, 2, record("b", fmt.Sprint("k", other), "orders"))

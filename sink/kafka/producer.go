@@ -206,8 +206,8 @@ func (p *Producer) Send(rec *router.Record, n uint64) error {
 	return nil
 }
 
-// Partition returns the partition that Send sends the record to; its topic must be ready.
-func (p *Producer) Partition(rec *router.Record) int32 { return p.partitionOf(p.topic(rec.Topic), rec) }
+// Lane returns the partition that Send sends the record to; its topic must be ready.
+func (p *Producer) Lane(rec *router.Record) int32 { return p.partitionOf(p.topic(rec.Topic), rec) }
 
 func (p *Producer) partitionOf(t *topic, rec *router.Record) int32 {
 	if rec.OwnPartition {

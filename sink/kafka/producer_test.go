@@ -413,7 +413,7 @@ func TestOwnTimeAndPartition(t *testing.T) {
 }
 
 // A row names a partition that was added under the running process: it is no poison once a look-up has seen the
-// partition. Recount makes one. The next session sends to it, and the keys keep their partitions.
+// partition. LookAgain makes one. The next session sends to it, and the keys keep their partitions.
 func TestRowNamesANewPartition(t *testing.T) {
 	f := newFake(t, kfake.SeedTopics(3, "t"))
 	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
@@ -427,7 +427,7 @@ func TestRowNamesANewPartition(t *testing.T) {
 		t.Errorf("partition 5 of 5: %v", poison)
 	}
 	must(t, kafkatest.AddPartitions(t.Context(), f.ListenAddrs(), "t", 6))
-	p.Recount("t")
+	p.LookAgain("t")
 	waitReady(t, p, "t")
 	if _, poison := p.Check(rec); poison != nil {
 		t.Errorf("partition 5 of 6: %v", poison)

@@ -28,7 +28,7 @@ type topic struct {
 	// Guarded by Producer.mu.
 	id        sarama.Uuid
 	sentUntil uint64 // number of the last event, and one
-	recounts  int    // calls of Recount
+	recounts  int    // calls of LookAgain
 }
 
 // errPositionsOnly means that a record is for the position topic. An event and a position record in one partition
@@ -92,9 +92,9 @@ func (p *Producer) Why(name string) string {
 	return ""
 }
 
-// Recount looks up the topic again, which is not ready until then. The row of a record may name a partition that the
+// LookAgain looks up the topic again, which is not ready until then. The row of a record may name a partition that the
 // topic has got since.
-func (p *Producer) Recount(name string) {
+func (p *Producer) LookAgain(name string) {
 	t := p.topic(name)
 	p.mu.Lock()
 	t.recounts++

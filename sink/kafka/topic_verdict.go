@@ -111,7 +111,7 @@ func leaderless(md *sarama.TopicMetadata) (id int32, ok bool) {
 }
 
 // setVerdict stores and logs a changed verdict. It reports whether the result of Ready has changed. If there were
-// more calls of Recount than recounts, the look-up began too early for the last one.
+// more calls of LookAgain than recounts, the look-up began too early for the last one.
 func (p *Producer) setVerdict(t *topic, v verdict, recounts int) (changed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

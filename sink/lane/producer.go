@@ -103,8 +103,8 @@ func (p *Producer) Missing(string) bool { return false }
 // Why returns "".
 func (p *Producer) Why(string) string { return "" }
 
-// Recount does nothing: lanes do not depend on the receiver.
-func (p *Producer) Recount(string) {}
+// LookAgain does nothing: lanes do not depend on the receiver.
+func (p *Producer) LookAgain(string) {}
 
 // Check asks the transport.
 func (p *Producer) Check(rec *router.Record) (alone bool, poison *router.Poison) {
@@ -114,8 +114,8 @@ func (p *Producer) Check(rec *router.Record) (alone bool, poison *router.Poison)
 // Flush does nothing: a lane without a request in flight sends at once.
 func (p *Producer) Flush() {}
 
-// Partition returns the lane of the record.
-func (p *Producer) Partition(rec *router.Record) int32 {
+// Lane returns the lane of the record.
+func (p *Producer) Lane(rec *router.Record) int32 {
 	if p.cfg.Lanes == 0 {
 		return 0
 	}
@@ -126,7 +126,7 @@ func (p *Producer) Partition(rec *router.Record) int32 {
 
 // Send copies the record and returns.
 func (p *Producer) Send(rec *router.Record, n uint64) error {
-	at := key{n: p.Partition(rec)}
+	at := key{n: p.Lane(rec)}
 	if p.cfg.Lanes == 0 {
 		at.topic = rec.Topic
 	}

@@ -44,13 +44,12 @@ func (t *transport) Check(rec *router.Record) *router.Poison {
 	poison := func(cause router.Cause, format string, args ...any) *router.Poison {
 		return &router.Poison{Cause: cause, Topic: rec.Topic, ID: string(rec.ID), Message: fmt.Sprintf(format, args...)}
 	}
-	for _, text := range []struct {
+	for _, text := range []struct { // the router keeps topics, which are exchanges, shorter
 		what  string
 		bytes int
-		cause router.Cause
-	}{{"topic is the name of the exchange", len(rec.Topic), router.IllegalTopic}, {"key is the routing key", len(rec.Key), router.Rejected}, {"id is the message id", len(rec.ID), router.Rejected}} {
+	}{{"key is the routing key", len(rec.Key)}, {"id is the message id", len(rec.ID)}} {
 		if text.bytes > maxShort {
-			return poison(text.cause, "the %s, which may have %d bytes in AMQP; it has %d", text.what, maxShort, text.bytes)
+			return poison(router.Rejected, "the %s, which may have %d bytes in AMQP; it has %d", text.what, maxShort, text.bytes)
 		}
 	}
 	size := overhead

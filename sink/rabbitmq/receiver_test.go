@@ -166,7 +166,6 @@ func TestCheck(t *testing.T) {
 	}{
 		"key":     {with(func(r *router.Record) { r.Key = []byte(longText) }), router.Rejected},
 		"id":      {with(func(r *router.Record) { r.ID = []byte(longText) }), router.Rejected},
-		"topic":   {with(func(r *router.Record) { r.Topic = longText }), router.IllegalTopic},
 		"name":    {with(func(r *router.Record) { r.Headers = []router.Header{{Name: longText}} }), router.BadHeaders},
 		"CC":      {with(func(r *router.Record) { r.Headers = []router.Header{{Name: "CC"}} }), router.BadHeaders},
 		"headers": {with(func(r *router.Record) { r.Headers = []router.Header{{Name: "h", Value: make([]byte, 130<<10)}} }), router.TooLarge},
@@ -244,11 +243,11 @@ func TestMissingExchangeStopsOnlyItself(t *testing.T) {
 	}
 	lanes := map[int32]bool{}
 	for i := range count {
-		lanes[p.Partition(record("", fmt.Sprint("g", i), "gone"))] = true
+		lanes[p.Lane(record("", fmt.Sprint("g", i), "gone"))] = true
 	}
 	want := 0
 	for i := range count {
-		if !lanes[p.Partition(record("", fmt.Sprint("k", i%7), "orders"))] {
+		if !lanes[p.Lane(record("", fmt.Sprint("k", i%7), "orders"))] {
 			want++
 		}
 	}

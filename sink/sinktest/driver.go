@@ -219,7 +219,7 @@ func (d *driver) sendAll(p sink.Producer) {
 			d.waitFor("nothing in flight", settled)
 		}
 		d.mu.Lock()
-		lane := p.Partition(rec)
+		lane := p.Lane(rec)
 		d.flying[lane] = append(d.flying[lane], i)
 		d.mu.Unlock()
 		if err := p.Send(rec, uint64(i)); err != nil {

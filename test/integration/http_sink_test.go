@@ -246,8 +246,8 @@ func TestHTTPSinkAnswers(t *testing.T) {
 		return waitFor(requests > 6)
 	})
 	must(t, has("k1", "k2"))
-	r.awaitState("waiting_for_kafka", patience)
-	if st, err := r.status(); err != nil || st.State == "waiting_for_kafka" && (strings.Contains(st.Reason, "Kafka") || !strings.Contains(st.Reason, "the receiver has not acknowledged")) {
+	r.awaitState("waiting_for_sink", patience)
+	if st, err := r.status(); err != nil || st.State == "waiting_for_sink" && (strings.Contains(st.Reason, "Kafka") || !strings.Contains(st.Reason, "the receiver has not acknowledged")) {
 		t.Errorf("during an outage it says %s, %v", st.Reason, err)
 	}
 	answer(0)

@@ -139,7 +139,7 @@ func (o *outbox) checkHeldBack(r *relay, lasts time.Duration) {
 // isHeldBack reports whether the window is full. After some seconds the state says that the oldest event waits for
 // Kafka.
 func isHeldBack(st status) bool {
-	return st.State == "backpressured" || st.State == "waiting_for_kafka" && strings.Contains(st.Reason, "the window is full")
+	return st.State == "backpressured" || st.State == "waiting_for_sink" && strings.Contains(st.Reason, "the window is full")
 }
 
 // silentKafka is F15 or F16 for longer than park_after: the daemon disconnects from Postgres, and recovers by itself.

@@ -176,7 +176,7 @@ type status struct {
 	InFlight  int    `json:"in_flight_events"`
 	Received  string `json:"received_lsn"`
 	Confirmed string `json:"confirmed_lsn"`
-	Kafka     string `json:"kafka"`
+	Sink      string `json:"sink"`
 }
 
 func (s status) received() pglogrepl.LSN {

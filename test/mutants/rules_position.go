@@ -17,7 +17,7 @@ var historyMutants = []mutant{
 	wrong("later-events-are-skipped", "An event whose record was found is skipped, although an earlier one of its partition is sent again.",
 		edits{{"relay/skip.go", "	return first != nil\n", "	return false\n"}}, suffix, simDeduplicated),
 	wrong("suffix-of-the-topic", "After an event that is sent again all later ones of its topic are sent again, whatever their partition.",
-		edits{{"relay/skip.go", "	id := s.sink.Partition(&s.rec)\n	first := parts[id]\n", "	var first *resent\n	var id int32\n	for id, first = range parts {\n	}\n"}}, suffix),
+		edits{{"relay/skip.go", "	id := s.sink.Lane(&s.rec)\n	first := parts[id]\n", "	var first *resent\n	var id int32\n	for id, first = range parts {\n	}\n"}}, suffix),
 	wrong("record-counts-before-an-earlier-event", "A record counts, although a record of an earlier event follows it in its partition.",
 		edits{{"checkpoint/found.go", "(kept[len(kept)-1].event.isAfter(rec.event) || kept", "(kept"}}, positions, suffix, simBeside),
 	wrong("record-counts-before-a-settled-event", "A record counts, although a record of an event at or before the acked position follows it in its partition.",

@@ -1,5 +1,5 @@
 'use strict';
-// What the daemon says at /status, in words. Everything is put in as text, never as HTML: topics and errors are others' words.
+// What the daemon says at /status, in words. Kafka stands for the sink: see show. Everything is put in as text, never as HTML: topics and errors are others' words.
 const words = {
   starting: ['wait', 'Starting', 'Connecting to Kafka, then to Postgres.'],
   waiting_for_slot: ['wait', 'Standing by', 'Another instance has the slot. This one takes over as soon as it is free.'],
@@ -8,7 +8,7 @@ const words = {
   waiting_for_topic: ['wait', 'Waiting for a topic', 'Kafka does not have the topic of the next event. Create it; delivery goes on by itself.'],
   waiting_for_standby: ['wait', 'Waiting for a standby', 'Postgres holds events back until its standbys have them.'],
   waiting_for_postgres: ['wait', 'Waiting for Postgres', 'Postgres decodes a large transaction and sends nothing meanwhile.'],
-  waiting_for_kafka: ['wait', 'Waiting for Kafka', 'Kafka has not acknowledged the oldest event. Delivery goes on by itself when it does.'],
+  waiting_for_sink: ['wait', 'Waiting for Kafka', 'Kafka has not acknowledged the oldest event. Delivery goes on by itself when it does.'],
   waiting_for_position_topic: ['wait', 'Waiting for the position topic', 'Without it a crash would repeat events. The reason says what to do; delivery goes on by itself.'],
   reconnecting: ['wait', 'Reconnecting', 'The connection was lost. It is tried again until it works; nothing is lost meanwhile.'],
   parked: ['wait', 'Parked', 'Kafka takes nothing. Postgres keeps the WAL, and delivery goes on by itself when Kafka is back.'],
@@ -128,12 +128,13 @@ function showTopics(topics, then, seconds) {
 function show(s, at) {
   let [level, title, sentence] = words[s.state] || ['wait', s.state, ''];
   if (s.state === 'waiting_for_topic' && !(s.waiting_for_topics || []).length) sentence = 'Kafka has not answered yet whether it has the topic of the next event.';
-  const answers = s.state !== 'streaming' || s.kafka === 'ok';
-  showState(answers ? level : 'wait', title, answers ? sentence : 'Kafka does not answer at present.', s.reason);
+  const answers = s.state !== 'streaming' || s.sink === 'ok', named = (t) => t.replaceAll('Kafka', s.delivers_to);
+  showState(answers ? level : 'wait', named(title), named(answers ? sentence : 'Kafka does not answer at present.'), s.reason);
+  text('sinkname', s.delivers_to.replace('the ', ''));
   text('since', 'since ' + time(s.since));
   text('slot', 'slot ' + s.slot);
   const flows = s.state === 'streaming' || s.state === 'backpressured';
-  const idle = s.kafka === 'no session', waits = s.oldest_unacknowledged_commit;
+  const idle = s.sink === 'no session', waits = s.oldest_unacknowledged_commit;
   const lag = waits || flows ? s.lag_seconds : undefined; // it also grows while it is not known whether something waits
   text('lag', lag === undefined ? 'not known' : lag === 0 ? 'nothing waits' : duration(lag), lag > 60 ? 'warn' : '');
   text('lagbytes', bytes(s.lag_bytes) + ' of WAL not confirmed');
@@ -152,8 +153,8 @@ function show(s, at) {
   const left = s.slot_safe_wal_bytes;
   const room = !s.slot_wal_status || status === 'lost' ? '' : left === undefined ? '; no limit but the disk' : '; ' + bytes(Math.max(left, 0)) + ' more may be written';
   text('walstatus', 'status ' + status + room, mark);
-  text('kafka', s.kafka === 'ok' ? 'answers' : idle && s.state !== 'parked' ? 'not connected' : 'fails', s.kafka === 'ok' || idle && s.state !== 'parked' ? '' : 'warn');
-  text('kafkawhy', s.waiting_for_topics && s.waiting_for_topics.length ? 'looking for ' + s.waiting_for_topics.join(', ') : s.kafka === 'ok' || idle ? '' : s.kafka);
+  text('sink', s.sink === 'ok' ? 'answers' : idle && s.state !== 'parked' ? 'not connected' : 'fails', s.sink === 'ok' || idle && s.state !== 'parked' ? '' : 'warn');
+  text('sinkwhy', s.waiting_for_topics && s.waiting_for_topics.length ? 'looking for ' + s.waiting_for_topics.join(', ') : s.sink === 'ok' || idle ? '' : s.sink);
   text('delivery', s.delivery === 'deduplicated' ? 'no repeats' : 'may repeat', '');
   text('deliverywhy', s.delivery === 'deduplicated' ? 'deduplicated' : 'at least once');
   text('confirmed', s.confirmed_lsn);

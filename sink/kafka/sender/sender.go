@@ -225,7 +225,7 @@ func (s *Sender) check(ctx context.Context, rec *router.Record) (large bool, err
 	}
 	large, poison := s.session.Check(rec)
 	if poison != nil && poison.Cause == router.BadPartition {
-		s.session.Recount(rec.Topic)
+		s.session.LookAgain(rec.Topic)
 		if err := s.awaitTopic(ctx, rec.Topic); err != nil {
 			return false, err
 		}
