@@ -51,7 +51,11 @@ func (s *session) finish(ctx context.Context, cause error) error {
 		}
 		return &errDrain{errors.Join(err, cut)}
 	}
-	checked := s.leaveRecord(ctx, err == nil)
+	checked, err := s.leaveRecord(ctx, err == nil)
+	if err != nil {
+		_ = s.closeSink(grace)
+		return err
+	}
 	s.repeatStatus(grace)
 	if err := s.closeSink(grace); err != nil && !isPoison {
 		s.r.log.Warn("close the producer", "error", err)
@@ -80,17 +84,21 @@ func (s *session) finish(ctx context.Context, cause error) error {
 }
 
 // leaveRecord stores the last position record of the session, unless Kafka has failed. drained means that every event
-// that was sent is acknowledged. It reports whether a catalog check has passed since the last event was read.
-func (s *session) leaveRecord(ctx context.Context, drained bool) (checked bool) {
+// that was sent is acknowledged. It reports whether a catalog check has passed since the last event was read. Its error
+// is what a check has found: nothing more is confirmed.
+func (s *session) leaveRecord(ctx context.Context, drained bool) (checked bool, err error) {
 	if !s.rule.RecordsRequired() || s.failure.Load() != nil {
-		return false
+		return false, nil
 	}
 	if err := s.saveLast(ctx, drained); err != nil {
-		s.keepFinding(ctx, err)
 		s.r.log.Warn("last position record not stored; the next start waits fence_wait and reads the ends of partitions", "error", err)
-		return false
+		if isFinding(err) {
+			s.keepFinding(ctx, err)
+			return false, err
+		}
+		return false, nil
 	}
-	return true
+	return true, nil
 }
 
 // lastCheckEvery is the time between two checks of whether the slot has moved to the position of the last status

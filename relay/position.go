@@ -271,9 +271,10 @@ func (s *session) storeRecord(rec *checkpoint.PositionRecord) {
 // keepFinding stores a record with what a catalog check has found, before the session ends. Later sessions find it
 // there, whatever has happened to the table meanwhile.
 func (s *session) keepFinding(ctx context.Context, cause error) {
-	if replication.KindOf(cause) != replication.PublicationChanged || !s.rule.RecordsRequired() || s.failure.Load() != nil {
+	if !isFinding(cause) || !s.rule.RecordsRequired() || s.failure.Load() != nil {
 		return
 	}
+	s.rule.Freeze()
 	s.repeatStatus(grace)
 	found := s.position.record
 	if found.Generation == 0 { // none is given to the sink yet: compare has stored what was found
@@ -290,6 +291,9 @@ func (s *session) keepFinding(ctx context.Context, cause error) {
 	}
 	s.storeFinding(ctx, &found)
 }
+
+// isFinding reports whether the error is what a catalog check has found.
+func isFinding(err error) bool { return replication.KindOf(err) == replication.PublicationChanged }
 
 // storeFinding stores a record that differs from the last one only in what was found.
 func (s *session) storeFinding(ctx context.Context, found *checkpoint.PositionRecord) {
