@@ -138,15 +138,6 @@ func (r *recoverer) deliver(ctx context.Context, cfg *config.Config, unjudged re
 	if err := t.CheckRange(ctx, r.rows); err != nil {
 		return recovery.Sent{}, err
 	}
-	if r.backfill && r.dryRun {
-		lines, err := t.CountByStatus(ctx, r.rows.Where)
-		if err != nil {
-			return recovery.Sent{}, err
-		}
-		for _, line := range lines {
-			r.Say("%s", line)
-		}
-	}
 	limitMemory(recoverMemory)
 	if r.hasOrder, err = t.HasOrder(ctx); err != nil {
 		return recovery.Sent{}, err

@@ -16,7 +16,6 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/audit"
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
-	"github.com/outboxcdc/outboxcdc/internal/frompolling"
 	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
 	"github.com/outboxcdc/outboxcdc/internal/peek"
 	"github.com/outboxcdc/outboxcdc/relay"
@@ -211,25 +210,6 @@ func (t *Servers) Names() string {
 func (t *Servers) Check(ctx context.Context, table int, rows outboxtable.Range) error {
 	return t.snapshot.Check(ctx, table, rows)
 }
-
-// CountByStatus returns, for people, how many rows of each value of a poller's status a condition chooses. Tables
-// without a status have no lines.
-func (t *Servers) CountByStatus(ctx context.Context, where string) (lines []string, err error) {
-	for _, s := range t.cfg.Sources() {
-		schema, name := s.Name()
-		count, err := frompolling.CountByStatus(ctx, t.control, schema, name, where, countTimeout)
-		if err != nil {
-			return nil, err
-		}
-		if count != nil {
-			lines = append(lines, count.Lines()...)
-		}
-	}
-	return lines, nil
-}
-
-// countTimeout is how long the rows of a table are counted.
-const countTimeout = time.Minute
 
 // Choose leaves only the named tables; none: all.
 func (t *Servers) Choose(names []string) error {

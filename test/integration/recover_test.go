@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -300,44 +298,6 @@ func TestBackfillKilled(t *testing.T) {
 	p.awaitSettled()
 	is(t, "records", p.follow.records(), p.pending+100)
 	p.outcome("%d records of the %d pending rows and of 100 later ones, none for the rows with a mark", p.pending+100, p.pending)
-}
-
-// `config from-polling` prints settings and a condition for the table, with which backfill and the daemon run as they
-// are.
-func TestFromPolling(t *testing.T) {
-	t.Parallel()
-	p := newPolling(t, `ADD COLUMN status text NOT NULL DEFAULT 'PENDING', ADD COLUMN retry_count int NOT NULL DEFAULT 0, ADD COLUMN next_retry_at timestamptz`)
-	p.poll("status = 'SENT'")
-	p.exec(`UPDATE outbox SET status = 'FAILED', retry_count = 1, next_retry_at = now() WHERE n = $1`, p.total-7)
-	yaml, _ := p.mustRunBinary(nil, "config", "from-polling", "--table", "public.outbox")
-	const want = "status IN ('FAILED', 'PENDING')"
-	command, rest, _ := strings.Cut(yaml, "#   outboxcdc backfill --where \"")
-	where, _, _ := strings.Cut(rest, "\"\n")
-	if where != want || !strings.Contains(command, "order: [seq]") || !strings.Contains(yaml, "next_retry_at (timestamp with time zone): only the poller needs it") {
-		t.Fatalf("where %q, want %q:\n%s", where, want, yaml)
-	}
-	file := filepath.Join(t.TempDir(), "outboxcdc.yaml")
-	must(t, os.WriteFile(file, []byte(yaml), 0o600))
-	p.args = []string{"-c", file}
-	env := p.deduplicating(fence)
-	if out, notes := p.mustRunBinary(env, "setup", "apply", "--no-slot"); strings.Contains(out, "created slot") {
-		t.Errorf("%s%s", out, notes)
-	}
-	out, _ := p.mustRunBinary(env, "backfill", "--yes", "--where", where)
-	if want := fmt.Sprintf("\n%d records sent", p.pending-p.batch); !strings.Contains(out, want) {
-		t.Errorf("no %q in:\n%s", want, out)
-	}
-	if strings.Contains(out, "in the order of created_at") {
-		t.Errorf("outbox.order is not used:\n%s", out)
-	}
-	p.finish(env)
-	_, notes, code := p.runBinary(nil, "config", "from-polling", "--table", "public.counter")
-	if code != 78 || !strings.Contains(notes, "--column payload=COLUMN") {
-		t.Errorf("another table: exit code %d: %s", code, notes)
-	}
-	if _, notes, code := p.runBinary(nil, "config", "from-polling", "--table", "outbox"); code != 2 || !strings.Contains(notes, "has no schema") {
-		t.Errorf("without a schema: exit code %d: %s", code, notes)
-	}
 }
 
 // Events are sent again by id, by key, by event type and by time, outside the order of the stream: without a position

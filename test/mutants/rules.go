@@ -22,7 +22,6 @@ func all() []mutant {
 		deletedMutants,
 		orderMutants,
 		tableMutants,
-		pollingMutants,
 		recoveryMutants,
 		progressMutants,
 		inboxMutants,

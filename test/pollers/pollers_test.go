@@ -1,0 +1,33 @@
+package pollers
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// docs/polling.md lists the tables with their settings.
+func TestPage(t *testing.T) {
+	page, err := os.ReadFile("../../docs/polling.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows strings.Builder
+	for i := range Tables {
+		x := &Tables[i]
+		columns, topic, where := "`{"+x.Columns+"}`", "the default", "all rows"
+		if x.Order != "" {
+			columns += ", `outbox.order: [" + x.Order + "]`"
+		}
+		if x.Topic != "" {
+			topic = "`" + x.Topic + "`"
+		}
+		if x.Where != "" {
+			where = "`" + x.Where + "`"
+		}
+		rows.WriteString("| " + strings.Join([]string{x.Library, columns, topic, where}, " | ") + " |\n")
+	}
+	if !strings.Contains(string(page), rows.String()) {
+		t.Errorf("docs/polling.md has to contain, as it is:\n\n%s", rows.String())
+	}
+}
