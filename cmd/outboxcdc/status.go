@@ -1,133 +1,106 @@
 package main
 
 import (
-	"context"
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
+	"net"
 	"net/http"
-	"os"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
-	"github.com/outboxcdc/outboxcdc/internal/status"
-	"github.com/outboxcdc/outboxcdc/internal/wire"
 )
 
-// statusInterval is the default time between two measurements, of which a rate needs two.
-const statusInterval = 2 * time.Second
-
 func newStatusCommand(load func() (*config.Config, error)) *cobra.Command {
-	s := &statusCommand{}
+	var given string
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show the health of the daemon and its slot",
-		Long: "Show the health of the daemon, from its HTTP listener (http.listen, or --url), and how much WAL its slot holds, from\n" +
-			"Postgres. It also works while the daemon is down. It measures twice to see rates. Exit code: 0 healthy; 69 not\n" +
-			"healthy, or the daemon does not answer; 79 the slot is lost or missing.",
+		Short: "Show the state of the daemon",
+		Long: "Print /status of the daemon, from its HTTP listener (http.listen, or --url): state and reason, lag, the WAL that the\n" +
+			"slot retains, the last error. Exit code: 0 the daemon is ready; 69 it is not, or does not answer. While no daemon\n" +
+			"runs, outboxcdc doctor shows the slot.",
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if s.interval < 100*time.Millisecond || s.interval > time.Hour {
-				return usageError(fmt.Errorf("--interval %v: write 100ms to 1h", s.interval))
-			}
-			cfg, err := load()
+		RunE: withConfig(load, func(cmd *cobra.Command, cfg *config.Config) error {
+			at, err := statusURL(given, cfg.HTTP.Listen)
 			if err != nil {
 				return err
 			}
-			s.out = cmd.OutOrStdout()
-			return s.run(cmd.Context(), cfg)
-		},
+			body, err := askDaemon(cmd, at)
+			if err != nil {
+				return exit.With(exit.Unavailable, fmt.Errorf("no daemon answers at %s: %w; remedy: if it has ended, the last line of its log says why, and outboxcdc doctor shows the slot", at.Redacted(), err))
+			}
+			if err := written(cmd.OutOrStdout().Write(body)); err != nil {
+				return err
+			}
+			var st report
+			if err := json.Unmarshal(body, &st); err != nil || !st.Ready {
+				return exit.Logged(exit.Unavailable, errors.New("not ready"))
+			}
+			return nil
+		}),
 	}
-	f := cmd.Flags()
-	f.StringVar(&s.url, "url", "", "address of the daemon's HTTP listener, such as http://host:9464 (default: http.listen, on this machine)")
-	f.BoolVarP(&s.watch, "watch", "w", false, "repeat until Ctrl-C")
-	f.DurationVar(&s.interval, "interval", statusInterval, "time between two measurements")
-	addOutputFlag(cmd, &s.output)
+	cmd.Flags().StringVar(&given, "url", "", "address of the daemon's HTTP listener, such as http://host:9464 (default: http.listen, on this machine)")
 	return cmd
 }
 
-// statusCommand is one run of `status`.
-type statusCommand struct {
-	url, output string
-	watch       bool
-	interval    time.Duration
-	out         io.Writer
-}
-
-func (s *statusCommand) run(ctx context.Context, cfg *config.Config) error {
-	at, err := status.URL(s.url, cfg.HTTP.Listen)
+// askDaemon returns the answer of /status, indented.
+func askDaemon(cmd *cobra.Command, at *url.URL) ([]byte, error) {
+	req, err := http.NewRequestWithContext(cmd.Context(), http.MethodGet, at.String(), nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	source, err := wire.Source(wire.Fixed(cfg), slog.New(slog.DiscardHandler))
+	client := &http.Client{Timeout: 5 * time.Second}
+	res, err := client.Do(req)
 	if err != nil {
-		return exit.With(exit.Config, err)
+		if u, ok := errors.AsType[*url.Error](err); ok {
+			err = u.Err // without the URL, which may have a password
+		}
+		return nil, err
 	}
-	o := &status.Observer{SlotName: cfg.Postgres.Slot, URL: at, Client: &http.Client{}, Source: source}
-	defer o.Close()
-	first := o.Observe(ctx, time.Now())
-	if first.Judge(nil); s.watch || first.Slot == nil || first.Slot.Lost() { // otherwise only the second report is shown, with a rate
-		if err := s.show(first); err != nil || !s.watch {
-			return errors.Join(err, unhealthy(first))
-		}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("the response is %s", res.Status)
 	}
-	last := first
-	for {
-		select {
-		case <-ctx.Done():
-			return unhealthy(last)
-		case <-time.After(s.interval):
-		}
-		r := o.Observe(ctx, time.Now())
-		if ctx.Err() != nil { // the observation is incomplete
-			return unhealthy(last)
-		}
-		if !r.Comparable(first) {
-			first = r
-		}
-		r.MeasureThroughput(last)
-		last = r
-		if err := s.show(r.Judge(first)); err != nil {
-			return err
-		}
-		if !s.watch {
-			return unhealthy(r)
-		}
+	body, err := io.ReadAll(io.LimitReader(res.Body, 1<<20))
+	if err != nil {
+		return nil, err
 	}
+	var out bytes.Buffer
+	if err := json.Indent(&out, bytes.TrimSpace(body), "", "  "); err != nil || !bytes.Contains(body, []byte(`"state"`)) {
+		return nil, errors.New("the response is not that of outboxcdc")
+	}
+	out.WriteByte('\n')
+	return out.Bytes(), nil
 }
 
-// unhealthy is an error with the report's exit code, nil if the report is healthy. The printed report says why.
-func unhealthy(r *status.Report) error {
-	if r.Exit == exit.OK {
-		return nil
-	}
-	return exit.Logged(r.Exit, errors.New("not healthy"))
-}
-
-// show prints a report. With --watch on a terminal it replaces the previous report.
-func (s *statusCommand) show(r *status.Report) error {
-	if s.output == "json" && s.watch {
-		return writeJSON(s.out, r)
-	}
-	text := r.String()
+// statusURL is the URL of the daemon's /status: given, or that of the listener on this machine.
+func statusURL(given, listen string) (*url.URL, error) {
 	switch {
-	case s.watch && isTerminal(s.out):
-		text = "\x1b[H\x1b[2J" + text + "\nPress Ctrl-C to stop.\n"
-	case s.watch:
-		text += "\n"
+	case given == "" && listen == "":
+		return nil, usageError(errors.New("http.listen is empty, so the daemon has no listener: outboxcdc doctor shows the slot"))
+	case given == "":
+		host, port, err := net.SplitHostPort(listen)
+		if err != nil {
+			return nil, fmt.Errorf("http.listen: %w", err)
+		}
+		if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+			host = "localhost"
+		}
+		given = "http://" + net.JoinHostPort(host, port)
 	}
-	return printAs(s.out, s.output, r, text)
-}
-
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
+	u, err := url.Parse(given)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+		return nil, usageError(errors.New("--url: write the address of the daemon's HTTP listener, such as http://localhost:9464"))
 	}
-	st, err := f.Stat()
-	return err == nil && st.Mode()&os.ModeCharDevice != 0
+	if strings.Trim(u.Path, "/") == "" {
+		u.Path = "/status"
+	}
+	return u, nil
 }

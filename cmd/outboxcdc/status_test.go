@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -10,88 +9,53 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/internal/doctor"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
-	"github.com/outboxcdc/outboxcdc/internal/status"
 	"github.com/outboxcdc/outboxcdc/relay"
-	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-const gb = 1 << 30
-
 func TestStatusUsage(t *testing.T) {
-	for _, args := range [][]string{{"status", "--interval", "1ms"}, {"status", "-o", "xml"}, {"status", "x"}, {"doctor", "--timeout", "0s"}, {"doctor", "-o", "xml"}, {"doctor", "x"}} {
+	for _, args := range [][]string{{"status", "--url", "localhost"}, {"status", "--set", "http.listen="}, {"status", "x"}, {"doctor", "--timeout", "0s"}, {"doctor", "-o", "xml"}, {"doctor", "x"}} {
 		if code := execute(t.Context(), args, io.Discard, io.Discard); code != exit.Usage {
 			t.Errorf("%v: exit code %d", args, code)
 		}
 	}
 }
 
-// TestStatusWatch measures the rate with a real server and a fake daemon. With --watch, status continues until it is
-// interrupted, with a JSON object on each line.
-func TestStatusWatch(t *testing.T) {
+// TestStatus asks a fake daemon. The exit code says whether it is ready, and no password is printed.
+func TestStatus(t *testing.T) {
 	clearEnv(t)
-	s := pgtest.ForTest(t, pgtest.Options{Major: "17", Settings: map[string]string{"max_slot_wal_keep_size": "1GB"}})
-	d := newDatabase(t, s, "watched")
-	d.exec("CREATE PUBLICATION watched", "SELECT pg_create_logical_replication_slot('watched', 'pgoutput')")
+	answer := ""
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
-		if user, password, _ := req.BasicAuth(); user != "me" || password != "s3cr3t" {
+		if user, password, _ := req.BasicAuth(); user != "me" || password != "s3cr3t" || req.URL.Path != "/status" {
 			http.Error(w, "who?", http.StatusUnauthorized)
 			return
 		}
-		_ = json.NewEncoder(w).Encode(relay.Status{State: relay.Parked, Reason: "no acknowledgements", DeliversTo: "Kafka", Sink: "no session", Since: time.Now()})
+		_, _ = io.WriteString(w, answer)
 	}))
 	defer srv.Close()
-	cfg := config.Default()
-	cfg.Postgres.URL, cfg.Postgres.Slot, cfg.Postgres.Publication = s.SuperURL("watched"), "watched", "watched"
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	out := &lines{each: func(line string) bool {
-		if strings.Contains(line, "s3cr3t") {
-			t.Errorf("the password shows: %s", line)
+	own := strings.Replace(srv.URL, "http://", "http://me:s3cr3t@", 1)
+	parked, err := json.Marshal(report{Status: relay.Status{State: relay.Parked, Reason: "no acknowledgements", DeliversTo: "Kafka", Sink: "no session"}})
+	must(t, err)
+	for _, c := range []struct {
+		name, url, answer string
+		code              int
+		want              string
+	}{
+		{"ready", own, `{"state":"streaming","ready":true}`, exit.OK, "{\n  \"state\": \"streaming\",\n  \"ready\": true\n}\n"},
+		{"parked", own, string(parked), exit.Unavailable, `"reason": "no acknowledgements"`},
+		{"another program", own, `{"hello":"world"}`, exit.Unavailable, "is not that of outboxcdc"},
+		{"no JSON", own, `"state"<html>`, exit.Unavailable, "is not that of outboxcdc"},
+		{"refused", srv.URL, "", exit.Unavailable, "401 Unauthorized"},
+		{"no listener", "http://me:s3cr3t@127.0.0.1:1", "", exit.Unavailable, "no daemon answers at http://me:xxxxx@127.0.0.1:1/status"},
+	} {
+		answer = c.answer
+		var out strings.Builder
+		if code := execute(t.Context(), []string{"status", "--url", c.url}, &out, &out); code != c.code || !strings.Contains(out.String(), c.want) || strings.Contains(out.String(), "s3cr3t") {
+			t.Errorf("%s: exit code %d, want %d with %q:\n%s", c.name, code, c.code, c.want, out.String())
 		}
-		var l status.Report
-		if err := json.Unmarshal([]byte(line), &l); err != nil {
-			t.Errorf("%v: %s", err, line)
-		}
-		d.exec("SELECT pg_logical_emit_message(false, 'x', repeat('y', 1000000))")
-		if l.Growth == nil || l.Growth.BudgetIn == nil {
-			return true
-		}
-		rate := l.Growth.BytesPerSecond * l.Growth.Over
-		if l.Exit != exit.Unavailable || l.Daemon == nil || l.Daemon.State != relay.Parked || rate < 9e5 || *l.Growth.BudgetIn <= 0 || l.Slot.Budget != gb {
-			t.Errorf("%s", line)
-		}
-		cancel()
-		return false
-	}}
-	c := &statusCommand{url: strings.Replace(srv.URL, "http://", "http://me:s3cr3t@", 1), output: "json", watch: true, interval: 100 * time.Millisecond, out: out}
-	if err := c.run(ctx, cfg); exit.Code(err) != exit.Unavailable {
-		t.Errorf("it ends with %v", err)
 	}
-	if !out.done {
-		t.Error("no rate was told")
-	}
-	if out.n < 2 {
-		t.Errorf("%d looks", out.n)
-	}
-}
-
-// lines is a writer that calls each with every line until it returns false.
-type lines struct {
-	each func(string) bool
-	n    int
-	done bool
-}
-
-func (l *lines) Write(b []byte) (int, error) {
-	if l.n++; !l.done {
-		l.done = !l.each(string(b))
-	}
-	return len(b), nil
 }
 
 // TestRunbookNames checks that docs/runbook.md names only existing checks of doctor, and every state.

@@ -1,5 +1,5 @@
 // Package advice has the texts that say how delivery continues when the slot or the position record cannot be
-// trusted. There is one text for each situation. Daemon, doctor, setup, status and the documents use it, so that all
+// trusted. There is one text for each situation. Daemon, doctor, setup and the documents use it, so that all
 // of them lead to the same command.
 //
 // An operator who follows a text loses no event whose row is still in the outbox table.

@@ -226,7 +226,7 @@ func (e *examination) checkRetained(s *slotFacts) {
 	case budget < 0:
 		text += "; only the disk limits it (max_slot_wal_keep_size)"
 	}
-	remedy := []Remedy{advicef("start the daemon, or fix what the daemon waits for (%s status --watch)", e.Command)}
+	remedy := []Remedy{advicef("start the daemon, or fix what the daemon waits for (%s status)", e.Command)}
 	switch {
 	case s.confirmedBytes() > muchWAL:
 		e.warn(slotRetained, []Remedy{advicef("end the transaction that retains it: see long_transactions and prepared_transactions")},

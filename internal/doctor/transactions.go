@@ -7,20 +7,17 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// OpenTransaction is an open or prepared transaction of any database. The server retains the WAL since its start for
+// openTransaction is an open or prepared transaction of any database. The server retains the WAL since its start for
 // every slot.
-type OpenTransaction struct {
-	PID        int     `json:"pid,omitempty"`      // 0: the transaction is prepared
-	Prepared   string  `json:"prepared,omitempty"` // identifier of PREPARE TRANSACTION
-	User       string  `json:"user"`
-	Database   string  `json:"database"`
-	AgeSeconds float64 `json:"age_seconds"`
+type openTransaction struct {
+	pid            int    // 0: the transaction is prepared
+	prepared       string // identifier of PREPARE TRANSACTION
+	user, database string
+	seconds        float64
 }
 
-// Age is how long the transaction has been open or prepared.
-func (x *OpenTransaction) Age() time.Duration {
-	return time.Duration(x.AgeSeconds * float64(time.Second))
-}
+// age is how long the transaction has been open or prepared.
+func (x *openTransaction) age() time.Duration { return time.Duration(x.seconds * float64(time.Second)) }
 
 // oldestOpenSQL finds the oldest transaction that has written. Only roles with pg_read_all_stats see transactions of
 // other roles.
@@ -33,33 +30,19 @@ const oldestPreparedSQL = `
 SELECT 0, gid, owner::text, database::text, extract(epoch FROM clock_timestamp() - prepared)::float8
   FROM pg_prepared_xacts ORDER BY prepared LIMIT 1`
 
-func oldest(ctx context.Context, conn *pgx.Conn, query string) (*OpenTransaction, error) {
+func oldest(ctx context.Context, conn *pgx.Conn, query string) (*openTransaction, error) {
 	rows, err := conn.Query(ctx, query)
 	if err != nil {
 		return nil, err
 	}
-	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*OpenTransaction, error) {
-		x := &OpenTransaction{}
-		return x, row.Scan(&x.PID, &x.Prepared, &x.User, &x.Database, &x.AgeSeconds)
+	all, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*openTransaction, error) {
+		x := &openTransaction{}
+		return x, row.Scan(&x.pid, &x.prepared, &x.user, &x.database, &x.seconds)
 	})
 	if err != nil || len(all) == 0 {
 		return nil, err
 	}
 	return all[0], nil
-}
-
-// OldestTransaction finds the oldest transaction that has written or is prepared, among those that the role of conn may
-// see; nil: there is none.
-func OldestTransaction(ctx context.Context, conn *pgx.Conn) (*OpenTransaction, error) {
-	open, err := oldest(ctx, conn, oldestOpenSQL)
-	if err != nil {
-		return nil, err
-	}
-	prepared, err := oldest(ctx, conn, oldestPreparedSQL)
-	if open == nil || prepared != nil && prepared.AgeSeconds > open.AgeSeconds {
-		open = prepared
-	}
-	return open, err
 }
 
 // checkTransactions checks for old transactions, open or prepared, of any database: they hold back restart_lsn of the
@@ -70,12 +53,12 @@ func (e *examination) checkTransactions(ctx context.Context) {
 	switch {
 	case err != nil:
 		e.cannot(pgTransactions, err)
-	case x != nil && x.Age() > e.LongTransaction:
+	case x != nil && x.age() > e.LongTransaction:
 		e.warn(pgTransactions, []Remedy{
-			sqlf("SELECT pid, usename, datname, state, xact_start, query FROM pg_stat_activity WHERE pid = %d", x.PID),
-			advicef("end the transaction in its application, or: SELECT pg_terminate_backend(%d)", x.PID),
+			sqlf("SELECT pid, usename, datname, state, xact_start, query FROM pg_stat_activity WHERE pid = %d", x.pid),
+			advicef("end the transaction in its application, or: SELECT pg_terminate_backend(%d)", x.pid),
 		}, "a transaction of %s in database %s (PID %d) has been open for %v: the WAL since its start is retained, and no slot can be created until it ends",
-			x.User, x.Database, x.PID, x.Age().Round(time.Second))
+			x.user, x.database, x.pid, x.age().Round(time.Second))
 	case !e.server.reads:
 		e.skip(pgTransactions, "role %s does not see other roles' transactions (GRANT pg_read_all_stats TO %s, if you want it to)", e.server.user, ident(e.server.user))
 	default:
@@ -88,10 +71,10 @@ func (e *examination) checkPrepared(ctx context.Context) {
 	switch {
 	case err != nil:
 		e.cannot(pgPrepared, err)
-	case x != nil && x.Age() > e.LongTransaction:
+	case x != nil && x.age() > e.LongTransaction:
 		e.warn(pgPrepared, []Remedy{
-			advicef("in database %s: COMMIT PREPARED %s, or ROLLBACK PREPARED %s", x.Database, literal(x.Prepared), literal(x.Prepared)),
-		}, "transaction %s has been prepared for %v: the WAL since its start is retained, and no slot can be created until it ends", literal(x.Prepared), x.Age().Round(time.Second))
+			advicef("in database %s: COMMIT PREPARED %s, or ROLLBACK PREPARED %s", x.database, literal(x.prepared), literal(x.prepared)),
+		}, "transaction %s has been prepared for %v: the WAL since its start is retained, and no slot can be created until it ends", literal(x.prepared), x.age().Round(time.Second))
 	default:
 		e.ok(pgPrepared, "none is older than %v", e.LongTransaction)
 	}

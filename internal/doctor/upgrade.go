@@ -134,8 +134,8 @@ func (e *examination) checkNoPrepared(ctx context.Context) {
 		e.cannot(upgradePrepared, err)
 	case x != nil:
 		e.fail(upgradePrepared, exit.Fault, []Remedy{
-			advicef("in database %s: COMMIT PREPARED %s, or ROLLBACK PREPARED %s", x.Database, literal(x.Prepared), literal(x.Prepared)),
-		}, "pg_upgrade refuses a server with prepared transactions: %s has been prepared for %v", literal(x.Prepared), x.Age().Round(time.Second))
+			advicef("in database %s: COMMIT PREPARED %s, or ROLLBACK PREPARED %s", x.database, literal(x.prepared), literal(x.prepared)),
+		}, "pg_upgrade refuses a server with prepared transactions: %s has been prepared for %v", literal(x.prepared), x.age().Round(time.Second))
 	default:
 		e.ok(upgradePrepared, "there are none")
 	}

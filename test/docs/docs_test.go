@@ -317,7 +317,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// TestAdviceIsOneText: documents and alerts say the same as daemon, doctor, setup and status about a slot that cannot
+// TestAdviceIsOneText: documents and alerts say the same as daemon, doctor and setup about a slot that cannot
 // be trusted.
 func TestAdviceIsOneText(t *testing.T) {
 	for file, texts := range map[string][]string{

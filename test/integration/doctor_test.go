@@ -90,7 +90,7 @@ func TestFromAnEmptyDatabaseByTheDoctor(t *testing.T) {
 	r := o.startStreaming(env...)
 	o.awaitRecords(1)
 	is(t, "active", o.doctor(env...).level("active"), "OK")
-	must(t, r.checkStatus(0, env, "healthy", "daemon    streaming", "Kafka     ok", "PID"))
+	must(t, r.checkStatus(0, env, `"state": "streaming"`, `"kafka": "ok"`, `"ready": true`))
 	r.term()
 	t.Logf("what was done:\n%s", strings.Join(n.done, "\n"))
 	if len(n.done) < 4 {
@@ -192,7 +192,7 @@ func (r *relay) checkStatus(want int, env []string, words ...string) error {
 	if _, _, err := r.get("/status"); err != nil && r.addr == "" {
 		return err
 	}
-	out, errs, exit := r.o.runBinary(env, "status", "--interval", "200ms", "--url", "http://"+r.addr)
+	out, errs, exit := r.o.runBinary(env, "status", "--url", "http://"+r.addr)
 	if exit != want {
 		return fmt.Errorf("status ends with %d, want %d:\n%s%s", exit, want, out, errs)
 	}
@@ -217,7 +217,7 @@ func TestEveryExitCode(t *testing.T) {
 	}{
 		{0, "told to stop", func(t *testing.T, o *outbox) int {
 			r := o.startStreaming()
-			must(t, r.checkStatus(0, nil, "healthy"))
+			must(t, r.checkStatus(0, nil, `"ready": true`))
 			r.term()
 			return 0
 		}},
@@ -233,7 +233,7 @@ func TestEveryExitCode(t *testing.T) {
 				}
 				return err
 			})
-			must(t, r.checkStatus(0, nil, "1 event in flight to Kafka"))
+			must(t, r.checkStatus(0, nil, `"in_flight_events": 1`))
 			must(t, r.proc.Signal(os.Interrupt))
 			return r.awaitExit(patience)
 		}},
@@ -252,8 +252,8 @@ func TestEveryExitCode(t *testing.T) {
 		}},
 		{69, "Kafka is away", func(t *testing.T, o *outbox) int {
 			env := []string{"OUTBOXCDC_KAFKA_BROKERS=" + unused, "OUTBOXCDC_HTTP_LISTEN=" + unused}
-			if out, _, exit := o.runBinary(env, "status", "--interval", "100ms"); exit != 69 || !strings.Contains(out, "no daemon answers") || !strings.Contains(out, ": inactive") {
-				t.Errorf("status of a daemon that is down: %d\n%s", exit, out)
+			if _, errs, exit := o.runBinary(env, "status"); exit != 69 || !strings.Contains(errs, "no daemon answers") {
+				t.Errorf("status of a daemon that is down: %d\n%s", exit, errs)
 			}
 			is(t, "brokers", o.doctor(env...).level("brokers"), "FAIL 69")
 			return o.doctor(env...).Exit
@@ -280,9 +280,6 @@ func TestEveryExitCode(t *testing.T) {
 			o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
 			if exit := o.doctor().Exit; exit != 79 {
 				t.Errorf("doctor ends with %d", exit)
-			}
-			if out, _, exit := o.runBinary(nil, "status"); exit != 79 || !strings.Contains(out, "LOST") {
-				t.Errorf("status ends with %d:\n%s", exit, out)
 			}
 			return o.start().awaitExit(patience)
 		}},
