@@ -9,8 +9,6 @@ import (
 
 // Publication is the database's view of a publication (PostgreSQL, "pg_publication").
 type Publication struct {
-	Owner                                string
-	MayDrop                              bool // our role has the privileges of the owner
 	AllTables                            bool // FOR ALL TABLES
 	Inserts, Updates, Deletes, Truncates bool // which operations it publishes
 	ViaRoot                              bool // publish_via_partition_root
@@ -19,9 +17,8 @@ type Publication struct {
 // ReadPublication reads the publication of that name, without its tables; nil: there is none.
 func ReadPublication(ctx context.Context, conn *pgx.Conn, name string) (*Publication, error) {
 	var p Publication
-	err := conn.QueryRow(ctx, `SELECT pg_get_userbyid(pubowner)::text, pg_has_role(pubowner, 'USAGE'),
-       puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot FROM pg_publication WHERE pubname = $1`, name).Scan(
-		&p.Owner, &p.MayDrop, &p.AllTables, &p.Inserts, &p.Updates, &p.Deletes, &p.Truncates, &p.ViaRoot)
+	err := conn.QueryRow(ctx, `SELECT puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot FROM pg_publication WHERE pubname = $1`, name).Scan(
+		&p.AllTables, &p.Inserts, &p.Updates, &p.Deletes, &p.Truncates, &p.ViaRoot)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}

@@ -160,12 +160,7 @@ func Setup(p Params, serverMajor int) (Statements, error) {
 	if serverMajor < MinMajor {
 		return nil, fmt.Errorf("render setup SQL: PostgreSQL %d is not supported, only %d and later", serverMajor, MinMajor)
 	}
-	return render(p, serverMajor, []string{Role, Outbox, Grants, Publication, Slot, Function, Advice}, "")
-}
-
-// Teardown renders the removal of slot and publication: the slot first, since it cannot decode without the publication.
-func Teardown(p Params) (Statements, error) {
-	return render(p, MinMajor, []string{Slot, Publication}, "drop_")
+	return render(p, serverMajor, []string{Role, Outbox, Grants, Publication, Slot, Function, Advice})
 }
 
 //go:embed *.sql
@@ -179,7 +174,7 @@ type view struct {
 	TimeoutMillis       int64
 }
 
-func render(p Params, major int, names []string, prefix string) (Statements, error) {
+func render(p Params, major int, names []string) (Statements, error) {
 	all := []string{p.Database, p.Role, p.Publication, p.Slot, p.Messages}
 	for _, t := range p.Tables {
 		c := t.Columns
@@ -213,7 +208,7 @@ func render(p Params, major int, names []string, prefix string) (Statements, err
 	var out Statements
 	step := func(name, table string, v view) error {
 		var b strings.Builder
-		if err := t.ExecuteTemplate(&b, prefix+name+".sql", v); err != nil {
+		if err := t.ExecuteTemplate(&b, name+".sql", v); err != nil {
 			return fmt.Errorf("render the embedded SQL: %w", err)
 		}
 		out = append(out, Statement{Name: name, Table: table, SQL: b.String()})
@@ -230,7 +225,7 @@ func render(p Params, major int, names []string, prefix string) (Statements, err
 				}
 			}
 			continue
-		case name == Function && !p.HasFunction(), name == Slot && p.NoSlot && prefix == "":
+		case name == Function && !p.HasFunction(), name == Slot && p.NoSlot:
 			continue
 		case name == Function && v.Single():
 			v.Table = p.Tables[0]

@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
-	"github.com/outboxcdc/outboxcdc/internal/advice"
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/setup"
@@ -24,12 +23,12 @@ import (
 // defaultRole is the daemon's role when postgres.url names no user.
 const defaultRole = "outboxcdc"
 
-// newSetupCommand is the command `setup sql|apply|destroy`.
+// newSetupCommand is the command `setup sql|apply`.
 func newSetupCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "setup",
-		Short: "Create or remove the role, table, publication, slot and position topic",
-	}, newSetupSQLCommand(loadConfig), newSetupApplyCommand(loadConfig), newSetupDestroyCommand(loadConfig))
+		Short: "Create the role, table, publication, slot and position topic",
+	}, newSetupSQLCommand(loadConfig), newSetupApplyCommand(loadConfig))
 }
 
 func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
@@ -184,20 +183,6 @@ func setupURL(flag string) (string, error) {
 	return "", usageError(fmt.Errorf("no server named: give --url or %s, the connection string of a role with the required privileges (not the daemon's)", setup.URLEnv))
 }
 
-// setupTarget loads the configuration and returns it with the names of the objects and the connection string.
-func setupTarget(loadConfig func() (*config.Config, error), url string) (*config.Config, sql.Params, string, error) {
-	cfg, err := loadConfig()
-	if err != nil {
-		return nil, sql.Params{}, "", err
-	}
-	params, err := setupParams(cfg)
-	if err != nil {
-		return nil, sql.Params{}, "", err
-	}
-	dsn, err := setupURL(url)
-	return cfg, params, dsn, err
-}
-
 func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
 	var url string
 	var noTopic, noSlot bool
@@ -214,7 +199,15 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 			if a.Timeout <= 0 {
 				return usageError(fmt.Errorf("--timeout %s: write a time above zero", a.Timeout))
 			}
-			cfg, params, dsn, err := setupTarget(loadConfig, url)
+			cfg, err := loadConfig()
+			if err != nil {
+				return err
+			}
+			params, err := setupParams(cfg)
+			if err != nil {
+				return err
+			}
+			dsn, err := setupURL(url)
 			if err != nil {
 				return err
 			}
@@ -252,39 +245,6 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 	ring.add(cmd)
 	addNoSlotFlag(cmd, &noSlot)
 	f.BoolVar(&noTopic, "no-topic", false, "do not create the position topic, and do not connect to Kafka")
-	return cmd
-}
-
-func newSetupDestroyCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
-	var url string
-	d := &setup.Destroy{}
-	cmd := &cobra.Command{
-		Use:   "destroy",
-		Short: "Drop the slot and the publication, but not the table or the role",
-		Long: "Drop the slot, the slot of an unfinished recovery, and the publication. A new slot begins later: only outboxcdc\n" +
-			"recover delivers the events that this slot has not delivered. It refuses while the slot is active: stop the daemon\n" +
-			"first.",
-		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			cfg, params, dsn, err := setupTarget(loadConfig, url)
-			if err != nil {
-				return err
-			}
-			d.Params, d.In, d.Out = params, cmd.InOrStdin(), cmd.OutOrStdout()
-			if err := d.Run(cmd.Context(), dsn); err != nil {
-				return err
-			}
-			if cfg.Deduplicated() { // the topic may contain records of other slots
-				fmt.Fprintf(d.Out, "position topic %s is kept, with the position record of slot %s: a new slot contradicts it, and the daemon stops with exit code 79. Remedy: %s\n",
-					cfg.Delivery.PositionTopic, cfg.Postgres.Slot, advice.Recover)
-			}
-			return nil
-		},
-	}
-	f := cmd.Flags()
-	f.StringVar(&url, "url", "", "connection string of a role with the required privileges (default $"+setup.URLEnv+")")
-	f.BoolVar(&d.DryRun, "dry-run", false, "print what would be done, and change nothing")
-	f.BoolVar(&d.Yes, "yes", false, "do not ask")
 	return cmd
 }
 

@@ -1,19 +1,14 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/outboxcdc/outboxcdc/internal/advice"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
-	"github.com/outboxcdc/outboxcdc/internal/setup"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/sql"
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
@@ -72,6 +67,12 @@ func (d *database) mustSetup(args ...string) string {
 	return out
 }
 
+// drop drops the slots and the publication.
+func (d *database) drop() {
+	d.t.Helper()
+	d.exec(`SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()`, `DROP PUBLICATION `+d.name)
+}
+
 // objects counts roles, tables, publications and slots.
 func (d *database) objects() string {
 	return d.text(`SELECT (SELECT count(*) FROM pg_roles WHERE rolname = $1 || '_role') || ' ' ||
@@ -106,7 +107,6 @@ func TestSetupOnServers(t *testing.T) {
 				{"stranger", testForeignOwner},
 				{"poor", testUnprivileged},
 				{"amazon", testAmazon},
-				{"destroy", testDestroy},
 				{"several", testSeveralTables},
 				{"messages", testMessagesAlone},
 				{"sequence", testSequence},
@@ -198,9 +198,6 @@ func testOddNames(t *testing.T, d *database, _ string) {
 	}
 	if got := d.text(`SELECT string_agg(attname, ',' ORDER BY attnum) FROM pg_attribute WHERE attrelid = '"My Schema"."Out""box"'::regclass AND attnum > 0`); got != "eventId,Typ e,aggregate_id,payload,created_at,seq" {
 		t.Errorf("columns: %s", got)
-	}
-	if out, err := runCommand(t, yaml, "", "setup", "destroy", "--yes", "--url", d.s.SuperURL("odd")); err != nil || strings.Count(out, "dropped") != 2 {
-		t.Errorf("%v\n%s", err, out)
 	}
 }
 
@@ -312,16 +309,12 @@ func testUnfitSlots(t *testing.T, d *database, major string) {
 		test.on.exec(test.make)
 		_, err := d.setup("", "apply")
 		wantError(t, err, exit.Fault, test.want)
-		if test.want != "is temporary" { // for destroy the temporary slot is active
-			_, err = d.setup("", "destroy", "--yes")
-			wantError(t, err, exit.Fault, "nothing was changed")
-		}
 	}
 	other.exec(`SELECT pg_drop_replication_slot('badslot')`)
 	d.exec(`SELECT pg_create_logical_replication_slot('badslot', 'pgoutput', false, true)`)
 	_, err := d.setup("", "apply")
 	wantError(t, err, exit.Fault, "it has two_phase", map[bool]string{true: "TWO_PHASE false", false: "pg_drop_replication_slot('badslot'), then run outboxcdc recover"}[major == "18"])
-	d.mustSetup("destroy", "--yes")
+	d.drop()
 
 	// During a recovery no slot is created, and everything else is.
 	d.exec(`SELECT pg_create_logical_replication_slot('badslot_recovery', 'pgoutput')`)
@@ -331,7 +324,7 @@ func testUnfitSlots(t *testing.T, d *database, major string) {
 	if got := d.text(`SELECT count(*)::text FROM pg_replication_slots WHERE slot_name = 'badslot'`); got != "0" {
 		t.Errorf("%s slots during a recovery", got)
 	}
-	want(t, d.mustSetup("destroy", "--yes"), "slot badslot does not exist", "dropped slot badslot_recovery", "dropped publication badslot")
+	d.drop()
 
 	// A new slot does not have the rows of before.
 	if out := d.mustSetup("apply"); strings.Contains(out, "has rows") {
@@ -368,9 +361,6 @@ func testMissingPrivileges(t *testing.T, d *database, _ string) {
 	poor := d.s.URL("privileges", "privileges_poor", "pw")
 	_, err := runCommand(t, d.yaml(), "", "setup", "apply", "--url", poor)
 	wantError(t, err, exit.NoPermission, "nothing was changed", "role privileges_poor may not create role privileges_role")
-	d.mustSetup("apply")
-	_, err = runCommand(t, d.yaml(), "", "setup", "destroy", "--yes", "--url", poor)
-	wantError(t, err, exit.NoPermission, "nothing was changed", "publication privileges belongs to role postgres")
 }
 
 func testNoRole(t *testing.T, d *database, _ string) {
@@ -418,62 +408,4 @@ func testNoSlot(t *testing.T, d *database, major string) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	want(t, out, `"seq" bigint GENERATED ALWAYS AS IDENTITY`, "-- Slot noslot is not created here")
-}
-
-func testDestroy(t *testing.T, d *database, _ string) {
-	want(t, d.mustSetup("destroy", "--yes"), "slot destroy does not exist", "publication destroy does not exist")
-	t.Setenv(setup.URLEnv, d.s.SuperURL("destroy"))
-	if _, err := runCommand(t, d.yaml(), "", "setup", "apply"); err != nil { // with the URL in the environment
-		t.Fatal(err)
-	}
-	want(t, d.mustSetup("destroy", "--dry-run"), "would drop slot destroy, which retains", " of WAL", "would drop publication destroy", "are kept")
-
-	stream := startStreaming(t, d.s.SuperURL("destroy"), "destroy")
-	_, err := d.setup("", "destroy", "--yes")
-	wantError(t, err, exit.Fault, "slot destroy is active: pid", `application "the daemon"`, "nothing was changed")
-	stream()
-
-	// The daemon's own role may drop the slot but not the publication, so nothing is dropped.
-	d.exec(`ALTER ROLE destroy_role PASSWORD 'pw'`)
-	_, err = runCommand(t, d.yaml(), "", "setup", "destroy", "--yes", "--url", d.s.URL("destroy", "destroy_role", "pw"))
-	wantError(t, err, exit.NoPermission, "nothing was changed", "publication destroy belongs to role ", "connect as ")
-	want(t, d.mustSetup("destroy", "--dry-run"), "would drop slot destroy, which retains")
-	_, err = d.setup("", "destroy")
-	wantError(t, err, exit.Usage, "--yes")
-	_, err = d.setup("y\n", "destroy")
-	wantError(t, err, exit.Fault, "not confirmed")
-	if d.objects() != "1 1 1 1" {
-		t.Fatalf("objects: %s", d.objects())
-	}
-	d.exec(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) SELECT 'a', 'b', 'c', to_jsonb(repeat(g::text, 500)) FROM generate_series(1, 1000) g`)
-	out, err := d.setup("destroy\n", "destroy")
-	must(t, err)
-	want(t, out, "Type the name of the slot", "dropped slot destroy; ", "MB of WAL become free", "dropped publication destroy")
-	if d.objects() != "1 1 0 0" {
-		t.Errorf("objects: %s", d.objects())
-	}
-}
-
-// startStreaming makes the slot active. The returned function ends the stream and waits until the slot is inactive.
-func startStreaming(t *testing.T, url, slot string) (stop func()) {
-	t.Helper()
-	cc, err := pgconn.ParseConfig(url)
-	must(t, err)
-	cc.RuntimeParams["replication"], cc.RuntimeParams["application_name"] = "database", "the daemon"
-	conn, err := pgconn.ConnectConfig(t.Context(), cc)
-	must(t, err)
-	conn.Frontend().SendQuery(&pgproto3.Query{String: "START_REPLICATION SLOT " + slot + ` LOGICAL 0/0 (proto_version '1', publication_names '"` + slot + `"')`})
-	must(t, conn.Frontend().Flush())
-	if _, err := conn.ReceiveMessage(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	return func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		_ = conn.Close(ctx)
-		watch := pgtest.Connect(t, url)
-		for active := true; active; time.Sleep(20 * time.Millisecond) {
-			must(t, watch.QueryRow(ctx, `SELECT active FROM pg_replication_slots WHERE slot_name = $1`, slot).Scan(&active))
-		}
-	}
 }

@@ -47,9 +47,6 @@ func testSeveralTables(t *testing.T, d *database, _ string) {
 	d.exec(`ALTER PUBLICATION several ADD TABLE sales.more`, `ALTER TABLE sales.more DROP COLUMN payload CASCADE`)
 	_, err = apply()
 	wantError(t, err, exit.Fault, `"sales"."more" has no column "payload"`)
-	out, err = runCommand(t, yaml, "", "setup", "destroy", "--yes", "--url", d.s.SuperURL(d.name))
-	must(t, err)
-	want(t, out, `table "public"."outbox", "sales"."parts", "sales"."more" and role several_role are kept`)
 }
 
 // testMessagesAlone checks a publication without tables, and the function that writes logical messages: the application
@@ -99,8 +96,5 @@ func testMessagesAlone(t *testing.T, d *database, major string) {
 		if _, err := app.Exec(t.Context(), `SELECT `+call); (err == nil) != (state == "") || err != nil && !strings.Contains(err.Error(), "SQLSTATE "+state) {
 			t.Errorf("%s: %v", call, err)
 		}
-	}
-	if out, err := runCommand(t, yaml, "", "setup", "destroy", "--yes", "--url", d.s.SuperURL(d.name)); err != nil || !strings.Contains(out, "\nrole "+d.name+"_role is kept") {
-		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -134,7 +134,7 @@ func TestSetupUsage(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"setup"}, exit.Usage, "sql | apply | destroy"},
+		{[]string{"setup"}, exit.Usage, "sql | apply"},
 		{[]string{"setup", "nope"}, exit.Usage, "nope"},
 		{[]string{"setup", "sql", "x"}, exit.Usage, ""},
 		{[]string{"setup", "sql", "-o", "yaml"}, exit.Usage, "write text or json"},
@@ -146,11 +146,9 @@ func TestSetupUsage(t *testing.T) {
 		{[]string{"setup", "sql", "--for", "plain", "--server-version", "16"}, exit.Usage, "does not copy slots"},
 		{[]string{"setup", "sql", "--for", "plain", "--no-slot"}, exit.Usage, "no-slot"},
 		{[]string{"setup", "apply"}, exit.Usage, "OUTBOXCDC_SETUP_URL"},
-		{[]string{"setup", "destroy"}, exit.Usage, "OUTBOXCDC_SETUP_URL"},
 		{[]string{"setup", "apply", "--url", "x", "--timeout", "0s"}, exit.Usage, "--timeout"},
 		{[]string{"setup", "apply", "--url", "postgres://u:s3cr3t@h:port/d"}, exit.Usage, "connection string"},
 		{[]string{"setup", "apply", "--url", "postgres://u:s3cr3t@127.0.0.1:1/d"}, exit.Unavailable, "connect"},
-		{[]string{"setup", "destroy", "--yes", "--url", "postgres://u:s3cr3t@127.0.0.1:1/d"}, exit.Unavailable, "connect"},
 	} {
 		_, err := runCommand(t, "", "", test.args...)
 		wantError(t, err, test.code, test.want)

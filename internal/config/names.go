@@ -1,20 +1,10 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"unicode"
 )
-
-// ParseTable parses schema.table with SQL's rules for quoted and unquoted identifiers.
-func ParseTable(text string) (schema, name string, err error) {
-	schema, name, problem := parseTable(text)
-	if problem != "" {
-		err = errors.New(problem)
-	}
-	return schema, name, err
-}
 
 // parseTable parses schema.table with SQL's rules for quoted and unquoted identifiers. problem is "" if text is valid.
 func parseTable(text string) (schema, name, problem string) {

@@ -1,4 +1,4 @@
-// Package setup creates and removes what outboxcdc needs in a database and in Kafka: role, table, publication, slot and
+// Package setup creates what outboxcdc needs in a database and in Kafka: role, table, publication, slot and
 // position topic. Nothing else in outboxcdc changes a database, except that peek creates a temporary slot.
 package setup
 
