@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // The daemon may have only 64 open files. That is enough, until a hundred connections to its HTTP listener take the
@@ -105,8 +107,8 @@ func openFiles(t *testing.T, r *relay) int {
 	return len(all)
 }
 
-// niceAll gives every thread of a process, and so the threads started later, the lowest priority.
-func niceAll(pid int) error {
+// niceAll gives every thread of a process, and so the threads started later, the lowest priority, on these processors.
+func niceAll(pid int, on *unix.CPUSet) error {
 	for range 2 { // a thread not changed yet may have started another meanwhile
 		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
 		if err != nil {
@@ -119,6 +121,9 @@ func niceAll(pid int) error {
 			}
 			if err := syscall.Setpriority(syscall.PRIO_PROCESS, tid, 19); err != nil && !errors.Is(err, syscall.ESRCH) {
 				return fmt.Errorf("set the priority of thread %d: %w", tid, err)
+			}
+			if err := unix.SchedSetaffinity(tid, on); err != nil && !errors.Is(err, syscall.ESRCH) {
+				return fmt.Errorf("pin thread %d: %w", tid, err)
 			}
 		}
 	}

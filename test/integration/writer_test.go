@@ -22,7 +22,7 @@ type load struct {
 	connections int           // default 4
 	keys        int           // default 20
 	maxRows     int           // maximum rows of one key in one transaction; default 4
-	pause       time.Duration // mean, between two transactions of a connection; default 8 ms
+	pause       time.Duration // mean, between two transactions of a connection; default 8 ms, in `make test` 20 ms
 	maxPadding  int           // most bytes of filling in a payload; default 200
 	large       int           // the filling of one statement in twenty; 0: none is larger
 	types       []string      // default "order"
@@ -62,7 +62,7 @@ func (o *outbox) write(l load) *writer {
 		l.maxRows = 4
 	}
 	if l.pause == 0 {
-		l.pause = 8 * time.Millisecond
+		l.pause = fullOrShort(8*time.Millisecond, 20*time.Millisecond)
 	}
 	if l.maxPadding == 0 {
 		l.maxPadding = 200
