@@ -391,15 +391,16 @@ func await(t testing.TB, d time.Duration, what string, done func() error) {
 	}
 }
 
+// poll asks every few milliseconds at first and, because asking costs processor time too, ten times a second later.
 func poll(d time.Duration, done func() error) error {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for deadline := time.Now().Add(d); ; <-tick.C {
-		last := time.Now().After(deadline) // read before the check: after a standstill of the machine one more check follows
+	begin := time.Now()
+	for {
+		waited := time.Since(begin) // read before the check: after a standstill of the machine one more check follows
 		err := done()
-		if err == nil || errors.As(err, new(*finalError)) || last {
+		if err == nil || errors.As(err, new(*finalError)) || waited > d {
 			return err
 		}
+		time.Sleep(min(max(waited/20, 10*time.Millisecond), 100*time.Millisecond))
 	}
 }
 
