@@ -43,6 +43,9 @@ func read(out []byte) outcome {
 			switch {
 			case strings.HasPrefix(e.Output, "panic: test timed out after"):
 				o.ended = "timeout"
+			case o.ended == "timeout" && o.failed == "" && strings.HasPrefix(e.Output, "\t\tTest"): // running then; it has no event
+				name, _, _ := strings.Cut(strings.TrimSpace(e.Output), " ")
+				o.failed = path.Base(e.Package) + "." + name
 			case o.ended == "" && (strings.HasPrefix(e.Output, "panic: ") || strings.HasPrefix(e.Output, "fatal error: ")):
 				o.ended = "panic"
 			}
