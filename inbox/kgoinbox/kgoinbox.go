@@ -57,7 +57,7 @@ type Consumer struct {
 	BatchTime time.Duration
 
 	// Keep is how long the ids of handled events are kept: 7 days by default. An event that is sent again later than that
-	// is handled again. Run deletes older ids.
+	// is handled again. Run deletes older ids. While keys are parked, ids are kept for that time as well.
 	Keep time.Duration
 
 	// IdleLimit is how long a handler may take between two statements: one minute by default. After that, Postgres ends

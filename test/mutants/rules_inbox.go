@@ -82,6 +82,8 @@ var inboxMutants = []mutant{
 	},
 	wrong("inbox-records-of-a-former-topic", "Records that have arrived are of the topic that there is.",
 		edits{{inboxTransact, `if topicID != "" && p.topicID != "" && topicID != p.topicID {`, `if topicID == "-" {`}}, inboxRules),
+	wrong("inbox-only-own-commits", "What another try has committed is no reason to notice that the mark goes back.",
+		edits{{inboxTransact, "	p.next, p.isSaved = max(p.next, mark.Next), p.isSaved || mark.Next >= 0\n", ""}}, suite{"./test/ends/inbox", "^TestInboxCommitAnswerLost$/^kgo$"}),
 	wrong("inbox-pruned-id-ends-run", "An id that was stored is there when it is looked up.",
 		edits{{inboxIDs, "	case errors.Is(err, sql.ErrNoRows): // it was stored", "	case false: // it was stored"}}, suite{"./test/ends/inbox", "^TestInboxReusedPruned$"}),
 	wrong("inbox-uuid-in-capitals-is-another", "Two texts of a UUID are two ids.",

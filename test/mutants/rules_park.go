@@ -10,6 +10,10 @@ var (
 var parkMutants = []mutant{
 	wrong("park-handled-is-committed", "A try that the handler survives can be committed.",
 		edits{{"inbox/internal/engine/park.go", "if err != nil && out.Record != nil && out.Failure == nil &&", "if false &&"}}, suite{"./test/ends/inbox", "^TestParkFaults$/^kgo$"}),
+	wrong("park-ids-only-for-keep", "An id is needed for Keep after it was stored, whatever is parked.",
+		edits{{"inbox/internal/engine/prune.go", "if e.Park != nil {", "if e.Park != nil && e.Keep < 0 {"}}, suite{"./test/ends/inbox", "^TestParkKeepsIDs$"}),
+	wrong("park-failure-is-of-the-key", "The record that is tried next of a key is the one that was tried last.",
+		edits{{"inbox/internal/engine/park.go", "r.brokenTry == attemptOf(k, record) {", "r.brokenTry.key == k.ID {"}}, suite{"./test/ends/inbox", "^TestParkFailureOfAnother$"}),
 	wrong("park-number-is-the-record", "A number names one record of a key.",
 		edits{{"internal/parked/parked.go", "if number != k.number || partition != k.Partition || offset != k.Offset {", "if number != k.number {"}}, suite{"./test/ends/inbox", "^TestParkedCommand$"}),
 	wrong("park-one-key-to-its-end", "A key whose record succeeds is handled to its end.",

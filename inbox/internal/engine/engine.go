@@ -72,14 +72,14 @@ type Partition[R any] struct {
 	*Engine[R]
 	inbox.Place
 	topicID string // of the topic before its records were read; empty: unknown
-	next    int64  // the offset after the last record that was passed to Handle
+	next    int64  // where the partition begins, or the largest mark that was read or stored since
 	isSaved bool   // the mark has had an offset
 
 	pace    pace
 	suspect suspect
 }
 
-// Next returns the offset after the last record that was handled, or where the partition begins.
+// Next returns the offset after the last record that is known to be handled, or where the partition begins.
 func (p *Partition[R]) Next() int64 { return p.next }
 
 // explain names consumer and partition.

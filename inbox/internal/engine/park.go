@@ -113,11 +113,23 @@ type retrier[R any] struct {
 	tables *park.Tables
 	rule   park.Rule
 
-	// The handler has made the connection useless at this key's record, or its effect cannot be committed: the failure is
-	// stored without another call.
-	brokenKey string
+	// The handler has made the connection useless at this try, or its effect cannot be committed: the failure is stored
+	// without another call.
+	brokenTry attempt
 	broken    error
 	lost      int // how often in a row the connection was lost at a handler
+}
+
+// attempt is one try of one record.
+type attempt struct {
+	key       string
+	partition int32
+	offset    int64
+	failures  int
+}
+
+func attemptOf(k *park.Key, r *park.Record) attempt {
+	return attempt{k.ID, r.Partition, r.Offset, k.Failures}
 }
 
 const (
@@ -189,7 +201,7 @@ func (r *retrier[R]) next(ctx context.Context) (worked bool, err error) {
 		return false, ofModule(tx.Conn(), err)
 	}
 	out, err := r.rule.Retry(ctx, r.tables.In(tx), func(k *park.Key, record *park.Record) (failure, err error) {
-		if r.broken != nil && r.brokenKey == k.ID {
+		if r.broken != nil && r.brokenTry == attemptOf(k, record) {
 			return r.broken, nil
 		}
 		return r.try(ctx, tx, k, record)
@@ -197,7 +209,7 @@ func (r *retrier[R]) next(ctx context.Context) (worked bool, err error) {
 	if err == nil && out.Key != nil {
 		err = tx.Commit(ctx)
 		if err != nil && out.Record != nil && out.Failure == nil && !tx.Conn().IsClosed() { // it can be handled, and not committed
-			r.brokenKey, r.broken = out.Key.ID, err
+			r.brokenTry, r.broken = attemptOf(out.Key, out.Record), err
 			return false, errAgain
 		}
 	}
@@ -210,9 +222,7 @@ func (r *retrier[R]) next(ctx context.Context) (worked bool, err error) {
 	if out.Key == nil {
 		return false, nil
 	}
-	if r.lost = 0; r.brokenKey == out.Key.ID {
-		r.broken = nil
-	}
+	r.lost, r.broken = 0, nil
 	r.report(out)
 	return true, nil
 }
@@ -240,7 +250,7 @@ func (r *retrier[R]) try(ctx context.Context, tx pgx.Tx, k *park.Key, record *pa
 		if ctx.Err() != nil {
 			return nil, err
 		}
-		r.brokenKey, r.broken = k.ID, errors.Join(failure, err) // the handler has left rows open, or has closed the connection
+		r.brokenTry, r.broken = attemptOf(k, record), errors.Join(failure, err) // the handler has left rows open, or has closed the connection
 		return nil, errAgain
 	}
 	return failure, nil

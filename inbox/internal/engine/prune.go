@@ -15,7 +15,8 @@ func (e *Engine[R]) pruneEvery() time.Duration {
 	return max(time.Millisecond, min(time.Minute, e.Keep/10))
 }
 
-// Prune deletes the ids that are older than Keep, until ctx ends. The processes of a consumer do it one at a time.
+// Prune deletes the ids that are older than Keep, until ctx ends. While keys are parked, it keeps ids for as long as the
+// first of them has been parked, and Keep: a parked record may be a duplicate of an event that was handled. The processes of a consumer do it one at a time.
 func (e *Engine[R]) Prune(ctx context.Context) {
 	for sleep(ctx, e.pruneEvery()/2+rand.N(e.pruneEvery())) {
 		if err := e.pruneAll(ctx); err != nil && ctx.Err() == nil {
@@ -43,7 +44,15 @@ func (e *Engine[R]) pruneChunk(ctx context.Context) (deleted int64, err error) {
 		if err != nil || !isAlone {
 			return err
 		}
-		deleted, err = store.PruneChunk(ctx, tx, e.Consumer, e.Keep)
+		keep := e.Keep
+		if e.Park != nil {
+			parked, err := e.tables().ParkedFor(ctx, tx)
+			if err != nil {
+				return err
+			}
+			keep += parked
+		}
+		deleted, err = store.PruneChunk(ctx, tx, e.Consumer, keep)
 		return err
 	})
 	return deleted, err

@@ -55,6 +55,7 @@ func (p *Partition[R]) transact(ctx context.Context, topicID string, records []R
 	if mark.Next < p.next && (mark.Next >= 0 || p.isSaved) {
 		return 0, fmt.Errorf("%w: its mark was moved back to offset %d from %d", ErrRewound, mark.Next, p.next)
 	}
+	p.next, p.isSaved = max(p.next, mark.Next), p.isSaved || mark.Next >= 0
 	tasks, n, err := p.sift(records, mark)
 	if len(tasks) == 0 {
 		return n, err

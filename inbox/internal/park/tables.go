@@ -213,6 +213,16 @@ func (q queue) SetAside(ctx context.Context, k *Key, number int64, failures int,
 	return nil
 }
 
+// ParkedFor returns how long the key has been parked that is parked longest; 0: none is.
+func (t *Tables) ParkedFor(ctx context.Context, tx pgx.Tx) (time.Duration, error) {
+	var seconds float64
+	err := tx.QueryRow(ctx, `SELECT coalesce(extract(epoch FROM now() - min(parked_at)), 0)::float8 FROM `+t.Keys+` WHERE consumer = $1`, t.Consumer).Scan(&seconds)
+	if err != nil {
+		return 0, fmt.Errorf("look for the key that is parked longest: %w", err)
+	}
+	return max(0, time.Duration(seconds*float64(time.Second))), nil
+}
+
 // NextTry returns how long the next try of a key is away, at most limit. It ignores keys that are due: another process
 // is trying them.
 func (t *Tables) NextTry(ctx context.Context, q interface {
