@@ -8,6 +8,7 @@ CREATE TABLE {keys} (
   key       bytea,      -- of the records in Kafka
   alone     boolean     NOT NULL, -- later records of the key do not wait for this one
   failures  integer     NOT NULL, -- how often the oldest record has failed
+  handled   bigint      NOT NULL DEFAULT 0, -- records up to this number are gone: the index has them until vacuum
   next_try  timestamptz,          -- NULL: dead; it waits for a person
   parked_at timestamptz NOT NULL,
   failed_at timestamptz NOT NULL, -- the last failure

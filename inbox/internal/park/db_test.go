@@ -53,6 +53,7 @@ type keyRow struct {
 	key      []byte
 	alone    bool
 	failures int
+	handled  int64
 	next     time.Duration // -1: dead
 }
 
@@ -206,7 +207,7 @@ func (q *simQueue) Claim(context.Context) (*Key, error) {
 	slices.SortStableFunc(rows, func(a, b *keyRow) int { return int(a.next - b.next) })
 	for _, k := range rows {
 		if k.visible(q.tx) && k.next >= 0 && k.next <= q.clock && (q.claimWithoutLock || q.tryLock(q.tx, k.id, noKeyUpdate)) {
-			return &Key{ID: k.id, Key: k.key, IsAlone: k.alone, Failures: k.failures}, nil
+			return &Key{ID: k.id, Key: k.key, IsAlone: k.alone, Failures: k.failures, Handled: k.handled}, nil
 		}
 	}
 	return nil, nil
@@ -216,11 +217,12 @@ func (q *simQueue) Oldest(_ context.Context, k *Key) (*Record, int64, error) {
 	if err := q.a.step(q.tx); err != nil {
 		return nil, 0, err
 	}
-	rows := q.of(q.tx, k.ID)
-	if len(rows) == 0 {
-		return nil, 0, nil
+	for _, r := range q.of(q.tx, k.ID) {
+		if r.number > k.Handled {
+			return &r.Record, r.number, nil
+		}
 	}
-	return &rows[0].Record, rows[0].number, nil
+	return nil, 0, nil
 }
 
 func (q *simQueue) Remove(_ context.Context, k *Key, number int64) (bool, error) {
@@ -273,11 +275,11 @@ func (q *simQueue) change(id string, to func(*keyRow)) {
 	q.keys = append(q.keys, &changed)
 }
 
-func (q *simQueue) Postpone(_ context.Context, k *Key, failures int, next Next, _ string) error {
+func (q *simQueue) Postpone(_ context.Context, k *Key, failures int, handled int64, next Next, _ string) error {
 	if err := q.a.step(q.tx); err != nil {
 		return err
 	}
-	q.change(k.ID, func(row *keyRow) { row.failures, row.next = failures, q.due(next) })
+	q.change(k.ID, func(row *keyRow) { row.failures, row.handled, row.next = failures, handled, q.due(next) })
 	return nil
 }
 

@@ -11,21 +11,23 @@ type Key struct {
 	Topic    string
 	Key      []byte // nil: the record has none
 	IsAlone  bool
-	Failures int // of the oldest record
+	Failures int   // of the oldest record
+	Handled  int64 // there are no records up to this number
 }
 
 // Queue are the parked keys in the transaction of a retry.
 type Queue interface {
 	// Claim locks the key whose next try is due longest. nil: there is none that is not locked.
 	Claim(ctx context.Context) (*Key, error)
-	// Oldest returns the oldest record of the key. nil: there is none.
+	// Oldest returns the oldest record of the key after k.Handled. nil: there is none.
 	Oldest(ctx context.Context, k *Key) (r *Record, number int64, err error)
 	// Remove deletes a record, and reports whether the key has others.
 	Remove(ctx context.Context, k *Key, number int64) (more bool, err error)
 	// Close deletes a key that has no records and to which no batch adds any. It never waits.
 	Close(ctx context.Context, k *Key) (isClosed bool, err error)
-	// Postpone stores the number of failures and the time of the next try. An empty failure leaves the errors as they are.
-	Postpone(ctx context.Context, k *Key, failures int, next Next, failure string) error
+	// Postpone stores the number of failures, after which number the key's records are, and the time of the next try. An
+	// empty failure leaves the errors as they are.
+	Postpone(ctx context.Context, k *Key, failures int, handled int64, next Next, failure string) error
 	// SetAside moves a dead record to a key of its own.
 	SetAside(ctx context.Context, k *Key, number int64, failures int, failure string) error
 }
@@ -67,7 +69,7 @@ func (r Rule) Retry(ctx context.Context, q Queue, handle func(*Key, *Record) (fa
 			failures := k.Failures + 1
 			out.Next = r.AfterFailure(failures, k.IsAlone)
 			if !out.Next.IsAside {
-				return out, q.Postpone(ctx, k, failures, out.Next, errorText(out.Failure))
+				return out, q.Postpone(ctx, k, failures, number-1, out.Next, errorText(out.Failure))
 			}
 			if err := q.SetAside(ctx, k, number, failures, errorText(out.Failure)); err != nil {
 				return Outcome{}, err
@@ -78,12 +80,12 @@ func (r Rule) Retry(ctx context.Context, q Queue, handle func(*Key, *Record) (fa
 	}
 	if more {
 		if k.Failures > 0 || number%turn == 0 {
-			err = q.Postpone(ctx, k, 0, Next{}, "")
+			err = q.Postpone(ctx, k, 0, number, Next{}, "")
 		}
 		return out, err
 	}
 	if out.Closed, err = q.Close(ctx, k); err != nil || out.Closed {
 		return out, err
 	}
-	return out, q.Postpone(ctx, k, 0, Next{Wait: busy}, "")
+	return out, q.Postpone(ctx, k, 0, 0, Next{Wait: busy}, "") // its next record may have any number
 }

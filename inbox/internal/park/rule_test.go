@@ -82,6 +82,9 @@ func TestTurns(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if q.handled != turn {
+		t.Errorf("the next look at the key begins after record %d, and %d are handled", q.handled, turn)
+	}
 	if calls > turn+1 {
 		t.Errorf("the other key had its turn after %d records", calls)
 	}
@@ -93,6 +96,8 @@ type turns struct {
 	left map[string]int64
 	next map[string]int
 	now  int
+
+	handled int64 // of the last key that was postponed
 }
 
 func (q *turns) Claim(context.Context) (*Key, error) {
@@ -116,7 +121,8 @@ func (q *turns) Remove(_ context.Context, k *Key, _ int64) (bool, error) {
 
 func (q *turns) Close(context.Context, *Key) (bool, error) { return true, nil }
 
-func (q *turns) Postpone(_ context.Context, k *Key, _ int, _ Next, _ string) error {
+func (q *turns) Postpone(_ context.Context, k *Key, _ int, handled int64, _ Next, _ string) error {
+	q.handled = handled
 	q.now++
 	q.next[k.ID] = q.now
 	return nil

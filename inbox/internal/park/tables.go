@@ -135,8 +135,8 @@ type queue struct {
 
 func (q queue) Claim(ctx context.Context) (*Key, error) {
 	var k Key
-	err := q.tx.QueryRow(ctx, `SELECT id::text, topic, key, alone, failures FROM `+q.Keys+` WHERE consumer = $1 AND topic = ANY ($2) AND next_try <= now() `+
-		`ORDER BY next_try LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED`, q.Consumer, q.Topics).Scan(&k.ID, &k.Topic, &k.Key, &k.IsAlone, &k.Failures)
+	err := q.tx.QueryRow(ctx, `SELECT id::text, topic, key, alone, failures, handled FROM `+q.Keys+` WHERE consumer = $1 AND topic = ANY ($2) AND next_try <= now() `+
+		`ORDER BY next_try LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED`, q.Consumer, q.Topics).Scan(&k.ID, &k.Topic, &k.Key, &k.IsAlone, &k.Failures, &k.Handled)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
 	}
@@ -151,7 +151,7 @@ func (q queue) Oldest(ctx context.Context, k *Key) (*Record, int64, error) {
 	var number int64
 	var headers []byte
 	err := q.tx.QueryRow(ctx, `SELECT number, partition, record_offset, leader_epoch, timestamp_ms, event_id, headers, value FROM `+q.Records+
-		` WHERE parked = $1::uuid ORDER BY number LIMIT 1`, k.ID).
+		` WHERE parked = $1::uuid AND number > $2::bigint ORDER BY number LIMIT 1`, k.ID, k.Handled).
 		Scan(&number, &r.Partition, &r.Offset, &r.LeaderEpoch, &r.TimestampMs, &r.ID, &headers, &r.Value)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, 0, nil
@@ -188,11 +188,11 @@ func (q queue) Close(ctx context.Context, k *Key) (bool, error) {
 	return tag.RowsAffected() == 1, nil
 }
 
-func (q queue) Postpone(ctx context.Context, k *Key, failures int, next Next, failure string) error {
-	_, err := q.tx.Exec(ctx, `UPDATE `+q.Keys+` SET failures = $2::int, next_try = CASE WHEN NOT $3::bool THEN now() + $4::float8 * interval '1 second' END, `+
+func (q queue) Postpone(ctx context.Context, k *Key, failures int, handled int64, next Next, failure string) error {
+	_, err := q.tx.Exec(ctx, `UPDATE `+q.Keys+` SET failures = $2::int, handled = $6::bigint, next_try = CASE WHEN NOT $3::bool THEN now() + $4::float8 * interval '1 second' END, `+
 		`failed_at = CASE WHEN $5::text = '' THEN failed_at ELSE now() END, last_error = coalesce(nullif($5, ''), last_error), `+
 		`first_error = CASE WHEN failures = 0 AND $5 <> '' THEN $5 ELSE first_error END WHERE id = $1::uuid`,
-		k.ID, failures, next.IsDead, next.Wait.Seconds(), storable(q.tx, failure))
+		k.ID, failures, next.IsDead, next.Wait.Seconds(), storable(q.tx, failure), handled)
 	if err != nil {
 		return fmt.Errorf("postpone the next try of a parked key: %w", err)
 	}

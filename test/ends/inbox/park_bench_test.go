@@ -128,7 +128,7 @@ func (r *room) parkBefore(n int) {
 	if n == 0 {
 		return
 	}
-	r.exec(`INSERT INTO inbox_parked_keys SELECT gen_random_uuid(), $1, $2, convert_to('other' || n, 'UTF8'), false, 1,
+	r.exec(`INSERT INTO inbox_parked_keys SELECT gen_random_uuid(), $1, $2, convert_to('other' || n, 'UTF8'), false, 1, 0,
 		CASE WHEN n % 2 = 0 THEN now() + interval '1 day' END, now(), now(), 'e', 'e' FROM generate_series(1, $3) n`, r.Group, r.Topic, n)
 	tx, err := r.pool.Begin(r.t.Context())
 	must(r.t, err)
