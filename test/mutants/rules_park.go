@@ -10,6 +10,11 @@ var (
 var parkMutants = []mutant{
 	wrong("park-handled-is-committed", "A try that the handler survives can be committed.",
 		edits{{"inbox/internal/engine/park.go", "if err != nil && out.Record != nil && out.Failure == nil &&", "if false &&"}}, suite{"./test/ends/inbox", "^TestParkFaults$/^kgo$"}),
+	wrong("park-schedule-begins-again", "A record that has failed at its last try is tried a few times more.",
+		edits{
+			{"inbox/internal/park/rule.go", "if failures > len(r.Schedule) {", "if failures > 2*len(r.Schedule) {"},
+			{"inbox/internal/park/rule.go", "r.Schedule[failures-1]", "r.Schedule[(failures-1)%len(r.Schedule)]"},
+		}, suite{"./test/ends/inbox", "^TestParkSlowsNobody$/^kgo$"}),
 	wrong("park-ids-only-for-keep", "An id is needed for Keep after it was stored, whatever is parked.",
 		edits{{"inbox/internal/engine/prune.go", "if e.Park != nil {", "if e.Park != nil && e.Keep < 0 {"}}, suite{"./test/ends/inbox", "^TestParkKeepsIDs$"}),
 	wrong("park-failure-is-of-the-key", "The record that is tried next of a key is the one that was tried last.",

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -205,17 +207,87 @@ func metricValues(t *testing.T, registry *prometheus.Registry) map[string]float6
 // queries records the statements of a pool.
 type queries struct {
 	sync.Mutex
-	all map[string]bool
+	all map[string]int
 }
 
 func (q *queries) TraceQueryStart(ctx context.Context, _ *pgx.Conn, data pgx.TraceQueryStartData) context.Context {
 	q.Lock()
 	defer q.Unlock()
-	q.all[data.SQL] = true
+	q.all[data.SQL]++
 	return ctx
 }
 
 func (q *queries) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// trace records the statements of the room's consumer.
+func (r *room) trace() *queries {
+	r.t.Helper()
+	q := &queries{all: map[string]int{}}
+	conf, err := pgxpool.ParseConfig(r.Postgres)
+	must(r.t, err)
+	conf.ConnConfig.Tracer = q
+	r.consumer.pool, err = pgxpool.NewWithConfig(r.t.Context(), conf)
+	must(r.t, err)
+	r.t.Cleanup(r.consumer.pool.Close)
+	return q
+}
+
+// A key that fails at each try until it is dead takes no time from others: a few statements when it is parked, one in
+// each batch that has records of it, and then its tries, whose number is the length of the schedule. Its later records
+// cost no call of the handler.
+func TestParkSlowsNobody(t *testing.T) {
+	const n = 1000
+	forClients(t, 1, func(t *testing.T, r *room) {
+		r.park(slices.Repeat([]time.Duration{time.Millisecond}, 10), inbox.Hold)
+		seen := r.trace()
+		var poisoned atomic.Int32
+		stop := r.start(func(ctx context.Context, tx pgx.Tx, rec record) error {
+			if string(rec.Key) == "poison" {
+				poisoned.Add(1)
+				return errors.New("poison")
+			}
+			return r.ledger(ctx, tx, rec)
+		})
+		var records []*kgo.Record
+		for i := range n {
+			key := fmt.Sprint("k", i)
+			if i%10 == 3 {
+				key = "poison"
+			}
+			records = append(records, r.keyed(0, key))
+		}
+		r.produceTogether(records...)
+		r.awaitEnd()
+		r.awaitCount(1, parkedKeys+` WHERE next_try IS NULL`)
+		must(t, stop())
+		calls := 2 + len(r.Park.Schedule) // the batch, its repetition until this record, and the tries
+		if got := int(poisoned.Load()); got != calls {
+			t.Errorf("the handler was called %d times for a key that always fails, want %d", got, calls)
+		}
+		count := func(part string) (sum int) {
+			for sql, n := range seen.all {
+				if strings.Contains(sql, part) {
+					sum += n
+				}
+			}
+			return sum
+		}
+		batches := count("SET next_offset")
+		for part, most := range map[string]int{
+			"FOR KEY SHARE":             batches + 2,         // the look at the keys of a batch
+			"INSERT INTO \"processed_":  batches + 2 + calls, // the ids of a batch, or of a try
+			"SAVEPOINT outboxcdc_inbox": 4 * calls,
+			"WITH opened AS":            batches,
+			"ORDER BY number":           len(r.Park.Schedule),
+			"SET failures":              len(r.Park.Schedule),
+			"INSERT INTO ledger":        n - n/10 + 500, // the failed batch has called its handlers twice
+		} {
+			if got := count(part); got > most || got == 0 {
+				t.Errorf("%d statements with %q, at most %d are expected with %d batches", got, part, most, batches)
+			}
+		}
+	})
+}
 
 // Each statement of a consumer about parked keys uses an index, with many keys that are dead or not due, and with the
 // generic plan that a prepared statement gets, and begins in it where the records are. The statements are those that a
@@ -225,13 +297,7 @@ func TestParkIndexes(t *testing.T) {
 	t.Parallel()
 	pg, kafka := startShared(t)
 	r := roomOn(t, pg, kafka, "kgo", 1)
-	seen := &queries{all: map[string]bool{}}
-	conf, err := pgxpool.ParseConfig(r.Postgres)
-	must(t, err)
-	conf.ConnConfig.Tracer = seen
-	r.consumer.pool, err = pgxpool.NewWithConfig(t.Context(), conf)
-	must(t, err)
-	t.Cleanup(r.consumer.pool.Close)
+	seen := r.trace()
 	r.park([]time.Duration{time.Millisecond}, inbox.Release)
 	records := []*kgo.Record{r.keyed(0, "k"), r.keyed(0, "k"), r.keyed(0, "l"), r.keyed(0, "k")}
 	r.exec(`INSERT INTO failing VALUES ($1)`, idsOf(records)[0])
