@@ -21,33 +21,41 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
+// parkCase is a consumer of which a hundredth of the keys may be poisonous.
+type parkCase struct {
+	name     string
+	park     *inbox.Park
+	poisoned bool
+	before   int // parked keys, each with ten records
+}
+
+func (c parkCase) handler(r *room, ages *ages) handle {
+	return func(ctx context.Context, tx pgx.Tx, rec record) error {
+		if c.poisoned && strings.HasSuffix(string(rec.Key), "07") {
+			return errors.New("poison")
+		}
+		ages.add(time.Since(rec.Time))
+		return r.ledger(ctx, tx, rec)
+	}
+}
+
+func startForPark(b *testing.B) (*pgtest.Server, kafkatest.Cluster) {
+	return pgtest.ForTest(b, pgtest.Options{Major: "17", Settings: map[string]string{"fsync": "on", "synchronous_commit": "on"}}),
+		kafkatest.FakeForTest(b, kafkatest.FakeOptions{})
+}
+
 // BenchmarkPark measures what parking costs the other keys: the time of a backlog, and how old the records are when
 // they are handled while a producer sends them at a steady rate. It compares a consumer without Park, with Park and
 // nothing parked, with a hundredth of the keys poisonous, and the same beside a million parked records, a hundred
 // thousand of which are of one key that is tried again and again.
 func BenchmarkPark(b *testing.B) {
-	pg := pgtest.ForTest(b, pgtest.Options{Major: "17", Settings: map[string]string{"fsync": "on", "synchronous_commit": "on"}})
-	kafka := kafkatest.FakeForTest(b, kafkatest.FakeOptions{})
-	for _, c := range []struct {
-		name     string
-		park     *inbox.Park
-		poisoned bool
-		before   int // parked keys, each with ten records
-	}{
+	pg, kafka := startForPark(b)
+	for _, c := range []parkCase{
 		{"without", nil, false, 0},
 		{"nothing-parked", &inbox.Park{}, false, 0},
 		{"poisonous", &inbox.Park{}, true, 0},
 		{"beside-a-million", &inbox.Park{Schedule: soon}, true, 90_000},
 	} {
-		handler := func(r *room, ages *ages) handle {
-			return func(ctx context.Context, tx pgx.Tx, rec record) error {
-				if c.poisoned && strings.HasSuffix(string(rec.Key), "07") {
-					return errors.New("poison")
-				}
-				ages.add(time.Since(rec.Time))
-				return r.ledger(ctx, tx, rec)
-			}
-		}
 		b.Run("backlog/"+c.name, func(b *testing.B) {
 			r := parkRoom(b, pg, kafka, c.park)
 			if b.N > 1 { // the first run is a trial
@@ -58,7 +66,7 @@ func BenchmarkPark(b *testing.B) {
 			}
 			b.ResetTimer()
 			before := r.cpu()
-			stop := r.start(handler(r, &ages{}))
+			stop := r.start(c.handler(r, &ages{}))
 			r.awaitEnd()
 			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
 			b.ReportMetric(float64((r.cpu()-before).Microseconds())/float64(b.N), "cpu-us/record")
@@ -67,50 +75,85 @@ func BenchmarkPark(b *testing.B) {
 		})
 		b.Run("steady/"+c.name, func(b *testing.B) {
 			r := parkRoom(b, pg, kafka, c.park)
-			if b.N > 1 { // the first run is a trial
+			if b.N > 1 {
 				r.parkBefore(c.before)
 			}
-			var warm, measured ages
-			var now atomic.Pointer[ages]
-			now.Store(&warm)
-			stop := r.start(func(ctx context.Context, tx pgx.Tx, rec record) error { return handler(r, now.Load())(ctx, tx, rec) })
-			r.produce(keyedEvents(r, keys)...) // each poisonous key is parked now
-			r.awaitEnd()
-			now.Store(&measured)
-			client := r.client()
-			defer client.Close()
-			tick := time.NewTicker(10 * time.Millisecond)
-			defer tick.Stop()
-			b.ResetTimer()
-			var sent sync.WaitGroup
-			for left := b.N; left > 0; left -= steadyRate / 100 {
-				<-tick.C
-				for _, rec := range keyedEvents(r, min(left, steadyRate/100)) {
-					rec.Topic = r.Topic
-					sent.Add(1)
-					client.Produce(b.Context(), rec, func(_ *kgo.Record, err error) {
-						if err != nil {
-							b.Error(err)
-						}
-						sent.Done()
-					})
-				}
-			}
-			sent.Wait()
-			r.awaitEnd()
-			b.StopTimer()
-			must(b, stop())
-			p50, p99 := measured.quantiles()
+			p50, p99, _ := c.steady(b, r, 2000, b.N)
 			b.ReportMetric(p50, "p50-ms")
 			b.ReportMetric(p99, "p99-ms")
 		})
 	}
 }
 
-const (
-	steadyRate = 2000    // how many records a second the producer sends
-	keys       = 100_000 // of which a hundredth may be poisonous
-)
+// BenchmarkParkBeside measures how much older the records of the other keys are while a thousand keys of a hundred
+// thousand are poisonous, at 5,000 records a second. Each round has a consumer with these keys and one without, because
+// a machine that is busy differs more from one minute to the next.
+func BenchmarkParkBeside(b *testing.B) {
+	const rounds, rate, n = 7, 5000, 50_000
+	pg, kafka := startForPark(b)
+	cases := []parkCase{{"clean", &inbox.Park{}, false, 0}, {"poisonous", &inbox.Park{}, true, 0}}
+	var ratios, rates []float64
+	for round := range rounds {
+		var p99 [2]float64
+		for k := range cases {
+			i := (k + round) % 2
+			_, p, reached := cases[i].steady(b, parkRoom(b, pg, kafka, cases[i].park), rate, n)
+			p99[i], rates = p, append(rates, reached)
+		}
+		b.Logf("round %d: p99 %.1f ms without poisonous keys, %.1f ms with them; %.0f records a second", round, p99[0], p99[1], slices.Min(rates[len(rates)-2:]))
+		ratios = append(ratios, p99[1]/p99[0])
+	}
+	slices.Sort(ratios)
+	b.ReportMetric(ratios[rounds/2], "p99-ratio")
+	b.ReportMetric(ratios[0], "p99-ratio-min")
+	b.ReportMetric(ratios[rounds-1], "p99-ratio-max")
+	b.ReportMetric(slices.Min(rates), "records/s-min")
+}
+
+// steady sends n records at a steady rate, after the poisonous keys were parked. It returns how old the others were when
+// they were handled, in milliseconds, and the rate at which all were.
+func (c parkCase) steady(b *testing.B, r *room, rate, n int) (p50, p99, reached float64) {
+	var warm, measured ages
+	var now atomic.Pointer[ages]
+	now.Store(&warm)
+	stop := r.start(func(ctx context.Context, tx pgx.Tx, rec record) error { return c.handler(r, now.Load())(ctx, tx, rec) })
+	for range 10 { // each poisonous key is parked now
+		r.produce(keyedEvents(r, keys/10)...)
+	}
+	r.awaitEnd()
+	now.Store(&measured)
+	client := r.client()
+	defer client.Close()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	b.ResetTimer()
+	began := time.Now()
+	var sent sync.WaitGroup
+	for i := 0; i < n; {
+		<-tick.C
+		due := min(n, int(time.Since(began).Seconds()*float64(rate))) // also after a tick that was late
+		for _, rec := range keyedEvents(r, due-i) {
+			rec.Topic = r.Topic
+			sent.Add(1)
+			client.Produce(b.Context(), rec, func(_ *kgo.Record, err error) {
+				if err != nil {
+					b.Error(err)
+				}
+				sent.Done()
+			})
+		}
+		i = due
+	}
+	sent.Wait()
+	r.awaitEnd()
+	b.StopTimer()
+	reached = float64(n) / time.Since(began).Seconds()
+	must(b, stop())
+	p50, p99 = measured.quantiles()
+	return p50, p99, reached
+}
+
+const keys = 100_000 // of which a hundredth may be poisonous
 
 func parkRoom(b *testing.B, pg *pgtest.Server, kafka kafkatest.Cluster, park *inbox.Park) *room {
 	r := roomOn(b, pg, kafka, "kgo", 4)
