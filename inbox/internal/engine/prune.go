@@ -15,8 +15,8 @@ func (e *Engine[R]) pruneEvery() time.Duration {
 	return max(time.Millisecond, min(time.Minute, e.Keep/10))
 }
 
-// Prune deletes the ids that are older than Keep, until ctx ends. While keys are parked, it keeps ids for as long as the
-// first of them has been parked, and Keep: a parked record may be a duplicate of an event that was handled. The
+// Prune deletes the ids that are older than Keep, until ctx ends. While keys are parked, it keeps ids for as long as
+// the first of them has been parked, and Keep: a parked record may be a duplicate of an event that was handled. The
 // processes of a consumer do it one at a time.
 func (e *Engine[R]) Prune(ctx context.Context) {
 	for sleep(ctx, e.pruneEvery()/2+rand.N(e.pruneEvery())) {
