@@ -183,23 +183,11 @@ func (e *Engine[R]) retryParked(ctx context.Context) error {
 
 // next tries the record of a key that is due, in a transaction. worked is false if there is none.
 func (r *retrier[R]) next(ctx context.Context) (worked bool, err error) {
-	conn, err := r.Pool.Acquire(ctx)
+	tx, end, err := r.begin(ctx)
 	if err != nil {
-		return false, &transientError{fmt.Errorf("connect to Postgres: %w", err)}
+		return false, err
 	}
-	defer conn.Release()
-	tx, err := conn.BeginTx(ctx, r.txOptions())
-	if err != nil {
-		return false, &transientError{err}
-	}
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		_ = tx.Rollback(ctx)
-	}()
-	if err := r.limitIdle(ctx, tx); err != nil {
-		return false, ofModule(tx.Conn(), err)
-	}
+	defer end()
 	out, err := r.rule.Retry(ctx, r.tables.In(tx), func(k *park.Key, record *park.Record) (failure, err error) {
 		if r.broken != nil && r.brokenTry == attemptOf(k, record) {
 			return r.broken, nil
@@ -229,35 +217,26 @@ func (r *retrier[R]) next(ctx context.Context) (worked bool, err error) {
 
 // try handles a record under a savepoint. An error err undoes the transaction, and is not about the record.
 func (r *retrier[R]) try(ctx context.Context, tx pgx.Tx, k *park.Key, record *park.Record) (failure, err error) {
-	if _, err := tx.Exec(ctx, "SAVEPOINT outboxcdc_inbox"); err != nil {
-		return nil, err
-	}
-	if failure, err = r.handle(ctx, tx, k, record); err != nil {
-		return nil, err
-	}
-	if failure == nil {
-		_, failure = tx.Exec(ctx, checkConstraints)
-	}
-	if failure == nil {
-		return nil, nil
-	}
-	if tx.Conn().IsClosed() && ctx.Err() == nil {
-		if r.lost++; r.lost < maxLost && !errors.Is(failure, context.DeadlineExceeded) && !errors.Is(failure, context.Canceled) {
-			return nil, &transientError{failure}
+	failure, err = savepoint(ctx, tx, func() error { return r.handle(ctx, tx, k, record) }, func(failed error) error {
+		var module *moduleError
+		if isTransient(failed) || errors.As(failed, &module) {
+			return failed
 		}
-	}
-	if _, err := tx.Exec(ctx, "ROLLBACK TO SAVEPOINT outboxcdc_inbox; RELEASE SAVEPOINT outboxcdc_inbox"); err != nil {
-		if ctx.Err() != nil {
-			return nil, err
+		if tx.Conn().IsClosed() && ctx.Err() == nil {
+			if r.lost++; r.lost < maxLost && !errors.Is(failed, context.DeadlineExceeded) && !errors.Is(failed, context.Canceled) {
+				return &transientError{failed}
+			}
 		}
-		r.brokenTry, r.broken = attemptOf(k, record), errors.Join(failure, err) // the handler has left rows open, or has closed the connection
-		return nil, errAgain
+		return nil
+	})
+	if failure != nil && err != nil {
+		r.brokenTry, r.broken = attemptOf(k, record), failure
 	}
-	return failure, nil
+	return failure, err
 }
 
 // handle calls the handler if the event of the record is new.
-func (r *retrier[R]) handle(ctx context.Context, tx pgx.Tx, k *park.Key, record *park.Record) (failure, err error) {
+func (r *retrier[R]) handle(ctx context.Context, tx pgx.Tx, k *park.Key, record *park.Record) error {
 	event, err := inbox.ReadEvent(k.Topic, record.Key, record.Value, func(name string) (string, bool) {
 		for _, h := range record.Headers {
 			if string(h[0]) == name {
@@ -267,19 +246,19 @@ func (r *retrier[R]) handle(ctx context.Context, tx pgx.Tx, k *park.Key, record 
 		return "", false
 	})
 	if err != nil {
-		return err, nil //nolint:nilerr // it is about the record
+		return err
 	}
 	isNew, err := r.Store.OnceEach(ctx, pgxinbox.Tx(tx), r.Consumer, []inbox.Event{event})
 	var reused *inbox.ReusedIDError
 	switch {
-	case errors.As(err, &reused), hasState(err, "22", "54"):
-		return err, nil
+	case errors.As(err, &reused), hasState(err, "22", "54"): // about the record
+		return err
 	case err != nil:
-		return nil, err
+		return ofModule(tx.Conn(), waited(err))
 	case !isNew[0]:
-		return nil, nil
+		return nil
 	}
-	return callHandler(tx, func() error { return r.Handle(ctx, handlerTx{tx}, r.Restore(ctx, k.Topic, record)) }), nil
+	return callHandler(tx, func() error { return r.Handle(ctx, handlerTx{tx}, r.Restore(ctx, k.Topic, record)) })
 }
 
 // report counts and logs what has become of a key.

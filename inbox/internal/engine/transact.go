@@ -30,24 +30,14 @@ func (p *Partition[R]) transact(ctx context.Context, topicID string, records []R
 	if topicID != "" && p.topicID != "" && topicID != p.topicID {
 		return 0, fmt.Errorf("%w: the topic was recreated", ErrRewound)
 	}
-	conn, err := p.Pool.Acquire(ctx)
+	tx, end, err := p.begin(ctx)
 	if err != nil {
-		return 0, &transientError{fmt.Errorf("connect to Postgres: %w", err)}
+		return 0, err
 	}
-	defer conn.Release()
-	tx, err := conn.BeginTx(ctx, p.txOptions())
+	defer end()
+	mark, err := p.Store.Lock(ctx, pgxinbox.Tx(tx), p.Consumer, p.Place)
 	if err != nil {
-		return 0, &transientError{err}
-	}
-	// A context that has ended would close the connection instead of ending the transaction.
-	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		_ = tx.Rollback(ctx)
-	}()
-	mark, err := p.lock(ctx, tx)
-	if err != nil {
-		return 0, ofModule(tx.Conn(), err)
+		return 0, ofModule(tx.Conn(), waited(err))
 	}
 	if err := checkTopic(mark, topicID); err != nil {
 		return 0, err
@@ -91,20 +81,30 @@ func (p *Partition[R]) transact(ctx context.Context, topicID string, records []R
 	return done, stop
 }
 
-// limitIdle lets the server end the transaction after IdleLimit, if this process is frozen in it: otherwise the
-// consumer that gets the partition would wait at the lock of the mark without end.
-func (e *Engine[R]) limitIdle(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Exec(ctx, `SELECT set_config('idle_in_transaction_session_timeout', $1, true)`, fmt.Sprint(e.IdleLimit.Milliseconds()))
-	return err
-}
-
-// lock locks the mark.
-func (p *Partition[R]) lock(ctx context.Context, tx pgx.Tx) (inbox.Mark, error) {
-	if err := p.limitIdle(ctx, tx); err != nil {
-		return inbox.Mark{}, err
+// begin begins a transaction, which the server ends after IdleLimit if this process is frozen in it: otherwise the
+// consumer that gets the partition would wait at the lock of the mark without end. end undoes what was not committed.
+func (e *Engine[R]) begin(ctx context.Context) (tx pgx.Tx, end func(), err error) {
+	conn, err := e.Pool.Acquire(ctx)
+	if err != nil {
+		return nil, nil, &transientError{fmt.Errorf("connect to Postgres: %w", err)}
 	}
-	mark, err := p.Store.Lock(ctx, pgxinbox.Tx(tx), p.Consumer, p.Place)
-	return mark, waited(err)
+	if tx, err = conn.BeginTx(ctx, e.txOptions()); err != nil {
+		conn.Release()
+		return nil, nil, &transientError{err}
+	}
+	end = func() {
+		// A context that has ended would close the connection instead of ending the transaction.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		_ = tx.Rollback(ctx)
+		conn.Release()
+	}
+	_, err = tx.Exec(ctx, `SELECT set_config('idle_in_transaction_session_timeout', $1, true)`, fmt.Sprint(e.IdleLimit.Milliseconds()))
+	if err = ofModule(tx.Conn(), err); err != nil {
+		end()
+		return nil, nil, err
+	}
+	return tx, end, nil
 }
 
 // batch is one transaction with the handler.
@@ -322,26 +322,35 @@ const checkConstraints = "SAVEPOINT outboxcdc_inbox_check; SET CONSTRAINTS ALL I
 	"ROLLBACK TO SAVEPOINT outboxcdc_inbox_check; RELEASE SAVEPOINT outboxcdc_inbox"
 
 // savepoint undoes f if it fails, and returns why it has failed. Deferred constraints are checked at its end: otherwise
-// they would fail at COMMIT. err undoes the transaction: it is not about the record, or not known to be.
-func (b *batch[R]) savepoint(ctx context.Context, f func() error) (failed, err error) {
-	if _, err := b.tx.Exec(ctx, "SAVEPOINT outboxcdc_inbox"); err != nil {
-		return nil, ofModule(b.tx.Conn(), err)
+// they would fail at COMMIT. err undoes the transaction: it is what notOfRecord returns about the failure, or errAgain if
+// the failure has made the connection useless.
+func savepoint(ctx context.Context, tx pgx.Tx, f func() error, notOfRecord func(error) error) (failed, err error) {
+	if _, err := tx.Exec(ctx, "SAVEPOINT outboxcdc_inbox"); err != nil {
+		return nil, ofModule(tx.Conn(), err)
 	}
 	failed = f()
 	if failed == nil {
-		_, failed = b.tx.Exec(ctx, checkConstraints)
+		_, failed = tx.Exec(ctx, checkConstraints)
 	}
 	if failed == nil {
 		return nil, nil
 	}
-	if err := b.notOfRecord(b.tasks[len(b.tasks)-1], failed); err != nil {
+	if err := notOfRecord(failed); err != nil {
 		return nil, err
 	}
-	if _, err := b.tx.Exec(ctx, "ROLLBACK TO SAVEPOINT outboxcdc_inbox; RELEASE SAVEPOINT outboxcdc_inbox"); err != nil {
-		b.suspect.cause = errors.Join(failed, err) // the handler has left rows open, or has closed the connection
-		return nil, errAgain
+	if _, err := tx.Exec(ctx, "ROLLBACK TO SAVEPOINT outboxcdc_inbox; RELEASE SAVEPOINT outboxcdc_inbox"); err != nil {
+		return errors.Join(failed, err), errAgain // the handler has left rows open, or has closed the connection
 	}
 	return failed, nil
+}
+
+// savepoint is for the last task.
+func (b *batch[R]) savepoint(ctx context.Context, f func() error) (failed, err error) {
+	failed, err = savepoint(ctx, b.tx, f, func(failed error) error { return b.notOfRecord(b.tasks[len(b.tasks)-1], failed) })
+	if failed != nil && err != nil {
+		b.suspect.cause, failed = failed, nil
+	}
+	return failed, err
 }
 
 // commitFailed is about a transaction whose handlers have all succeeded: a deferred constraint has failed, for example.
