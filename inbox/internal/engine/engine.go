@@ -91,10 +91,10 @@ func (e *Engine[R]) explain(at inbox.Place, err error) error {
 	return fmt.Errorf("consumer %q, topic %q, partition %d: %w", e.Consumer, at.Topic, at.Partition, err)
 }
 
-// explainTables names the remedy for missing tables.
+// explainTables names the remedy for missing tables and columns.
 func explainTables(err error) error {
-	if hasState(err, "42P01") { // undefined_table
-		err = fmt.Errorf("%w (the statements of Store.Schema create the tables of the inbox)", err)
+	if hasState(err, "42P01", "42703") { // undefined_table, undefined_column
+		err = fmt.Errorf("%w (compare the tables of the inbox with the statements of Store.Schema)", err)
 	}
 	return err
 }

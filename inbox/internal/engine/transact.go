@@ -322,8 +322,8 @@ const checkConstraints = "SAVEPOINT outboxcdc_inbox_check; SET CONSTRAINTS ALL I
 	"ROLLBACK TO SAVEPOINT outboxcdc_inbox_check; RELEASE SAVEPOINT outboxcdc_inbox"
 
 // savepoint undoes f if it fails, and returns why it has failed. Deferred constraints are checked at its end: otherwise
-// they would fail at COMMIT. err undoes the transaction: it is what notOfRecord returns about the failure, or errAgain if
-// the failure has made the connection useless.
+// they would fail at COMMIT. err undoes the transaction: it is what notOfRecord returns about the failure, or errAgain
+// if the failure has made the connection useless.
 func savepoint(ctx context.Context, tx pgx.Tx, f func() error, notOfRecord func(error) error) (failed, err error) {
 	if _, err := tx.Exec(ctx, "SAVEPOINT outboxcdc_inbox"); err != nil {
 		return nil, ofModule(tx.Conn(), err)

@@ -218,33 +218,31 @@ func TestParkFaults(t *testing.T) {
 // The handler makes the connection useless, and its record is gone when the failure is to be stored. The failure is not
 // that of the next record of the key.
 func TestParkFailureOfAnother(t *testing.T) {
-	useShared(t)
-	t.Parallel()
-	pg, kafka := startShared(t)
-	r := roomOn(t, pg, kafka, "kgo", 1)
-	r.park([]time.Duration{time.Millisecond}, inbox.Hold)
-	records := []*kgo.Record{r.keyed(0, "k"), r.keyed(0, "k")}
-	ids := idsOf(records)
-	r.exec(`INSERT INTO failing VALUES ($1)`, ids[0])
-	r.start(func(ctx context.Context, tx pgx.Tx, rec record) error {
-		if rec.ID == ids[0] && scan[int](r, parkedRecords) == 2 {
-			r.exec(`DELETE FROM inbox_parked_records WHERE event_id = $1`, ids[0])
-			return errors.Join(context.DeadlineExceeded, tx.Conn().Close(ctx)) // as at a deadline of the handler's own
-		}
-		return r.parking(ctx, tx, rec)
+	forClients(t, 1, func(t *testing.T, r *room) {
+		r.park([]time.Duration{time.Millisecond}, inbox.Hold)
+		records := []*kgo.Record{r.keyed(0, "k"), r.keyed(0, "k")}
+		ids := idsOf(records)
+		r.exec(`INSERT INTO failing VALUES ($1)`, ids[0])
+		r.start(func(ctx context.Context, tx pgx.Tx, rec record) error {
+			if rec.ID == ids[0] && scan[int](r, parkedRecords) == 2 {
+				r.exec(`DELETE FROM inbox_parked_records WHERE event_id = $1`, ids[0])
+				return errors.Join(context.DeadlineExceeded, tx.Conn().Close(ctx)) // as at a deadline of the handler's own
+			}
+			return r.parking(ctx, tx, rec)
+		})
+		r.produceTogether(records...)
+		r.awaitEnd()
+		r.await(func() error {
+			if scan[int](r, parkedKeys+` WHERE next_try IS NULL`) > 0 {
+				t.Fatal("the second record has died without a call of the handler")
+			}
+			if scan[int](r, parkedKeys) > 0 {
+				return errors.New("the second record is not handled")
+			}
+			return nil
+		})
+		r.checkLedger(ids[1])
 	})
-	r.produceTogether(records...)
-	r.awaitEnd()
-	r.await(func() error {
-		if scan[int](r, parkedKeys+` WHERE next_try IS NULL`) > 0 {
-			t.Fatal("the second record has died without a call of the handler")
-		}
-		if scan[int](r, parkedKeys) > 0 {
-			return errors.New("the second record is not handled")
-		}
-		return nil
-	})
-	r.checkLedger(ids[1])
 }
 
 // A database of another encoding than UTF8 does not have every character of an error. The record is parked anyway.
@@ -346,30 +344,28 @@ func TestParkDuplicates(t *testing.T) {
 // F141: a duplicate of an event that was handled is parked for longer than ids are kept. When it is tried, its id is
 // there still.
 func TestParkKeepsIDs(t *testing.T) {
-	useShared(t)
-	t.Parallel()
-	pg, kafka := startShared(t)
-	r := roomOn(t, pg, kafka, "kgo", 1)
-	r.Keep = 100 * time.Millisecond
-	r.park([]time.Duration{time.Millisecond}, inbox.Hold)
-	r.start(r.parking)
-	lone := r.keyed(0, nil)
-	id := idsOf([]*kgo.Record{lone})[0]
-	r.exec(`INSERT INTO failing VALUES ($1)`, id)
-	r.produce(lone)
-	r.awaitCount(1, parkedKeys+` WHERE next_try IS NULL`)
-	r.exec(`TRUNCATE failing`)
-	r.produce(lone) // it is not held, because it has no key
-	r.awaitEnd()
-	r.checkLedger(id)
-	// Ids that are old enough are deleted, and this one would be.
-	handled := scan[time.Time](r, `SELECT clock_timestamp()`)
-	r.awaitCount(1, `SELECT (clock_timestamp() > $1::timestamptz + interval '1 second')::int`, handled)
-	r.exec(`INSERT INTO processed_events (consumer, topic, id, at) VALUES ($1, $2, 'old', now() - interval '1 hour')`, r.Group, r.Topic)
-	r.awaitCount(0, `SELECT count(*) FROM processed_events WHERE id = 'old'`)
-	r.exec(`UPDATE inbox_parked_keys SET next_try = now()`) // as outboxcdc parked retry does
-	r.awaitCount(0, parkedKeys)
-	r.checkLedger(id)
+	forClients(t, 1, func(t *testing.T, r *room) {
+		r.Keep = 100 * time.Millisecond
+		r.park([]time.Duration{time.Millisecond}, inbox.Hold)
+		r.start(r.parking)
+		lone := r.keyed(0, nil)
+		id := idsOf([]*kgo.Record{lone})[0]
+		r.exec(`INSERT INTO failing VALUES ($1)`, id)
+		r.produce(lone)
+		r.awaitCount(1, parkedKeys+` WHERE next_try IS NULL`)
+		r.exec(`TRUNCATE failing`)
+		r.produce(lone) // it is not held, because it has no key
+		r.awaitEnd()
+		r.checkLedger(id)
+		// Ids that are old enough are deleted, and this one would be.
+		handled := scan[time.Time](r, `SELECT clock_timestamp()`)
+		r.awaitCount(1, `SELECT (clock_timestamp() > $1::timestamptz + interval '1 second')::int`, handled)
+		r.exec(`INSERT INTO processed_events (consumer, topic, id, at) VALUES ($1, $2, 'old', now() - interval '1 hour')`, r.Group, r.Topic)
+		r.awaitCount(0, `SELECT count(*) FROM processed_events WHERE id = 'old'`)
+		r.exec(`UPDATE inbox_parked_keys SET next_try = now()`) // as outboxcdc parked retry does
+		r.awaitCount(0, parkedKeys)
+		r.checkLedger(id)
+	})
 }
 
 // F141: while a try is at work, a batch parks behind the key without a wait. While a batch is open that adds a record,
