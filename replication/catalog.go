@@ -6,6 +6,8 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 )
 
 // table is a relation whose rows are outbox events.
@@ -30,6 +32,7 @@ type catalog struct {
 	types       Types  // of the columns
 	partitioned []bool // of each outbox
 	viaRoot     bool
+	unattached  bool     // an outbox is partitioned, and see PublishesUnattached
 	missing     []string // configured columns that are not published
 	found       *Look    // a catalog check that failed, with what it has found; nil: it passed
 	seesAll     uint64   // catalog_xmin of the slot before the catalogs were read: the server decodes with snapshots that see all transactions before it; 0: not known
@@ -68,6 +71,11 @@ func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int, las
 		return nil, fail(PublicationChanged, op, publicationRemedy, "the publication does not publish inserts")
 	}
 	cat.viaRoot = pub.ViaRoot
+	if slices.Contains(cat.partitioned, true) {
+		if cat.unattached, err = PublishesUnattached(ctx, conn, c.Publication, major, cat.partitions()); err != nil {
+			return nil, err
+		}
+	}
 	lacks := c.readPublished(ctx, conn, &cat)
 	if lacks != nil && KindOf(lacks) != PublicationChanged {
 		return nil, lacks
@@ -82,6 +90,9 @@ func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int, las
 		err, current.look.found = lacks, cmp.Or(current.look.found, &change{reason: altered})
 	case current.change != nil:
 		err = c.changed(current.change)
+	case u == nil && cat.unattached && !cat.viaRoot:
+		return nil, fail(Unsuitable, op, "ALTER PUBLICATION "+pgx.Identifier{c.Publication}.Sanitize()+" SET (publish_via_partition_root = true), then "+advice.AdoptRecord+" (docs/sources.md)",
+			"it is FOR ALL TABLES or FOR TABLES IN SCHEMA, or names a partition, and does not publish via the root: nothing shows whether a table was attached to the outbox when a row was written")
 	case u == nil:
 		last.Store(&current.look)
 		return &cat, nil
@@ -192,6 +203,11 @@ func (c *Config) readPublished(ctx context.Context, conn *pgx.Conn, cat *catalog
 		}
 	}
 	return nil
+}
+
+// partitions returns the OIDs of the tables that are no outboxes.
+func (cat *catalog) partitions() []uint32 {
+	return slices.DeleteFunc(cat.oids(), func(oid uint32) bool { return slices.Contains(cat.roots, oid) })
 }
 
 func (cat *catalog) oids() []uint32 {

@@ -16,7 +16,7 @@ import (
 // guardSQL is the query of a catalog check. $2 are all our tables with their partitions and $6 the number of the
 // outbox of each, $3 the outboxes in their order, $5 the members of the last catalog check and $7 its horizon, $8
 // whether no detach leaves a trace, and $9 and $10 the configured columns with the number of the outbox of each. %[1]s
-// is schemaMembersSQL, and %[5]s placedSQL, on PostgreSQL 15 and later.
+// is schemaMembersSQL on PostgreSQL 15 and later.
 //
 // ours has the catalog rows that decide what the walsender sends. A publication FOR ALL TABLES has no row for a table
 // that became unlogged or a partition of another table, so the fingerprint has relpersistence and relispartition,
@@ -52,7 +52,7 @@ members AS (
   SELECT c.oid::bigint, CASE WHEN c.oid = ANY($3) THEN 32767 WHEN $8 OR k.partstrat = 'h' THEN -1 ELSE c.relchecks END::int2 AS checks,
          CASE WHEN c.relkind <> 'r' OR EXISTS (SELECT FROM pg_publication_rel r JOIN pub p ON p.oid = r.prpubid WHERE r.prrelid = c.oid AND %[2]s < $7) THEN 0
               WHEN c.reltoastrelid <> 0 THEN c.reltoastrelid ELSE c.relfilenode END::bigint AS file,
-         coalesce(i.xmin::text, '0')::bigint AS attached, %[5]s AS placed,
+         coalesce(i.xmin::text, '0')::bigint AS attached,
          $7 > 0 AND c.relkind = 'r' AND c.relfilenode <> c.oid AND c.oid <> ALL($5) AND (c.reltoastrelid = 0 OR EXISTS (
            SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.reltoastrelid AND d.refobjid = c.oid AND %[3]s >= $7)) AS rewritten
     FROM clock CROSS JOIN tree t JOIN pg_class c ON c.oid = t.oid
@@ -78,7 +78,7 @@ pending AS MATERIALIZED (
 ),
 renamed AS MATERIALIZED (
   SELECT r.i FROM clock CROSS JOIN unnest($3::oid[]) WITH ORDINALITY r(oid, i) JOIN pg_type w ON w.typrelid = r.oid AND w.oid = (SELECT c.reltype FROM pg_class c WHERE c.oid = r.oid)
-   WHERE $7 > 0 AND %[6]s >= $7
+   WHERE $7 > 0 AND %[5]s >= $7
 ),
 persistence AS (SELECT r.i, ';' || c.relpersistence::text || c.relispartition::text AS of
                   FROM unnest($3::oid[]) WITH ORDINALITY r(oid, i) JOIN pg_class c ON c.oid = r.oid)
@@ -102,7 +102,7 @@ SELECT EXISTS (SELECT FROM pub),
          WHERE NOT c.relispartition AND NOT EXISTS (SELECT FROM tree t WHERE t.oid = c.oid)),
        coalesce(CASE WHEN EXISTS (SELECT FROM renamed) THEN (
          SELECT w.typrelid FROM clock, renamed r, pg_type w
-          WHERE w.typrelid <> 0 AND %[6]s >= $7 AND NOT EXISTS (SELECT FROM tree t WHERE t.oid = w.typrelid)
+          WHERE w.typrelid <> 0 AND %[5]s >= $7 AND NOT EXISTS (SELECT FROM tree t WHERE t.oid = w.typrelid)
             AND NOT EXISTS (SELECT FROM unnest($9::int4[], $10::text[]) n(i, name) WHERE n.i = r.i AND NOT EXISTS (
                   SELECT FROM pg_attribute a WHERE a.attrelid = w.typrelid AND a.attname = n.name AND a.attnum > 0 AND NOT a.attisdropped))
           ORDER BY 1 LIMIT 1) END, 0),
@@ -117,12 +117,6 @@ const schemaMembersSQL = `UNION ALL
   UNION ALL
   SELECT t.i, 'n', d.objid, d.xmin, d.xmax FROM tables t JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = t.oid
    WHERE t.oid = ANY($3) AND d.refclassid = 'pg_namespace'::regclass AND EXISTS (SELECT FROM pg_publication_namespace m JOIN pub p ON p.oid = m.pnpubid)`
-
-// placedSQL is xmin of the row that names the schema of partition c, if the publication publishes partitions by their
-// schemas; otherwise 0.
-const placedSQL = `CASE WHEN c.relispartition AND EXISTS (SELECT FROM pg_publication_namespace m JOIN pub p ON p.oid = m.pnpubid WHERE NOT p.pubviaroot) THEN coalesce((
-           SELECT d.xmin::text FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.oid AND d.refclassid = 'pg_namespace'::regclass), '0')
-         ELSE '0' END::bigint`
 
 // xid64 is an expression for a transaction id with its epoch: the largest one that is not in the future.
 func xid64(xid string) string {
@@ -172,11 +166,11 @@ func (c *Config) readGuard(ctx context.Context, conn *pgx.Conn, cat *catalog, be
 
 // queryGuard compares the catalogs with the look before, nil if there is none.
 func (c *Config) queryGuard(ctx context.Context, conn *pgx.Conn, cat *catalog, before *Look, major int, walsender uint32) (*guardRow, error) {
-	schemas, placed := "", "0"
+	schemas := ""
 	if major >= 15 {
-		schemas, placed = schemaMembersSQL, placedSQL
+		schemas = schemaMembersSQL
 	}
-	sql := fmt.Sprintf(guardSQL, schemas, xid64("r.xmin"), xid64("d.xmin"), xid64("o.xmin"), placed, xid64("w.xmin"))
+	sql := fmt.Sprintf(guardSQL, schemas, xid64("r.xmin"), xid64("d.xmin"), xid64("o.xmin"), xid64("w.xmin"))
 	known, horizon := []uint32{}, uint64(0) // never nil, which would be NULL
 	if before != nil {
 		horizon = before.Horizon

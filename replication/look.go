@@ -52,9 +52,6 @@ type Member struct {
 	// refuses to make the table unlogged.
 	File     uint32
 	Attached uint32 // xmin of the row that makes it a partition; 0: none, or not known
-	// Placed is the xmin of the row that puts it into its schema. 0: not known, or the publication does not publish
-	// partitions by their schemas.
-	Placed uint32
 	// Rewritten is true if the look before did not have the table, and ALTER TABLE has rewritten it since. It is not in
 	// the text form.
 	Rewritten bool
@@ -129,8 +126,6 @@ func (l *Look) since(before *Look) *change {
 		switch {
 		case m == nil && now.Rewritten, m != nil && m.File != 0 && now.File != 0 && m.File != now.File:
 			return &change{reason: rewritten, oid: now.OID}
-		case m != nil && m.Placed != 0 && now.Placed != 0 && m.Placed != now.Placed:
-			return &change{reason: moved, oid: now.OID}
 		case m != nil && m.Attached != 0 && m.Attached != now.Attached && m.hidesDetach(now.Checks):
 			return &change{reason: reattached, oid: now.OID}
 		}

@@ -68,9 +68,6 @@ func TestWhatHasHappened(t *testing.T) {
 		"an outbox was rewritten":               {now: func(l *Look) { l.Members[3].File++ }, want: "rewritten 20"},
 		"it has had a row of its own for long":  {now: func(l *Look) { l.Members[0].File = 0 }},
 		"it has a row of its own no longer":     {before: func(l *Look) { l.Members[0].File = 0 }},
-		"a partition was moved":                 {before: func(l *Look) { l.Members[0].Placed = 800 }, now: func(l *Look) { l.Members[0].Placed = 900 }, want: "moved 11"},
-		"its place was not known":               {now: func(l *Look) { l.Members[0].Placed = 900 }},
-		"its place does not matter any more":    {before: func(l *Look) { l.Members[0].Placed = 800 }},
 		"a partition is new":                    {now: func(l *Look) { l.Members = append(l.Members, Member{OID: 40, File: 41, Attached: 900}) }},
 		"a partition is new and rewritten":      {now: func(l *Look) { l.Members = append(l.Members, Member{OID: 40, File: 41, Rewritten: true}) }, want: "rewritten 40"},
 		"a known partition counts by its file":  {now: func(l *Look) { l.Members[0].Rewritten = true }},
@@ -125,7 +122,6 @@ func TestWhatHasHappened(t *testing.T) {
 // position record can hold.
 func TestLookText(t *testing.T) {
 	l := aLook()
-	l.Members[1].Placed, l.Members[2].Placed = 900, 800
 	got := ParseLook(l.String())
 	if got.Horizon != l.Horizon || got.all != l.all || !reflect.DeepEqual(got.Members, l.Members) {
 		t.Errorf("%s is read as %+v", l, got)

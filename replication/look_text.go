@@ -28,9 +28,6 @@ func (l *Look) String() string {
 		}
 		m := &l.Members[i]
 		fmt.Fprintf(&b, " m%s/%d/%s/%s", between(last.OID, m.OID), m.Checks, between(m.OID, m.File), between(last.Attached, m.Attached))
-		if m.Placed != 0 {
-			b.WriteString("/" + between(last.Placed, m.Placed))
-		}
 		last = *m
 	}
 	if f := l.found; f != nil {
@@ -56,7 +53,7 @@ func ParseLook(text string) *Look {
 	var last Member
 	for i, word := range strings.Fields(text) {
 		field := strings.Split(word[1:], "/")
-		for len(field) < 5 {
+		for len(field) < 4 {
 			field = append(field, "")
 		}
 		first, _ := strconv.ParseUint(field[0], 36, 64)
@@ -74,9 +71,6 @@ func ParseLook(text string) *Look {
 			checks, _ := strconv.ParseInt(field[1], 10, 16)
 			m = Member{OID: after(last.OID, field[0]), Checks: int16(checks), Attached: after(last.Attached, field[3])}
 			m.File = after(m.OID, field[2])
-			if field[4] != "" {
-				m.Placed = after(last.Placed, field[4])
-			}
 			l.Members, last = append(l.Members, m), m
 		case word[0] == 'f':
 			oid, _ := strconv.ParseUint(field[1], 36, 32)

@@ -30,7 +30,6 @@ const (
 	untraced   = "untraced"   // the partition was detached, and nothing shows how
 	reattached = "reattached" // the partition was or may have been detached CONCURRENTLY, and is attached again
 	rewritten  = "rewritten"  // the table was rewritten, and may have been unlogged
-	moved      = "moved"      // the partition is, or was, in another schema
 	namesake   = "namesake"   // the table may have had the name of the outbox
 )
 
@@ -94,9 +93,6 @@ func (u *UnpublishedTable) String() string {
 	case rewritten:
 		return u.Name + " was rewritten by ALTER TABLE: if it was UNLOGGED for a moment, the rows of that time are not in the WAL. Nothing shows whether it was " +
 			"(docs/sources.md)"
-	case moved:
-		return u.Name + " was moved to another schema, perhaps for a moment: the publication publishes the partition by its schema, and did not publish the rows that were " +
-			"written in a schema that it does not publish"
 	case namesake:
 		return u.Name + " and the outbox were renamed, or moved to another schema: if the table had the name of the outbox for a moment, it has the rows that were inserted " +
 			"into that name, and no stream has them"
@@ -130,7 +126,7 @@ func (u *UnpublishedTable) Advice() string {
 	case untraced:
 		return "if it was detached without CONCURRENTLY, outboxcdc slot adopt; otherwise attach the partition again, because recover reads only attached partitions, and " +
 			advice.Recover
-	case reattached, moved:
+	case reattached:
 		return advice.Recover
 	case namesake:
 		return "insert its rows that were meant for the outbox into the outbox, with their ids, which delivers them; then outboxcdc slot adopt"

@@ -3,6 +3,7 @@ package replication
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -26,6 +27,22 @@ func ReadPublication(ctx context.Context, conn *pgx.Conn, name string) (*Publica
 		return nil, classify("read publication "+name, inspecting, err)
 	}
 	return &p, nil
+}
+
+// PublishesUnattached reports whether the publication publishes rows of tables that are not attached to an outbox, but
+// were or will be: it is FOR ALL TABLES or FOR TABLES IN SCHEMA, or names one of the partitions.
+func PublishesUnattached(ctx context.Context, conn *pgx.Conn, name string, major int, partitions []uint32) (bool, error) {
+	schemas := ""
+	if major >= 15 {
+		schemas = "OR EXISTS (SELECT FROM pg_publication_namespace n WHERE n.pnpubid = p.oid)"
+	}
+	var does bool
+	err := conn.QueryRow(ctx, fmt.Sprintf(`SELECT puballtables %s OR EXISTS (SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = ANY($2))
+  FROM pg_publication p WHERE p.pubname = $1`, schemas), name, partitions).Scan(&does)
+	if err != nil {
+		return false, classify("read publication "+name, inspecting, err)
+	}
+	return does, nil
 }
 
 // PublishedTable is a table that a publication publishes under the table's own name.

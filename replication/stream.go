@@ -301,6 +301,7 @@ func (st *Stream) Resolve(ctx context.Context, rel *Announced) (index int, err e
 		case t.oid != st.cat.roots[t.outbox] && st.wasViaRoot(t.outbox):
 			return notAttached, nil
 		case sameOID && sameName:
+			st.warnUnattached(t.outbox, rel)
 			return t.outbox, nil
 		default:
 			return NotOurs, fail(RelationMismatch, op, "rename the table back if it was renamed; if it was replaced, copy the rows of the former table into it with their ids (INSERT … SELECT), "+advice.DropAndRecover,
@@ -334,7 +335,17 @@ func (st *Stream) Resolve(ctx context.Context, rel *Announced) (index int, err e
 		return NotOurs, fail(RelationMismatch, op, "", "the catalog calls OID %d %s.%s", rel.OID, now.schema, now.name)
 	}
 	st.cat.tables = append(st.cat.tables, now)
+	st.warnUnattached(now.outbox, rel)
 	return now.outbox, nil
+}
+
+// warnUnattached logs that rows of a partition may have been written while the table was not attached.
+func (st *Stream) warnUnattached(outbox int, rel *Announced) {
+	if st.cat.unattached && rel.OID != st.cat.roots[outbox] {
+		st.log.Warn("delivering rows that the server sends under the name of a partition; those that were written while it was not attached, if any, are no events",
+			"table", rel.Schema+"."+rel.Name, "outbox", st.cfg.Tables[outbox].String(),
+			"because", "the publication did not publish via the root when they were written, or the server is PostgreSQL 14 (docs/sources.md)")
+	}
 }
 
 // wasViaRoot reports whether the server has sent every row of the outbox's partitions in this stream as a row of the

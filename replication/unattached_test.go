@@ -65,6 +65,47 @@ func TestRowsOfATableThatIsNotAttached(t *testing.T) {
 	}
 }
 
+// Nothing in a stream shows whether the table of a row was attached when the row was written, if the publication
+// publishes such a table under its own name all the same. So a session does not begin.
+func TestPublicationOfWhatIsNotAttached(t *testing.T) {
+	for _, major := range []string{"14", "18"} {
+		b := newBench(t, major)
+		b.source.cfg.Publication = "moment"
+		b.exec(`CREATE TABLE part (no int PRIMARY KEY) PARTITION BY RANGE (no)`)
+		b.exec(`CREATE TABLE leaf PARTITION OF part FOR VALUES FROM (0) TO (100)`)
+		b.exec(`CREATE SCHEMA away`)
+		for _, c := range []struct {
+			table, publication string
+			refused            bool
+		}{
+			{"part", `ALL TABLES`, true},
+			{"part", `TABLES IN SCHEMA public`, true},
+			{"part", `TABLE part, TABLES IN SCHEMA away`, true},
+			{"part", `TABLE leaf`, true},
+			{"part", `TABLE part, outbox`, false},
+			{"outbox", `ALL TABLES`, false},
+		} {
+			if major < "15" && strings.Contains(c.publication, "SCHEMA") {
+				continue
+			}
+			b.source.cfg.Tables = []Table{{Schema: "public", Name: c.table}}
+			for _, viaRoot := range []bool{false, true} {
+				if viaRoot && c.publication == `TABLE leaf` { // this lacks the root
+					continue
+				}
+				b.exec(`DROP PUBLICATION IF EXISTS moment`)
+				b.exec(fmt.Sprintf(`CREATE PUBLICATION moment FOR %s WITH (publish = 'insert', publish_via_partition_root = %v)`, c.publication, viaRoot))
+				b.source.last.Store(nil)
+				if c.refused && !viaRoot {
+					b.openFails(Unsuitable)
+				} else {
+					_ = b.open().Close(0, time.Now())
+				}
+			}
+		}
+	}
+}
+
 func (b *bench) rowsOfATable(publication, do, want string, running bool) {
 	for _, sql := range []string{
 		`DROP PUBLICATION IF EXISTS moment`, `DROP TABLE IF EXISTS part, leaf, leaf_old, more, half, branch`,

@@ -134,7 +134,7 @@ func Checks() []Check {
 		{pubTables, groupPublication, "does it contain every outbox, with all partitions", []string{"FAIL 79"}},
 		{pubFilter, groupPublication, "does it have no row filter (a filter loses events silently)", []string{"FAIL 79"}},
 		{pubColumns, groupPublication, "does its column list, if any, have all required columns", []string{"FAIL 78"}},
-		{pubViaRoot, groupPublication, "does it publish a partitioned outbox via its root, and not `FOR ALL TABLES`", []string{"WARN"}},
+		{pubViaRoot, groupPublication, "does it publish a partitioned outbox via its root, and not `FOR ALL TABLES`", []string{"WARN", "FAIL 78"}},
 		{pubOthers, groupPublication, "does it contain other tables, whose rows are sent and discarded; does it send rows again that `SPLIT PARTITION` moves (PostgreSQL 19)", []string{"WARN"}},
 
 		{slotExists, groupSlot, "does the slot exist", []string{"FAIL 79"}},

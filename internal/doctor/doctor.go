@@ -100,8 +100,10 @@ type examination struct {
 	slots slotRows
 	empty bool // each outbox that exists was seen to have no row
 
-	pub       *replication.Publication // nil: there is none
-	published []replication.PublishedTable
+	pub *replication.Publication // nil: there is none
+	// unattached is set if the publication also publishes tables that are not attached to an outbox.
+	unattached bool
+	published  []replication.PublishedTable
 
 	topics map[string]string // topic → the table that leads to it
 }

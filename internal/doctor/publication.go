@@ -42,6 +42,16 @@ func (e *examination) checkPublication(ctx context.Context) {
 		e.cannot(pubTables, err)
 		return
 	}
+	var partitions []uint32
+	for _, p := range e.published {
+		if p.Root != p.OID {
+			partitions = append(partitions, p.OID)
+		}
+	}
+	if e.unattached, err = replication.PublishesUnattached(ctx, e.conn, e.Publication, e.server.Major(), partitions); err != nil {
+		e.cannot(pubViaRoot, err)
+		return
+	}
 	for i := range e.tables {
 		if t := &e.tables[i]; t.usable {
 			e.checkCarried(t)
@@ -171,8 +181,14 @@ func (e *examination) checkViaRoot(t *tableFacts) {
 	case e.pub.ViaRoot && e.pub.AllTables: // seen on PostgreSQL 17
 		e.warn(pubViaRoot, e.narrow(),
 			"it is FOR ALL TABLES and publishes via the root: if a transaction writes into a partition of %s during DETACH PARTITION … CONCURRENTLY, the walsender crashes, and the server with it", t.Table)
+	case e.server.Major() == 14 && !e.unattached:
+		e.warn(pubViaRoot, []Remedy{advicef("create partitions of %s with CREATE TABLE … PARTITION OF, or attach empty tables (docs/sources.md); PostgreSQL 15 does not need this", t.Table)},
+			"PostgreSQL 14 does not send the rows of a partition of %s if a row was written into the table before it was attached, and the walsender has read that", t.Table)
 	case e.pub.ViaRoot:
 		e.ok(pubViaRoot, "rows of %s are sent under the table's own name", t.Table)
+	case e.unattached:
+		e.fail(pubViaRoot, Wrong, []Remedy{sqlf("ALTER PUBLICATION %s SET (publish_via_partition_root = true)", ident(e.Publication)), advicef("then %s", advice.AdoptRecord)},
+			"rows of %s are sent under the names of its partitions, and so are rows that a table had before it was attached, or gets after it was detached: nothing tells them apart", t.Table)
 	default:
 		e.warn(pubViaRoot, e.narrow(),
 			"rows of %s are sent under the names of its partitions: when a partition is attached or detached, the daemon stops", t.Table)
@@ -214,23 +230,16 @@ func (e *examination) checkOthers() {
 // splitMajor is the first version with ALTER TABLE … SPLIT PARTITION and MERGE PARTITIONS.
 const splitMajor = 19
 
-const schemaPublicationSQL = `
-SELECT EXISTS (SELECT FROM pg_publication_namespace n JOIN pg_publication p ON p.oid = n.pnpubid WHERE p.pubname = $1)`
-
 // checkSplit warns if a partition is in the publication as soon as it is created. SPLIT PARTITION and MERGE
 // PARTITIONS write the rows into such a partition before they attach it.
 func (e *examination) checkSplit(ctx context.Context) {
 	if e.server.Major() < splitMajor || !slices.ContainsFunc(e.tables, func(t tableFacts) bool { return t.partitioned }) {
 		return
 	}
-	byItself := e.pub.AllTables
-	if !byItself {
-		if err := e.conn.QueryRow(ctx, schemaPublicationSQL, e.Publication).Scan(&byItself); err != nil {
-			e.cannot(pubOthers, err)
-			return
-		}
-	}
-	if byItself {
+	switch byItself, err := replication.PublishesUnattached(ctx, e.conn, e.Publication, e.server.Major(), nil); {
+	case err != nil:
+		e.cannot(pubOthers, err)
+	case byItself:
 		e.warn(pubOthers, e.narrow(),
 			"it is FOR ALL TABLES or FOR TABLES IN SCHEMA: ALTER TABLE … SPLIT PARTITION and MERGE PARTITIONS of an outbox send the moved rows again, as new events")
 	}

@@ -9,22 +9,22 @@ import (
 
 // newPartitions asks about publications as a server with SPLIT PARTITION would be asked, which has the same catalogs.
 func newPartitions(t *testing.T, p *place) {
-	p.exec("CREATE PUBLICATION by_table FOR TABLE outbox", "CREATE PUBLICATION by_schema FOR TABLES IN SCHEMA public")
-	defer p.exec("DROP PUBLICATION by_table", "DROP PUBLICATION by_schema")
+	p.exec("CREATE PUBLICATION by_table FOR TABLE outbox", "CREATE PUBLICATION by_schema FOR TABLES IN SCHEMA public", "CREATE PUBLICATION of_all FOR ALL TABLES")
+	defer p.exec("DROP PUBLICATION by_table", "DROP PUBLICATION by_schema", "DROP PUBLICATION of_all")
 	for _, c := range []struct {
 		major       int
 		partitioned bool
 		pub         string
-		all, warned bool
+		warned      bool
 	}{
-		{19, true, "by_schema", false, true},
-		{20, true, "by_schema", false, true},
-		{19, true, "by_table", true, true},
-		{19, true, "by_table", false, false},
-		{19, false, "by_schema", false, false},
-		{18, true, "by_schema", false, false},
+		{19, true, "by_schema", true},
+		{20, true, "by_schema", true},
+		{19, true, "of_all", true},
+		{19, true, "by_table", false},
+		{19, false, "by_schema", false},
+		{18, true, "by_schema", false},
 	} {
-		e := &examination{Config: p.cfg, findings: newFindings(), conn: p.conn, pub: &replication.Publication{AllTables: c.all}}
+		e := &examination{Config: p.cfg, findings: newFindings(), conn: p.conn}
 		e.Publication, e.server.Version, e.tables = c.pub, c.major*10000, []tableFacts{{partitioned: c.partitioned}}
 		e.checkSplit(t.Context())
 		f := e.found[pubOthers]
@@ -47,16 +47,29 @@ func repackSlots(t *testing.T, p *place) {
 	}
 }
 
-// A partitioned outbox FOR ALL TABLES via the root: a walsender can crash while a partition is detached.
-func TestAllTablesViaRoot(t *testing.T) {
-	for pub, want := range map[replication.Publication]string{
-		{AllTables: true, ViaRoot: true}: "the walsender crashes", {AllTables: true}: "under the names of its partitions", {ViaRoot: true}: "under the table's own name",
+// What a publication and a server do with the rows of a partitioned outbox.
+func TestPublicationOfPartitions(t *testing.T) {
+	for _, c := range []struct {
+		pub        replication.Publication
+		unattached bool
+		major      int
+		level      Level
+		want       string
+	}{
+		{replication.Publication{AllTables: true, ViaRoot: true}, true, 18, Warn, "the walsender crashes"},
+		{replication.Publication{AllTables: true}, true, 18, Fail, "nothing tells them apart"},
+		{replication.Publication{}, true, 14, Fail, "nothing tells them apart"},
+		{replication.Publication{}, false, 15, Warn, "the daemon stops"},
+		{replication.Publication{ViaRoot: true}, false, 15, OK, "under the table's own name"},
+		{replication.Publication{ViaRoot: true}, true, 14, OK, "under the table's own name"},
+		{replication.Publication{ViaRoot: true}, false, 14, Warn, "PostgreSQL 14 does not send"},
 	} {
-		e := &examination{findings: newFindings(), pub: &pub}
+		e := &examination{findings: newFindings(), pub: &c.pub, unattached: c.unattached}
+		e.server.Version = c.major * 10000
 		e.checkViaRoot(&tableFacts{Table: &Table{Schema: "public", Name: "outbox"}, partitioned: true})
 		f := e.found[pubViaRoot]
-		if len(f) != 1 || !strings.Contains(f[0].Text, want) || (f[0].Level == Warn) == (pub == replication.Publication{ViaRoot: true}) || (f[0].Level == Warn) != (len(f[0].Remedy) > 0) {
-			t.Errorf("%+v: %+v", pub, f)
+		if len(f) != 1 || !strings.Contains(f[0].Text, c.want) || f[0].Level != c.level || (c.level == OK) != (len(f[0].Remedy) == 0) {
+			t.Errorf("%+v: %+v", c, f)
 		}
 	}
 }

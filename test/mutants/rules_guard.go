@@ -39,8 +39,6 @@ var guardMutants = []mutant{
 		edits{{"replication/look.go", "return b.OID == o.OID || b.name() == o.name() })", "return b.name() == o.name() })"}}, looked),
 	wrong("unlogged-for-a-moment-passes", "A table that is logged now was logged all the time.",
 		edits{{"replication/look.go", "m != nil && m.File != 0 && now.File != 0 && m.File != now.File:", "false:"}}, looked),
-	wrong("partition-is-where-it-always-was", "A partition that is in a published schema was in it all the time.",
-		edits{{"replication/look.go", "now.Placed != 0 && m.Placed != now.Placed:", "false:"}}, looked),
 	wrong("new-partition-was-never-unlogged", "A partition that the last catalog check did not have was logged all the time.",
 		edits{{"replication/look.go", "case m == nil && now.Rewritten, ", "case "}}, looked),
 	wrong("table-with-a-row-of-its-own-is-asked-about", "Every table that was rewritten may have been unlogged, whether the server would have refused it or not.",

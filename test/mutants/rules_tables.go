@@ -12,6 +12,9 @@ var (
 var tableMutants = []mutant{
 	wrong("rows-of-a-detached-table-are-events", "A row under the name of a partition is an event, whether the table was a partition when the row was written or not.",
 		edits{{"replication/stream.go", "return st.server.Major() >= 15 && st.cat.viaRoot", "return false && st.cat.viaRoot"}}, unattached),
+	wrong("every-row-of-a-partition-is-an-event", "What the server sends under the name of a table that is a partition now was written while it was one.",
+		edits{{"replication/catalog.go", "case u == nil && cat.unattached && !cat.viaRoot", "case false && !cat.viaRoot"}},
+		suite{"./replication", "^TestPublicationOfWhatIsNotAttached$"}),
 	wrong("publication-was-always-via-root", "A publication that publishes via the root now did so when the row was written.",
 		edits{{"replication/stream.go", "look.Outboxes[outbox].Youngest) < st.cat.seesAll", "look.Outboxes[outbox].Youngest) < st.cat.seesAll+1<<40"}}, unattached),
 	wrong("every-version-decides-again", "PostgreSQL 14 decides again about a table that is attached.",
