@@ -264,7 +264,7 @@ func (c *Config) verify(g *guardRow) error {
 // changed is the error of a change.
 func (c *Config) changed(ch *change) error {
 	if ch.reason == altered {
-		return fail(PublicationChanged, "check publication "+c.Publication, c.publicationRemedy(),
+		return fail(PublicationChanged, "check publication "+c.Publication, c.publicationRemedy()+"; if only its owner or its name changed, outboxcdc slot adopt",
 			"it was altered%s since the last catalog check: ALTER PUBLICATION, its owner (REASSIGN OWNED), or its name", c.tablesPhrase("for"))
 	}
 	u := UnpublishedTable{Name: ch.table, reason: ch.reason}

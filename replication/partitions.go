@@ -94,7 +94,7 @@ func (u *UnpublishedTable) String() string {
 		return u.Name + " was rewritten by ALTER TABLE: if it was UNLOGGED for a moment, the rows of that time are not in the WAL. Nothing shows whether it was " +
 			"(docs/sources.md)"
 	case namesake:
-		return u.Name + " and the outbox were renamed, or moved to another schema: if the table had the name of the outbox for a moment, it has the rows that were inserted " +
+		return u.Name + " and the outbox were renamed, moved to another schema, or given another owner: if the table had the name of the outbox for a moment, it has the rows that were inserted " +
 			"into that name, and no stream has them"
 	}
 	return u.Name + " is unlogged: its rows are not in the WAL"
@@ -129,7 +129,7 @@ func (u *UnpublishedTable) Advice() string {
 	case reattached:
 		return advice.Recover
 	case namesake:
-		return "insert its rows that were meant for the outbox into the outbox, with their ids, which delivers them; then outboxcdc slot adopt"
+		return "insert its rows that were meant for the outbox into the outbox, with their ids, which delivers them (none, if only the owners changed); then outboxcdc slot adopt"
 	case rewritten:
 		return advice.Recover + "; if it was not made UNLOGGED, or no row was inserted meanwhile, outboxcdc slot adopt"
 	}
