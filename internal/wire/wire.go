@@ -154,7 +154,7 @@ func (s pgSource) Open(ctx context.Context) (relay.Stream, error) {
 type kafkaCluster struct{ *kafka.Cluster }
 
 func (c kafkaCluster) Open(ctx context.Context, cb relay.Callbacks) (relay.Sink, error) {
-	p, err := c.Cluster.Open(ctx, kafka.Callbacks(cb))
+	p, err := c.Cluster.Open(ctx, cb)
 	if err != nil {
 		return nil, err
 	}

@@ -13,19 +13,12 @@ import (
 
 	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/sink"
 )
 
-// Callbacks are called from goroutines of the session, one at a time, and never after Close has returned. They must
-// return at once, and must not wait for the goroutine that calls Send or Close.
-type Callbacks struct {
-	// Acked is called when Kafka has stored a batch, with the numbers of its events, which are valid during the call.
-	// Per partition, the numbers are in the order of Send, without holes.
-	Acked func(events []uint64)
-	// Failed is called at most once, when the session has failed. Acks of other partitions may follow.
-	Failed func(err error)
-	// Wake is called when the result of Ready has changed for some topic, or that of EndsRead.
-	Wake func()
-}
+// Callbacks are those of every sink. They must not wait for the goroutine that calls Send or Close. Acknowledgements of
+// other partitions may follow Failed. Wake is also called when the result of EndsRead may have changed.
+type Callbacks = sink.Callbacks
 
 // Producer is one session with Kafka. Ready, Missing, Check, Partition and Send must be called from one goroutine;
 // the other methods may be called from any.
@@ -46,7 +39,7 @@ type Producer struct {
 	// Used only by the goroutine that calls Send.
 	byName      map[string]*topic
 	last        *topic
-	partitioner *partitioner
+	partitioner Partitioner
 	sentAlone   bool // the record in flight, if any, must be alone in flight
 
 	mu           sync.Mutex // guards the following, partitions and nodes; no goroutine waits while holding it
@@ -95,7 +88,7 @@ func newProducer(c *Cluster, cb Callbacks, s brokerauth.Config) *Producer {
 	d := newDialer(c.cfg.DialTimeout, c.metrics.connections)
 	p := &Producer{
 		cluster: c, metrics: c.metrics, dialer: d, control: c.newControl(d, s), produce: c.saramaConfig(d, s), secured: s, began: time.Now(), cb: cb,
-		byName: map[string]*topic{}, partitioner: newPartitioner(), nodes: map[int32]*node{}, lookUpWanted: make(chan struct{}, 1), saverWakeup: make(chan struct{}), stopped: make(chan struct{}),
+		byName: map[string]*topic{}, partitioner: NewPartitioner(), nodes: map[int32]*node{}, lookUpWanted: make(chan struct{}, 1), saverWakeup: make(chan struct{}), stopped: make(chan struct{}),
 	}
 	p.produce.Net.Proxy.Dialer = leasedDialer{p}
 	return p
@@ -213,7 +206,7 @@ func (p *Producer) partitionOf(t *topic, rec *router.Record) int32 {
 	if rec.OwnPartition {
 		return rec.Partition
 	}
-	return p.partitioner.partition(rec.PartitionBy, t.hashed)
+	return p.partitioner.Of(rec.PartitionBy, t.hashed)
 }
 
 // Flush sends the records that have gathered. Without a Flush, records may wait for ever.

@@ -40,25 +40,25 @@ func TestMurmur2IsJavas(t *testing.T) {
 		t.Errorf("nil and empty differ: %d, %d", a, b)
 	}
 	// franz-go has its own implementation.
-	franz, p, rnd := kgo.StickyKeyPartitioner(nil).ForTopic("t"), newPartitioner(), rand.New(rand.NewPCG(1, 2))
+	franz, p, rnd := kgo.StickyKeyPartitioner(nil).ForTopic("t"), NewPartitioner(), rand.New(rand.NewPCG(1, 2))
 	for range 10_000 {
 		key := make([]byte, rnd.IntN(40))
 		for i := range key {
 			key[i] = byte(rnd.Uint32())
 		}
 		count := 1 + rnd.IntN(100)
-		if got, want := p.partition(key, int32(count)), franz.Partition(&kgo.Record{Key: key}, count); int(got) != want {
+		if got, want := p.Of(key, int32(count)), franz.Partition(&kgo.Record{Key: key}, count); int(got) != want {
 			t.Fatalf("key %x is on partition %d of %d, want %d", key, got, count, want)
 		}
 	}
 	key := []byte("key")
-	if n := testing.AllocsPerRun(100, func() { p.partition(key, 6) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { p.Of(key, 6) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
 
 // partitionFor returns the partition of a key.
-func partitionFor(key []byte, count int32) int32 { return newPartitioner().partition(key, count) }
+func partitionFor(key []byte, count int32) int32 { return NewPartitioner().Of(key, count) }
 
 // TestKinds tests each row of the table kinds, and errors without a code.
 func TestKinds(t *testing.T) {

@@ -27,7 +27,7 @@ var kafkaMutants = []mutant{
 	wrong("counted-again-before-it-was-asked", "A topic that is to be counted again is ready meanwhile.",
 		edits{{"sink/kafka/topic.go", "	t.verdict.Store(&verdict{reason: recounting})\n", ""}}, suite{"./sink/kafka", "^TestRowNamesANewPartition$"}),
 	wrong("keys-move-to-new-partitions", "Keys are hashed over all partitions that a session knows.",
-		edits{{"sink/kafka/producer.go", "p.partitioner.partition(rec.PartitionBy, t.hashed)", "p.partitioner.partition(rec.PartitionBy, int32(len(t.parts)))"}}, suite{"./sink/kafka", "^(TestRowNamesANewPartition|TestPartitionsPinned)$"}),
+		edits{{"sink/kafka/producer.go", "p.partitioner.Of(rec.PartitionBy, t.hashed)", "p.partitioner.Of(rec.PartitionBy, int32(len(t.parts)))"}}, suite{"./sink/kafka", "^(TestRowNamesANewPartition|TestPartitionsPinned)$"}),
 	wrong("wrong-clock-is-poison", "If Kafka refuses the time of a record, it is the fault of the event.",
 		edits{{"sink/kafka/partition.go", "	f.clock = k.reason == reasonTimestamp && !b.rowTimes\n", ""}}, suite{"./sink/kafka", "^TestWrongClockIsNoPoison$"}),
 	wrong("requeue-on-error", "A failed batch is sent again after the batches sent since.",
