@@ -40,6 +40,29 @@ type fake struct {
 	frozen      atomic.Value // string: the broker at this address discards all requests
 	damaged     atomic.Value // string: this text is altered in all answers, as by a damaged disk
 	addrs       []hostPort
+
+	cutProduced, dropProduced atomic.Int32 // number of the next answers to produce requests that are replaced by a cut, or dropped
+
+	connsMu sync.Mutex
+	isDown  bool
+	conns   map[*lossyConn]struct{}
+}
+
+// setDown cuts all connections and accepts none, or does again.
+func (f *fake) setDown(down bool) {
+	f.connsMu.Lock()
+	defer f.connsMu.Unlock()
+	f.isDown = down
+	for c := range f.conns {
+		_ = c.Conn.Close()
+	}
+	clear(f.conns)
+}
+
+func (f *fake) down() bool {
+	f.connsMu.Lock()
+	defer f.connsMu.Unlock()
+	return f.isDown
 }
 
 func (f *fake) freeze(addr string) { f.frozen.Store(addr) }
@@ -55,16 +78,37 @@ type lossyListener struct {
 }
 
 func (l lossyListener) Accept() (net.Conn, error) {
-	c, err := l.Listener.Accept()
-	return lossyConn{c, l.f}, err
+	raw, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &lossyConn{Conn: raw, f: l.f}
+	l.f.connsMu.Lock()
+	defer l.f.connsMu.Unlock()
+	if l.f.isDown {
+		_ = raw.Close()
+	}
+	l.f.conns[c] = struct{}{}
+	return c, nil
 }
 
 type lossyConn struct {
 	net.Conn
-	f *fake
+	f     *fake
+	sized bool         // the size of a request was read, so its first bytes are next
+	key   atomic.Int32 // of the last request
 }
 
-func (c lossyConn) Write(b []byte) (int, error) {
+func (c *lossyConn) Write(b []byte) (int, error) {
+	if c.key.Load() == int32(kmsg.Produce) {
+		if c.f.dropProduced.Load() > 0 && c.f.dropProduced.Add(-1) >= 0 {
+			return len(b), nil
+		}
+		if c.f.cutProduced.Load() > 0 && c.f.cutProduced.Add(-1) >= 0 {
+			_ = c.Conn.Close()
+			return 0, net.ErrClosed
+		}
+	}
 	if c.f.loseAnswers.Load() > 0 && c.f.loseAnswers.Add(-1) >= 0 {
 		_ = c.Conn.Close()
 		return 0, net.ErrClosed
@@ -80,7 +124,7 @@ func (c lossyConn) Write(b []byte) (int, error) {
 
 // Read reads. With halfRequest it closes the connection after half of a large request; if the broker is frozen it
 // discards the bytes.
-func (c lossyConn) Read(b []byte) (int, error) {
+func (c *lossyConn) Read(b []byte) (int, error) {
 	if len(b) > 1000 && c.f.halfRequest.Load() > 0 && c.f.halfRequest.Add(-1) >= 0 {
 		_, _ = c.Conn.Read(b[:len(b)/2])
 		_ = c.Conn.Close()
@@ -88,6 +132,10 @@ func (c lossyConn) Read(b []byte) (int, error) {
 	}
 	for {
 		n, err := c.Conn.Read(b)
+		if c.sized && n > 1 {
+			c.key.Store(int32(b[0])<<8 | int32(b[1]))
+		}
+		c.sized = len(b) == 4 // of kfake's two reads for a request, the first one
 		if err != nil || c.f.frozen.Load() != c.LocalAddr().String() {
 			return n, err
 		}
@@ -96,7 +144,7 @@ func (c lossyConn) Read(b []byte) (int, error) {
 
 func newFake(t testing.TB, opts ...kfake.Opt) *fake {
 	t.Helper()
-	f := &fake{}
+	f := &fake{conns: map[*lossyConn]struct{}{}}
 	opts = append([]kfake.Opt{kfake.NumBrokers(1), kfake.ListenFn(func(network, addr string) (net.Listener, error) {
 		l, err := net.Listen(network, addr)
 		return lossyListener{l, f}, err

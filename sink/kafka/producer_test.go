@@ -3,10 +3,8 @@ package kafka
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -105,96 +103,6 @@ func TestRecordAsSent(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Each fault occurs in two forms: the batch is lost, or the batch is stored and the answer is lost.
-func TestOrderUnderFaults(t *testing.T) {
-	refuse := func(err *kerr.Error) func(*testing.T, *fake, *atomic.Int32) {
-		return func(t *testing.T, f *fake, hits *atomic.Int32) {
-			// Faults are random, because regular ones could hit the same batch until its retries are used up.
-			f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: err, Count: -1, When: func(kmsg.Request) bool {
-				if rand.IntN(3) != 0 {
-					return false
-				}
-				hits.Add(1)
-				return true
-			}})
-		}
-	}
-	for name, inject := range map[string]func(*testing.T, *fake, *atomic.Int32){
-		"lost: not leader":               refuse(kerr.NotLeaderForPartition),
-		"lost: not enough replicas":      refuse(kerr.NotEnoughReplicas),
-		"lost: corrupt":                  refuse(kerr.CorruptMessage),
-		"stored: not enough replicas":    refuse(kerr.NotEnoughReplicasAfterAppend),
-		"stored: request timed out":      refuse(kerr.RequestTimedOut),
-		"lost: connection cut before":    cutBefore,
-		"stored: answer lost":            cutAfter,
-		"lost and stored: leaders moved": moveLeaders,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			f := newFake(t, kfake.NumBrokers(3), kfake.SeedTopics(6, "orders"))
-			p, l := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
-			waitReady(t, p, "orders")
-			var hits atomic.Int32
-			inject(t, f, &hits)
-			const total = 6000
-			for n := uint64(1); n <= total; n += 200 {
-				sendMany(t, p, "orders", n, n+200)
-				time.Sleep(2 * time.Millisecond)
-			}
-			if err := finish(within(60*time.Second), p); err != nil {
-				if len(l.failed) > 0 {
-					t.Error(<-l.failed)
-				}
-				t.Fatal(err)
-			}
-			if hits.Load() < 3 {
-				t.Errorf("only %d faults", hits.Load())
-			}
-			checkAcks(t, l.acks(), 6, total)
-			checkOrder(t, f.read(t, "orders", total), 6, total)
-		})
-	}
-}
-
-func cutBefore(_ *testing.T, f *fake, hits *atomic.Int32) {
-	var n int
-	f.produces(func(*kmsg.ProduceRequest) (kmsg.Response, error, bool) {
-		if n++; n%4 != 0 || hits.Load() >= 8 {
-			return nil, nil, false
-		}
-		hits.Add(1)
-		return nil, errors.New("cut"), true
-	})
-}
-
-func cutAfter(_ *testing.T, f *fake, hits *atomic.Int32) {
-	var n int
-	f.produces(func(*kmsg.ProduceRequest) (kmsg.Response, error, bool) {
-		if n++; n%4 == 0 && hits.Load() < 8 {
-			hits.Add(1)
-			f.loseAnswers.Store(1)
-		}
-		return nil, nil, false
-	})
-}
-
-func moveLeaders(t *testing.T, f *fake, hits *atomic.Int32) {
-	stop, stopped := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(stopped)
-		for hits.Load() < 30 {
-			select {
-			case <-stop:
-				return
-			case <-time.After(5 * time.Millisecond):
-			}
-			_ = f.MoveTopicPartition("orders", rand.Int32N(6), rand.Int32N(3))
-			hits.Add(1)
-		}
-	}()
-	t.Cleanup(func() { close(stop); <-stopped })
 }
 
 // refusedEvents returns the refused events of err, and whether it is a refusal.

@@ -51,62 +51,6 @@ func TestAllBrokersGone(t *testing.T) {
 	}
 }
 
-// The same with a broker that accepts requests and never answers.
-func TestBrokerHangs(t *testing.T) {
-	f := newFake(t, kfake.SeedTopics(1, "orders"))
-	c := newTestCluster(t, testConfig(f.ListenAddrs()...))
-	p, l := openSession(t, c)
-	waitReady(t, p, "orders")
-	release, arrived := make(chan struct{}), make(chan struct{}, 1)
-	f.produces(func(*kmsg.ProduceRequest) (kmsg.Response, error, bool) {
-		arrived <- struct{}{}
-		<-release
-		return nil, nil, false
-	})
-	sendMany(t, p, "orders", 1, 2)
-	<-arrived
-	sendMany(t, p, "orders", 2, 5001)
-	began := time.Now()
-	err := p.Close(endedContext())
-	if d := time.Since(began); d > 4*time.Second {
-		t.Errorf("close took %s", d)
-	}
-	if err == nil || !strings.Contains(err.Error(), "5000 events") || len(l.acks()) != 0 {
-		t.Errorf("close: %v, acked %d", err, len(l.acks()))
-	}
-	select {
-	case err := <-l.failed:
-		t.Errorf("what Close cut was reported as a failure: %v", err)
-	default:
-	}
-	// After the cut at most the request that the broker had already is stored.
-	close(release)
-	time.Sleep(200 * time.Millisecond)
-	n := len(values(f.read(t, "orders", 0)))
-	time.Sleep(200 * time.Millisecond)
-	if m := len(values(f.read(t, "orders", 0))); m != n || n > 1 {
-		t.Errorf("%d, then %d records in the log", n, m)
-	}
-}
-
-// Close waits for open requests, even with faults.
-func TestCloseDrains(t *testing.T) {
-	f := newFake(t, kfake.SeedTopics(2, "orders"))
-	p, l := openSession(t, newTestCluster(t, testConfig(f.ListenAddrs()...)))
-	waitReady(t, p, "orders")
-	fault := f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.NotEnoughReplicas, Count: 6})
-	sendMany(t, p, "orders", 1, 1001)
-	must(t, finish(within(20*time.Second), p))
-	checkAcks(t, l.acks(), 2, 1000)
-	if fault.Hits() < 6 {
-		t.Errorf("%d faults", fault.Hits())
-	}
-	checkOrder(t, f.read(t, "orders", 1000), 2, 1000)
-	if err := p.Close(endedContext()); err != nil {
-		t.Errorf("second close: %v", err)
-	}
-}
-
 // After Close no callback is called, even if sarama takes longer to end than Close waits.
 func TestSilentAfterClose(t *testing.T) {
 	for range 10 {

@@ -194,17 +194,7 @@ func (d *driver) sendAll(p sink.Producer) {
 		if d.isDone(i) {
 			continue
 		}
-		ready := false
-		d.waitFor("a ready topic", func() bool {
-			var err error
-			if ready, err = p.Ready(rec.Topic); err != nil {
-				d.mu.Lock()
-				d.failed = err
-				d.mu.Unlock()
-			}
-			return ready || d.hasFailed()
-		})
-		if d.hasFailed() {
+		if !d.waitReady(p, rec.Topic) {
 			return
 		}
 		alone, poison := p.Check(rec)
@@ -231,6 +221,20 @@ func (d *driver) sendAll(p sink.Producer) {
 		}
 	}
 	p.Flush()
+}
+
+// waitReady waits until records may be sent to the topic. It reports false if the session has failed.
+func (d *driver) waitReady(p sink.Producer, topic string) bool {
+	d.waitFor("a ready topic", func() bool {
+		ready, err := p.Ready(topic)
+		if err != nil {
+			d.mu.Lock()
+			d.failed = err
+			d.mu.Unlock()
+		}
+		return ready || d.hasFailed()
+	})
+	return !d.hasFailed()
 }
 
 // close notes that the session is closed, and returns the error that it failed with.

@@ -295,6 +295,7 @@ func testMemory(t *testing.T, s *Suite) {
 	d := newDriver(t, s)
 	d.unchecked = true
 	p := d.open()
+	d.waitReady(p, topic)
 	sent := 0
 	for i, until := range []int{many / 10, many} {
 		for ; sent < until; sent++ {

@@ -3,12 +3,12 @@ package main
 var (
 	producerAlone = suite{"./sink/kafka", "^(TestSaramaConfig|TestMurmur2IsJavas)$"}
 	batches       = suite{"./sink/kafka", "^(TestBatchRoundTrip|TestNoAckLeapsOverAHole|TestResend|TestEndsTheSession|TestOneBatchUnderWay|TestLeaderMoves|TestSequenceWraps|TestRequestSize)$"}
-	producerFaked = suite{"./sink/kafka", "^(TestRefusedBatch|TestBudgetSpent|TestPartitionsPinned|TestCloseDrains|TestSilentAfterClose)$"}
+	producerFaked = suite{"./sink/kafka", "^(TestRefusedBatch|TestBudgetSpent|TestPartitionsPinned|TestSilentAfterClose)$"}
 	simulated     = suite{"./relay", "^TestSim$"}
 	unread        = suite{"./replication", "^(TestBufferIsSmallWhileRead|TestUnreadSocketStillSends)$"}
 	createdAgain  = suite{"./sink/kafka", "^(TestTopicCreatedAgain|TestNothingIsSentToMissingTopic)$"}
 	refusedOnes   = suite{"./relay", "^TestRefusedInALargeBatch$"}
-	inOrder       = suite{"./sink/kafka", "^TestOrderUnderFaults$"}
+	inOrder       = suite{"./sink/kafka", "^TestContract$/^(AckLost|Order|CloseWaits)$"}
 	spans         = suite{"./sink/kafka", "^(TestSpanTransactions|TestSpanGaps|TestAborted)$"}
 )
 
