@@ -314,7 +314,9 @@ func TestTLS(t *testing.T) {
 	srv.StartTLS()
 	t.Cleanup(srv.Close)
 	target := Target{URL: srv.URL + "/in/{topic}"}
-	r := testReceiver(t, "", func(c *Config) { c.Target = func() (Target, error) { return target, nil } })
+	r := testReceiver(t, "", func(c *Config) {
+		c.Target, c.Timeout = func() (Target, error) { return target, nil }, time.Minute // nothing of this waits
+	})
 	var f *lane.Failure
 	if err := r.Probe(t.Context()); !errors.As(err, &f) || f.Code != lane.CodeTLS {
 		t.Errorf("unknown authority: %v", err)

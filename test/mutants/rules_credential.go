@@ -3,7 +3,7 @@ package main
 // credentialMutants have one rule wrong about commands that print a secret.
 var credentialMutants = []mutant{
 	wrong("credential-in-an-error", "An error repeats what the command has printed.",
-		edits{{"internal/credential/credential.go", `text = strings.ReplaceAll(text, secret, "xxxxx")`, `_ = secret`}}, suite{"./internal/credential", "^TestRun$"}),
+		edits{{"internal/credential/credential.go", `text = strings.ReplaceAll(text, word, "xxxxx")`, `_ = word`}}, suite{"./internal/credential", "^TestRun$"}),
 	wrong("credential-children-go-on", "Only the command itself is killed, and not what it has started.",
 		edits{{"internal/credential/credential.go", "syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)", "syscall.Kill(cmd.Process.Pid, syscall.SIGKILL)"}}, suite{"./internal/credential", "^TestRunEnds$"}),
 	wrong("credential-of-another-host", "The password of a standby is that of the primary's host.",

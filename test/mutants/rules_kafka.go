@@ -65,7 +65,7 @@ var kafkaMutants = []mutant{
 	wrong("other-hash", "Any hash that spreads the keys will do.",
 		edits{{"sink/kafka/partitioner.go", "sarama.NewMurmur2Partitioner", "sarama.NewHashPartitioner"}}, producerAlone),
 	wrong("no-hash", "A key need not always go to the same partition.",
-		edits{{"sink/kafka/partitioner.go", "	p.msg.Key = &p.key\n", ""}}, producerAlone),
+		edits{{"sink/kafka/partitioner.go", "	*p.msg.Key.(*hashedKey) = key\n", ""}}, producerAlone),
 	wrong("topics-made-by-asking", "A metadata request creates a missing topic.",
 		edits{{"sink/kafka/cluster.go", "AllowAutoTopicCreation = false", "AllowAutoTopicCreation = true"}}, producerAlone),
 	wrong("closed-with-records-in-flight", "The session can be closed at any time; answers of open requests are not needed.",
