@@ -25,10 +25,8 @@ func newFromDebeziumCommand() *cobra.Command {
 		Use:   "from-debezium FILE",
 		Short: "Convert the configuration of a Debezium connector (- is standard input)",
 		Long: "Print the configuration that corresponds to a Debezium PostgreSQL connector with the outbox event router. FILE is a\n" +
-			".properties file of Kafka Connect or Debezium Server, JSON as Connect's REST interface accepts and returns it (also in\n" +
-			"a shell script with curl), a KafkaConnector of Strimzi as YAML, CREATE SOURCE CONNECTOR of ksqlDB, or a file with the\n" +
-			"environment variables of Debezium Server (env file, Compose, Kubernetes, docker run). Standard error lists the options\n" +
-			"that have no counterpart, differ, or need a manual step.",
+			".properties file of Kafka Connect or Debezium Server, or JSON as Connect's REST interface accepts and returns it\n" +
+			"(GET /connectors/NAME). Standard error lists the options that have no counterpart, differ, or need a manual step.",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usageError(fmt.Errorf("config from-debezium takes one FILE, or - for standard input; %d were given", len(args)))

@@ -10,13 +10,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
-
-	"github.com/goccy/go-yaml"
 )
 
 // Connector is the configuration of one connector.
@@ -26,28 +23,22 @@ type Connector struct {
 	Server bool // of Debezium Server, not of Kafka Connect
 }
 
-// Read reads the connectors of a file: a .properties file of Connect or of Debezium Server, JSON as Connect's REST
-// interface accepts and returns it (one connector, an array, or GET /connectors?expand=info), such JSON in a shell
-// script, Strimzi's KafkaConnector resources as YAML, statements of ksqlDB, or environment variables of Debezium
-// Server. Another form, and a file without a connector, is an error.
+// forms are what Read understands, for error texts.
+const forms = "want a .properties file of Kafka Connect or Debezium Server, or the JSON that Connect's REST interface prints (GET /connectors/NAME), " +
+	"which has every connector, also one of Strimzi or ksqlDB"
+
+// Read reads the connectors of a file: a .properties file of Connect or of Debezium Server, or JSON as Connect's REST
+// interface accepts and returns it (one connector, an array, or GET /connectors?expand=info). Another form, and a file
+// without a connector, is an error.
 func Read(data []byte) ([]Connector, error) {
 	data = bytes.TrimSpace(bytes.TrimPrefix(data, []byte("\ufeff")))
 	var found []Connector
 	var err error
-	switch {
-	case len(data) > 0 && (data[0] == '{' || data[0] == '['):
+	if len(data) > 0 && (data[0] == '{' || data[0] == '[') {
 		found, err = readJSON(data)
-	case ksqlConnector.Match(data):
-		found = readKsql(string(data))
-	case isServer(readEnvironment(string(data))):
-		found = []Connector{{Props: readEnvironment(string(data))}}
-	case isResource(data):
-		found, err = readResources(data)
-	case isScript(data):
-		found, err = readScript(data)
-	default:
+	} else {
 		var props map[string]string
-		if props, err = readProperties(string(data)); err == nil && !isUnderstood(props) {
+		if props, err = readProperties(string(data)); err == nil && (isResource(data) || !isUnderstood(props)) {
 			err = errors.New("the form of this file is not understood: " + forms)
 		}
 		found = []Connector{{Name: props["name"], Props: props}}
@@ -180,7 +171,7 @@ func texts(options map[string]any) (map[string]string, error) {
 	return out, nil
 }
 
-// isResource reports whether the text is a Kubernetes resource as YAML.
+// isResource reports whether the text is a Kubernetes resource as YAML, whose lines could be read as properties.
 func isResource(data []byte) bool {
 	for line := range bytes.Lines(data) {
 		if bytes.HasPrefix(line, []byte("kind:")) || bytes.HasPrefix(line, []byte("apiVersion:")) {
@@ -190,39 +181,7 @@ func isResource(data []byte) bool {
 	return false
 }
 
-// resource is the part of Strimzi's KafkaConnector (kafka.strimzi.io) that is converted.
-type resource struct {
-	Kind     string
-	Metadata struct{ Name string }
-	Spec     struct {
-		Class  string
-		Config map[string]any
-	}
-}
-
-func readResources(data []byte) (found []Connector, err error) {
-	dec := yaml.NewDecoder(bytes.NewReader(data))
-	var other []string
-	for {
-		var r resource
-		if err := dec.Decode(&r); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			return nil, fmt.Errorf("read the YAML: %s", yaml.FormatError(err, false, false))
-		}
-		if r.Kind != "KafkaConnector" {
-			other = append(other, r.Kind)
-			continue
-		}
-		props, err := texts(r.Spec.Config)
-		if err != nil {
-			return nil, fmt.Errorf("KafkaConnector %s: spec.config: %w", r.Metadata.Name, err)
-		}
-		props["connector.class"] = r.Spec.Class
-		found = append(found, Connector{Name: r.Metadata.Name, Props: props})
-	}
-	if len(found) == 0 {
-		return nil, fmt.Errorf("the YAML has no KafkaConnector, but %s", strings.Join(other, ", "))
-	}
-	return found, nil
+// isUnderstood reports whether options are those of a connector or of Debezium Server.
+func isUnderstood(props map[string]string) bool {
+	return props["connector.class"] != "" || props["transforms"] != "" || isServer(props)
 }
