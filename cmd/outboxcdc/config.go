@@ -14,8 +14,8 @@ import (
 func newConfigCommand(s *settings) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "config",
-		Short: "Show the settings, their schema or a sample, or print those for a Debezium connector",
-	}, newValidateCommand(s), newConfigPrintCommand(s), newConfigSchemaCommand(), newConfigInitCommand(), newFromDebeziumCommand())
+		Short: "Show the settings or a sample, or print those for a Debezium connector",
+	}, newValidateCommand(s), newConfigPrintCommand(s), newConfigInitCommand(), newFromDebeziumCommand())
 }
 
 func newFromDebeziumCommand() *cobra.Command {

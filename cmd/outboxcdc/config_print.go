@@ -45,26 +45,15 @@ func newConfigPrintCommand(s *settings) *cobra.Command {
 	return cmd
 }
 
-// newConfigTextCommand is a command that prints a text that does not depend on the configuration.
-func newConfigTextCommand(use, short, long string, text func() string) *cobra.Command {
+func newConfigInitCommand() *cobra.Command {
 	return &cobra.Command{
-		Use: use, Short: short, Long: long, Args: noArgs,
+		Use:   "init",
+		Short: "Print a commented sample configuration",
+		Long: "Print a sample configuration with every setting, its default and its meaning, all commented out. To write it:\n" +
+			"outboxcdc config init > outboxcdc.yaml",
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := io.WriteString(cmd.OutOrStdout(), text())
-			return err
+			return written(io.WriteString(cmd.OutOrStdout(), config.Sample()))
 		},
 	}
-}
-
-func newConfigSchemaCommand() *cobra.Command {
-	return newConfigTextCommand("schema", "Print a JSON Schema of the configuration, for editors",
-		"Print a JSON Schema of the configuration for editors. Save it as "+config.SchemaFile+" beside the configuration:\n"+
-			"the first line of the sample that outboxcdc config init prints refers to it.",
-		func() string { return string(config.Schema()) })
-}
-
-func newConfigInitCommand() *cobra.Command {
-	return newConfigTextCommand("init", "Print a commented sample configuration",
-		"Print a sample configuration with every setting, its default and its meaning, all commented out. To write it:\n"+
-			"outboxcdc config init > outboxcdc.yaml", config.Sample)
 }

@@ -5,8 +5,8 @@
 // contain no secret. The package opens no connection, so it does not check whether the named objects exist.
 //
 // The fields of [Config] are the manual: their tags have name and default, their comments meaning, unit and effect. The
-// sample, the JSON Schema and docs/configuration.md are generated from them. Remarks for readers of the code are in the
-// comment after a field.
+// sample and docs/configuration.md are generated from them. Remarks for readers of the code are in the comment after a
+// field.
 package config
 
 import "time"

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"fmt"
 	"strings"
 	"time"
 )
@@ -38,14 +37,10 @@ func (s *setting) kind() string {
 // sampleWidth is the width of comments in the sample.
 const sampleWidth = 110
 
-// SchemaFile is the name of the file with the [Schema], to which the sample refers.
-const SchemaFile = "outboxcdc.schema.json"
-
 // Sample is a configuration file with every setting, its default and its meaning, all commented out: removing a # sets
 // a setting.
 func Sample() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# yaml-language-server: $schema=./%s\n", SchemaFile)
 	comment(&b, "", "Every setting of outboxcdc with its default. Remove the # before a setting to set it. Each setting is also an environment variable: "+
 		EnvName("kafka.compression")+" for kafka.compression. A value may contain ${env:NAME} or ${file:/path}. `outboxcdc config validate` checks the result, "+
 		"`outboxcdc config print --origin` shows it, and docs/configuration.md has more.")
