@@ -168,9 +168,9 @@ fuzz: ## every fuzz target for FUZZTIME (20s)
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) $(VALE) ## golangci-lint and the language check; both are built into the cache the first time (about three minutes)
-	$(GOLANGCI_LINT) run ./...
+	CGO_ENABLED=0 $(GOLANGCI_LINT) run ./...
 	$(VALE) .
-	for m in $(MODULES); do (cd $$m && GOWORK=off $(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...); done
+	for m in $(MODULES); do (cd $$m && GOWORK=off CGO_ENABLED=0 $(GOLANGCI_LINT) run --config $(CURDIR)/.golangci.yml ./...); done
 
 .PHONY: prose
 prose: $(VALE) ## the language check alone (RUN=path: this file or folder)

@@ -30,7 +30,7 @@ func Build(ctx context.Context, file string) error {
 	if err != nil {
 		return fmt.Errorf("build outboxcdc: look for its module: %w", err)
 	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", file, "./cmd/outboxcdc")
+	cmd := exec.CommandContext(ctx, "go", "build", "-ldflags", "-s -w", "-o", file, "./cmd/outboxcdc")
 	cmd.Dir = string(bytes.TrimSpace(dir))
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {

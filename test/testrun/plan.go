@@ -26,7 +26,7 @@ func (t tier) packages(ctx context.Context, flags ...string) (lane, error) {
 	var some, whole []string
 	for pkg := range strings.FieldsSeq(string(out)) {
 		switch name := shortName(pkg); {
-		case name == "test/integration" || name == "test/model" || !t.has(name):
+		case name == "test/integration" || name == "test/model" || !t.has(name) || choices()[name].short && t == rest:
 		case choices()[name].short && t == quick:
 			l = append(l, stage{name: "short " + name, args: slices.Concat(args, []string{"-short"}, paths([]string{name}))})
 		case choices()[name].whole:
@@ -89,8 +89,14 @@ func outside(dir string) stage {
 	return stage{name: dir, dir: dir, args: goTest("-count=1", "./...")}
 }
 
+// simulator runs more histories than `make test`, and fewer than `make prove`. The other tests of relay are whole in
+// `make test`.
+var simulator = stage{name: "simulator", env: []string{"OUTBOXCDC_TEST_SIM=1000"}, args: append(low, goTest("-short", "-run", "^TestSim", "./relay")...)}
+
 // model keeps both cores busy, and must not take them from tests that wait for servers.
-var model = stage{name: "model", args: append([]string{"nice", "-n", "10"}, goTest("-parallel", "2", "-timeout", "30m", "./test/model")...)}
+var model = stage{name: "model", args: append(low, goTest("-parallel", "2", "-timeout", "30m", "./test/model")...)}
+
+var low = []string{"nice", "-n", "10"}
 
 // racePackages have goroutines that share memory.
 var racePackages = []string{
@@ -102,7 +108,9 @@ var racePackages = []string{
 const oneGoroutine = "^(TestAckToConfirmed|TestBugBackoff.*|TestBackoff.*|TestSimAudit|TestConfirmedInEveryOrder|" + // relay
 	"TestGuard.*|TestHidden.*|TestInherited|TestCopy.*|TestSimilar|TestRemovedSegment|TestStandbyComparesPublications|TestOpenErrors|TestPacedRandom|" + // replication
 	"TestRowsOfATableThatIsNotAttached|TestUnloggedPartition|TestResolveDistinguishesTables|TestOtherPublication|TestLockedPartition|TestUnfinishedRecovery|" +
-	"TestComparison|TestDeletedByPartition|TestSorter)$" // internal/audit
+	"TestSameAsAsyncProducer|" + // sink/kafka
+	"TestComparison|TestDeletedByPartition|TestSorter|TestRandomHistories|" + // internal/audit
+	"TestPeekSlowReader)$" // internal/peek
 
 // race is the race detector. The long tests add servers, not goroutines, and the simulator's runs are ten times
 // slower: few are enough for what only the detector sees.
@@ -161,6 +169,9 @@ func (t tier) plan(packages lane) plan {
 		modules = lane{application("outbox"), application("inbox"), application("inbox/riverinbox"), outside("test/compose")}
 	}
 	modules = append(modules, t.ends(""))
+	if t == rest {
+		modules = append(modules, simulator)
+	}
 	if t != quick {
 		modules = append(modules, outside("test/helm"), model)
 	}

@@ -80,6 +80,9 @@ func (s stage) run(ctx context.Context, lines chan<- []byte) stageResult {
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = 30 * time.Second
 	cmd.Dir, cmd.Env, cmd.Stderr = s.dir, slices.Concat(os.Environ(), inMemory(), s.env), os.Stderr
+	if !slices.Contains(s.args, "-race") { // as the daemon is built, so that no package is compiled twice
+		cmd.Env = append(cmd.Env, "CGO_ENABLED=0")
+	}
 	in, out := io.Pipe()
 	cmd.Stdout = out
 	if s.log != nil {

@@ -24,7 +24,7 @@ var tiersText string
 type choice struct {
 	only     bool // patterns are the tests of quick, and all others are those of rest; else the other way round
 	whole    bool // the package is one of rest
-	short    bool // so is this one, and quick runs it with -short
+	short    bool // so is this one, and quick runs all of it with -short
 	patterns []string
 }
 
