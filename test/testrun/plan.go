@@ -35,12 +35,16 @@ func (t tier) packages(ctx context.Context, flags ...string) (lane, error) {
 			some = append(some, name)
 		}
 	}
+	slices.SortStableFunc(some, func(a, b string) int { return slices.Index(longest, b) - slices.Index(longest, a) })
 	l = append(l, stage{name: "packages", args: slices.Concat(args, t.flags(some...), paths(some))})
 	if len(whole) > 0 {
 		l = append(l, stage{name: "whole packages", args: append(args, paths(whole)...)})
 	}
 	return l, nil
 }
+
+// longest are packages that start before all others, the last one first: none of them runs alone in the end.
+var longest = []string{"internal/retention", "sink/kafka", "cmd/outboxcdc", "internal/outboxtable", "internal/doctor"}
 
 func paths(names []string) []string {
 	var out []string
