@@ -149,10 +149,10 @@ func TestRecoverInterrupted(t *testing.T) {
 // Of two runs at a time the second one is refused, and says which connection to look for.
 func TestRecoverTwice(t *testing.T) {
 	t.Parallel()
-	const rows = 20_000
+	const rows = 10_000
 	o, env := newGap(t, rows)
 	o.proves("F88", "slot dropped, %d rows missing; two `recover` at a time", rows)
-	first := o.startCommand(env, "recover", "--yes", "--rate", "1500")
+	first := o.startCommand(env, "recover", "--yes", "--rate", "750")
 	o.awaitRecords(11)
 	out := o.recover(env, 69)
 	says(t, out, "another recover, backfill or slot adopt of slot "+o.name+" is running (PID ", "connected from 127.0.0.1 since 20", "remedy: wait until it has ended")

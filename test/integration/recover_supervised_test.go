@@ -76,7 +76,7 @@ func (s *supervisor) run() {
 		select {
 		case <-s.halt:
 			return
-		case <-time.After(100 * time.Millisecond): // between two starts
+		case <-time.After(400 * time.Millisecond): // between two starts, which cost processor time
 		}
 	}
 }

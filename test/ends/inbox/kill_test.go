@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -99,7 +100,7 @@ func TestInboxKills(t *testing.T) {
 			case 2:
 				r.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND random() < 0.7`)
 			case 3:
-				must(t, consumers[i].Signal(os.Interrupt)) // SIGINT ends the process at once
+				must(t, consumers[i].Signal(syscall.SIGTERM)) // it leaves its group; SIGINT is ignored behind &
 				_ = consumers[i].Wait(t.Context())
 				consumers[i] = r.startProcess(fmt.Sprint("again", random.Uint32()))
 			}
