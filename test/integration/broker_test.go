@@ -9,8 +9,9 @@ import (
 
 // The broker is killed under load and restarted with its data: the same process delivers everything.
 func TestBrokerKilledUnderLoad(t *testing.T) {
+	skipUnlessProving(t) // TestBrokerAwayForLong and TestDeduplicatedBrokersKilled do it once
 	t.Parallel()
-	rounds := fullOrShort(4, 1)
+	const rounds = 4
 	rnd := newRand(t)
 	k := breakableKafka(t)
 	o := newOutbox(t, options{kafka: k})
