@@ -101,7 +101,7 @@ func (c *Consumer) session(ctx context.Context, handle func(ctx context.Context,
 	s.engine = &engine.Engine[*kgo.Record]{
 		Store: &c.Store, Pool: c.Pool, Consumer: c.Group, SkipReplayed: c.SkipReplayed, ContinueGroup: c.ContinueGroup, Retries: c.Retries,
 		BatchSize: c.BatchSize, BatchTime: c.BatchTime, Keep: c.Keep, IdleLimit: c.IdleLimit, Handle: handle, DeadLetter: c.DeadLetter, Park: c.Park, Topics: c.Topics, Log: c.log(),
-		Read: read, Stored: stored, Restore: restore, Describe: s.describe,
+		Read: read, Restore: restore, Describe: s.describe,
 	}
 	s.engine.SetDefaults()
 	s.unassigned = time.AfterFunc(tellUnassigned, func() {
@@ -168,17 +168,6 @@ func (s *session) deal(fetches kgo.Fetches) {
 	}
 }
 
-func read(r *kgo.Record) engine.Record {
-	return engine.Record{Offset: r.Offset, Epoch: r.LeaderEpoch, Key: r.Key, Value: r.Value, Header: func(key string) (string, bool) {
-		for _, h := range r.Headers {
-			if h.Key == key {
-				return string(h.Value), true
-			}
-		}
-		return "", false
-	}}
-}
-
 func topicID(id [16]byte) string {
 	if id == ([16]byte{}) {
 		return ""
@@ -186,8 +175,8 @@ func topicID(id [16]byte) string {
 	return fmt.Sprintf("%x", id)
 }
 
-// stored returns a record as it is parked.
-func stored(r *kgo.Record) park.Record {
+// read returns a record as it may be parked.
+func read(r *kgo.Record) park.Record {
 	out := park.Record{
 		Partition: r.Partition, Offset: r.Offset, LeaderEpoch: r.LeaderEpoch, TimestampMs: r.Timestamp.UnixMilli(), Key: r.Key, Value: r.Value,
 		Headers: make([][2][]byte, len(r.Headers)),

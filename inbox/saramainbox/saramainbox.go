@@ -94,7 +94,7 @@ func (c *Consumer) Run(ctx context.Context, handle func(ctx context.Context, tx 
 	h.engine = &engine.Engine[*sarama.ConsumerMessage]{
 		Store: &c.Store, Pool: c.Pool, Consumer: c.Group, SkipReplayed: c.SkipReplayed, ContinueGroup: c.ContinueGroup, Retries: c.Retries,
 		BatchSize: c.BatchSize, BatchTime: c.BatchTime, Keep: c.Keep, IdleLimit: c.IdleLimit, Handle: handle, DeadLetter: c.DeadLetter, Park: c.Park, Topics: c.Topics, Log: h.log,
-		Read: read, Stored: stored, Restore: restore, Describe: h.describe,
+		Read: read, Restore: restore, Describe: h.describe,
 	}
 	h.engine.SetDefaults()
 	var running sync.WaitGroup
@@ -149,19 +149,8 @@ func (c *Consumer) config() *sarama.Config {
 	return conf
 }
 
-func read(m *sarama.ConsumerMessage) engine.Record {
-	return engine.Record{Offset: m.Offset, Epoch: -1, Key: m.Key, Value: m.Value, Header: func(key string) (string, bool) {
-		for _, h := range m.Headers {
-			if string(h.Key) == key {
-				return string(h.Value), true
-			}
-		}
-		return "", false
-	}}
-}
-
-// stored returns a record as it is parked.
-func stored(m *sarama.ConsumerMessage) park.Record {
+// read returns a record as it may be parked.
+func read(m *sarama.ConsumerMessage) park.Record {
 	out := park.Record{
 		Partition: m.Partition, Offset: m.Offset, LeaderEpoch: -1, TimestampMs: m.Timestamp.UnixMilli(), Key: m.Key, Value: m.Value,
 		Headers: make([][2][]byte, len(m.Headers)),

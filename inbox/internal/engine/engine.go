@@ -36,10 +36,8 @@ type Engine[R any] struct {
 	Topics        []string                                                     // whose parked records are tried again
 	Log           *slog.Logger
 
-	// Read returns what the engine has to know about a record.
-	Read func(R) Record
-	// Stored returns a record as it is parked, and Restore what the handler gets then.
-	Stored  func(R) park.Record
+	// Read returns a record as it may be parked, and Restore what the handler gets then.
+	Read    func(R) park.Record
 	Restore func(ctx context.Context, topic string, r *park.Record) R
 	// Describe returns the id of a topic as it is now, or was a second ago; empty: unknown.
 	Describe func(ctx context.Context, topic string) (id string, err error)
@@ -52,14 +50,6 @@ func (e *Engine[R]) SetDefaults() {
 	e.Keep = cmp.Or(e.Keep, 7*24*time.Hour)
 	e.IdleLimit = cmp.Or(e.IdleLimit, time.Minute)
 	e.Log = cmp.Or(e.Log, slog.Default())
-}
-
-// Record is what the engine knows about a record.
-type Record struct {
-	Offset     int64
-	Epoch      int32 // of the leader; -1: unknown
-	Key, Value []byte
-	Header     func(name string) (value string, ok bool)
 }
 
 // ErrRewound means that the consumer has to begin at the mark again. The mark is before what it has handled: its

@@ -40,7 +40,7 @@ func (b *batch[R]) look(ctx context.Context) (err error) {
 	keys := make([][]byte, 0, len(b.tasks))
 	seen := make(map[string]bool, len(b.tasks))
 	for _, t := range b.tasks {
-		if key := t.key; key != nil && !seen[string(key)] {
+		if key := t.Key; key != nil && !seen[string(key)] {
 			seen[string(key)] = true
 			keys = append(keys, key)
 		}
@@ -56,13 +56,6 @@ func (b *batch[R]) look(ctx context.Context) (err error) {
 	return nil
 }
 
-// stored returns the record of a task as it is parked.
-func (b *batch[R]) stored(t task[R]) park.Record {
-	r := b.Stored(t.record)
-	r.ID = t.event.ID
-	return r
-}
-
 // isSkipped reports whether a task is dropped because a person has sent its record with outboxcdc replay.
 func (b *batch[R]) isSkipped(t task[R]) bool {
 	return b.SkipReplayed && t.event.Command == inbox.Replayed
@@ -70,7 +63,7 @@ func (b *batch[R]) isSkipped(t task[R]) bool {
 
 // isHeld reports whether a task is parked behind others of its key.
 func (b *batch[R]) isHeld(t task[R]) bool {
-	return b.parked != nil && b.parked.IsHeld(t.key) && !b.isSkipped(t)
+	return b.parked != nil && b.parked.IsHeld(t.Key) && !b.isSkipped(t)
 }
 
 // park stores what is parked. It is the last statement before that of the mark: all other tasks have succeeded.
@@ -237,14 +230,7 @@ func (r *retrier[R]) try(ctx context.Context, tx pgx.Tx, k *park.Key, record *pa
 
 // handle calls the handler if the event of the record is new.
 func (r *retrier[R]) handle(ctx context.Context, tx pgx.Tx, k *park.Key, record *park.Record) error {
-	event, err := inbox.ReadEvent(k.Topic, record.Key, record.Value, func(name string) (string, bool) {
-		for _, h := range record.Headers {
-			if string(h[0]) == name {
-				return string(h[1]), true
-			}
-		}
-		return "", false
-	})
+	event, err := inbox.ReadEvent(k.Topic, record.Key, record.Value, record.Header)
 	if err != nil {
 		return err
 	}

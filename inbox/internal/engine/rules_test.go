@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outboxcdc/outboxcdc/inbox"
+	"github.com/outboxcdc/outboxcdc/inbox/internal/park"
 )
 
 // fake is a record: its offset, and its id.
@@ -19,8 +20,8 @@ type fake struct {
 	id     string
 }
 
-func readFake(f fake) Record {
-	return Record{Offset: f.offset, Epoch: 3, Header: func(name string) (string, bool) { return f.id, name == "id" && f.id != "" }}
+func readFake(f fake) park.Record {
+	return park.Record{Offset: f.offset, LeaderEpoch: 3, Headers: [][2][]byte{{[]byte("id"), []byte(f.id)}}}
 }
 
 func partition() *Partition[fake] {
@@ -57,7 +58,7 @@ func TestSift(t *testing.T) {
 			t.Errorf("%s: %v; want an error with %q", name, err, c.err)
 		}
 		for _, task := range tasks {
-			if task.event.Topic != "t" || task.epoch != 3 {
+			if task.event.Topic != "t" || task.LeaderEpoch != 3 {
 				t.Errorf("%s: %+v", name, task)
 			}
 		}

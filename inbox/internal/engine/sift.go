@@ -4,15 +4,14 @@ import (
 	"fmt"
 
 	"github.com/outboxcdc/outboxcdc/inbox"
+	"github.com/outboxcdc/outboxcdc/inbox/internal/park"
 )
 
 // task is a record that may be handled.
 type task[R any] struct {
+	park.Record
 	record R
-	key    []byte
 	event  inbox.Event
-	at     int64 // its offset
-	epoch  int32
 }
 
 // sift returns the records of a batch that were not handled, by their offsets: whether their events were, their ids
@@ -27,7 +26,8 @@ func (p *Partition[R]) sift(records []R, mark inbox.Mark) (tasks []task[R], n in
 		if err != nil {
 			return tasks, i, fmt.Errorf("offset %d: %w", r.Offset, err)
 		}
-		tasks = append(tasks, task[R]{record: raw, key: r.Key, event: event, at: r.Offset, epoch: r.Epoch})
+		r.ID = event.ID
+		tasks = append(tasks, task[R]{r, raw, event})
 	}
 	return tasks, len(records), nil
 }

@@ -37,7 +37,7 @@ func (p *Partition[R]) cut(tasks []task[R]) []task[R] {
 		tasks = tasks[:min(len(tasks), p.suspect.most)]
 	}
 	for i, t := range tasks {
-		if t.at == p.suspect.offset {
+		if t.Offset == p.suspect.offset {
 			return tasks[:i+1]
 		}
 	}
@@ -56,8 +56,8 @@ func (b *batch[R]) blame(t task[R], err error) error {
 	if other := b.notOfRecord(t, err); other != nil {
 		return other
 	}
-	if b.suspect.offset != t.at {
-		b.suspect = suspect{offset: t.at, id: t.event.ID, conflicts: b.suspect.conflicts}
+	if b.suspect.offset != t.Offset {
+		b.suspect = suspect{offset: t.Offset, id: t.event.ID, conflicts: b.suspect.conflicts}
 	}
 	if b.tx.Conn().IsClosed() {
 		b.suspect.cause = err
@@ -79,7 +79,7 @@ func (b *batch[R]) notOfRecord(t task[R], err error) error {
 	default:
 		return nil
 	}
-	return &transientError{fmt.Errorf("handle the record at offset %d, id %q: %w", t.at, t.event.ID, err)}
+	return &transientError{fmt.Errorf("handle the record at offset %d, id %q: %w", t.Offset, t.event.ID, err)}
 }
 
 // bisect is about a batch of which one task has failed, and it is not known which.

@@ -65,7 +65,7 @@ func (p *Partition[R]) transact(ctx context.Context, topicID string, records []R
 		return 0, err
 	}
 	last := b.tasks[b.done-1]
-	after := inbox.Mark{Next: last.at + 1, Epoch: last.epoch, TopicID: cmp.Or(mark.TopicID, topicID)}
+	after := inbox.Mark{Next: last.Offset + 1, Epoch: last.LeaderEpoch, TopicID: cmp.Or(mark.TopicID, topicID)}
 	if err := p.Store.Save(ctx, pgxinbox.Tx(tx), p.Consumer, p.Place, after); err != nil {
 		return 0, b.commitFailed(err)
 	}
@@ -122,7 +122,7 @@ type batch[R any] struct {
 // An error stop is about the task after the last one that is done, and err undoes the transaction.
 func (b *batch[R]) handle(ctx context.Context) (stop, err error) {
 	last := len(b.tasks) - 1
-	if b.tasks[last].at != b.suspect.offset {
+	if b.tasks[last].Offset != b.suspect.offset {
 		return nil, b.together(ctx, b.tasks)
 	}
 	if err := b.together(ctx, b.tasks[:last]); err != nil || b.done < last {
@@ -152,7 +152,7 @@ func (b *batch[R]) together(ctx context.Context, tasks []task[R]) error {
 	began, calls := time.Now(), 0
 	for i, t := range tasks {
 		if b.isHeld(t) {
-			b.parked.Behind(b.done, b.stored(t))
+			b.parked.Behind(b.done, t.Record)
 		} else if isNew[i] {
 			if took := time.Since(began); calls > 0 && took > b.BatchTime {
 				b.pace.observe(calls, took)
@@ -186,7 +186,7 @@ func (b *batch[R]) store(ctx context.Context, tasks []task[R]) ([]bool, error) {
 			b.suspect.most = i // the tasks before it can be handled
 			return nil, errAgain
 		}
-		return nil, &moduleError{fmt.Errorf("offset %d: %w", tasks[0].at, err)}
+		return nil, &moduleError{fmt.Errorf("offset %d: %w", tasks[0].Offset, err)}
 	case hasState(err, "22", "54"): // data exception, program limit exceeded
 		return nil, &idError{err}
 	case err != nil:
@@ -214,9 +214,9 @@ func (b *batch[R]) forget(ctx context.Context, tasks []task[R], isNew []bool) er
 func (b *batch[R]) call(ctx context.Context, t task[R]) error {
 	err := callHandler(b.tx, func() error { return b.Handle(ctx, handlerTx{b.tx}, t.record) })
 	if errors.Is(err, errEnded) {
-		last := b.tasks[len(b.tasks)-1].at
+		last := b.tasks[len(b.tasks)-1].Offset
 		return &moduleError{fmt.Errorf("handle the record at offset %d, id %q: %w. If that was COMMIT, the events of the records from there to offset %d may count as handled "+
-			"without an effect: compare, and delete their ids", t.at, t.event.ID, err, last)}
+			"without an effect: compare, and delete their ids", t.Offset, t.event.ID, err, last)}
 	}
 	return err
 }
@@ -257,7 +257,7 @@ func guard(f func() error) (err error) {
 // alone handles a task that has failed before, under a savepoint, and decides about it if it fails again.
 func (b *batch[R]) alone(ctx context.Context, t task[R]) (stop, err error) {
 	if b.isHeld(t) {
-		b.parked.Behind(b.done, b.stored(t))
+		b.parked.Behind(b.done, t.Record)
 		return nil, nil
 	}
 	cause := b.suspect.cause
@@ -286,11 +286,11 @@ func (b *batch[R]) decide(ctx context.Context, t task[R], cause error) (stop, er
 		return &retryLater{wait, cause}, nil
 	}
 	if b.parked != nil {
-		b.parked.Fail(b.done, b.stored(t), cause)
-		b.Log.Warn("a record cannot be handled: parked", "topic", b.Topic, "partition", b.Place.Partition, "offset", t.at, "id", t.event.ID, "err", cause)
+		b.parked.Fail(b.done, t.Record, cause)
+		b.Log.Warn("a record cannot be handled: parked", "topic", b.Topic, "partition", b.Place.Partition, "offset", t.Offset, "id", t.event.ID, "err", cause)
 		return nil, nil
 	}
-	poison := &inbox.PoisonError{Place: b.Place, Offset: t.at, ID: t.event.ID, Err: cause}
+	poison := &inbox.PoisonError{Place: b.Place, Offset: t.Offset, ID: t.event.ID, Err: cause}
 	if b.DeadLetter == nil || b.suspect.isOffered {
 		return poison, nil
 	}
@@ -311,7 +311,7 @@ func (b *batch[R]) decide(ctx context.Context, t task[R], cause error) (stop, er
 		b.suspect.cause, b.suspect.isOffered = errors.Join(cause, fmt.Errorf("hand the record over: %w", b.suspect.cause)), true
 	}
 	if err == nil {
-		b.Log.Warn("a record cannot be handled: handed over", "topic", b.Topic, "partition", b.Place.Partition, "offset", t.at, "id", t.event.ID, "err", cause)
+		b.Log.Warn("a record cannot be handled: handed over", "topic", b.Topic, "partition", b.Place.Partition, "offset", t.Offset, "id", t.event.ID, "err", cause)
 	}
 	return nil, err
 }
@@ -359,18 +359,18 @@ func (b *batch[R]) commitFailed(err error) error {
 	case b.tx.Conn().IsClosed():
 		return &transientError{err}
 	case isConflict(err) && b.suspect.mayConflict():
-		return &transientError{fmt.Errorf("commit the records until offset %d: %w", b.tasks[b.done-1].at, &conflictError{err})}
+		return &transientError{fmt.Errorf("commit the records until offset %d: %w", b.tasks[b.done-1].Offset, &conflictError{err})}
 	case b.done > 1:
 		return b.bisect(err)
-	case b.tasks[0].at != b.suspect.offset:
+	case b.tasks[0].Offset != b.suspect.offset:
 		return b.blame(b.tasks[0], err)
 	case b.suspect.cause == nil: // it can be handled, and not committed
 		b.suspect.cause = err
 		return errAgain
 	case isConflict(err):
-		return &transientError{fmt.Errorf("commit what becomes of the record at offset %d: %w", b.tasks[0].at, err)}
+		return &transientError{fmt.Errorf("commit what becomes of the record at offset %d: %w", b.tasks[0].Offset, err)}
 	}
-	return fmt.Errorf("commit what becomes of the record at offset %d: %w", b.tasks[0].at, err)
+	return fmt.Errorf("commit what becomes of the record at offset %d: %w", b.tasks[0].Offset, err)
 }
 
 // handlerTx keeps the handler from ending the transaction, which would commit its effect without the mark.

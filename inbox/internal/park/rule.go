@@ -49,6 +49,16 @@ type Record struct {
 	ID          string // of the event
 }
 
+// Header returns the value of the first header of a name.
+func (r *Record) Header(name string) (value string, ok bool) {
+	for _, h := range r.Headers {
+		if string(h[0]) == name {
+			return string(h[1]), true
+		}
+	}
+	return "", false
+}
+
 // Batch collects the records of a batch that are parked. The batch's transaction has locked the mark of its partition.
 type Batch struct {
 	held    map[string]bool // the keys whose records are parked: those that were before the batch, and those of failed records
