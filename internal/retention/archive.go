@@ -1,6 +1,7 @@
 package retention
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,8 @@ type Command struct {
 	Args   []string
 	Output io.Writer     // of its standard output and standard error
 	Idle   time.Duration // how long it may take without reading anything, and for its end
+
+	kill func(pid int, s syscall.Signal) error // nil: syscall.Kill
 }
 
 // ArchiveIdle is the Idle of the product: long enough for an upload that is tried again a few times.
@@ -26,7 +29,10 @@ const ArchiveIdle = 10 * time.Minute
 // killWait is how long a command that is stopped has for its end.
 const killWait = 5 * time.Second
 
-var errIdle = errors.New("it has not read anything for too long")
+var (
+	errIdle    = errors.New("it has not read anything for too long")
+	errStopped = errors.New("a process that it has started ran on, and was stopped")
+)
 
 // Store implements [Archive].
 func (c *Command) Store(ctx context.Context, leaf *Leaf, age Age, write func(io.Writer) error) error {
@@ -45,37 +51,56 @@ func (c *Command) store(ctx context.Context, leaf *Leaf, age Age, write func(io.
 		return err
 	}
 	defer read.Close()  //nolint:errcheck // nothing is written to it
-	defer input.Close() //nolint:errcheck // closed below, where it counts; otherwise when no process is left
-	cmd := exec.CommandContext(ctx, c.Args[0], c.Args[1:]...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a pipeline of a shell is stopped as a whole
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = killWait
-	cmd.Env = append(os.Environ(), "OUTBOXCDC_SCHEMA="+leaf.Schema, "OUTBOXCDC_TABLE="+leaf.Name,
-		"OUTBOXCDC_OLDEST="+age.Oldest.UTC().Format(time.RFC3339Nano), "OUTBOXCDC_NEWEST="+age.Newest.UTC().Format(time.RFC3339Nano))
-	var last tail
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = read, c.Output, io.MultiWriter(c.Output, &last)
-	if err := cmd.Start(); err != nil {
+	defer input.Close() //nolint:errcheck // closed below, where it counts
+	output, says, err := os.Pipe()
+	if err != nil {
 		return err
 	}
-	ended := make(chan error, 1)
+	defer output.Close() //nolint:errcheck // only read
+	cmd := exec.Command(c.Args[0], c.Args[1:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a pipeline of a shell is stopped as a whole
+	cmd.Env = append(os.Environ(), "OUTBOXCDC_SCHEMA="+leaf.Schema, "OUTBOXCDC_TABLE="+leaf.Name,
+		"OUTBOXCDC_OLDEST="+age.Oldest.UTC().Format(time.RFC3339Nano), "OUTBOXCDC_NEWEST="+age.Newest.UTC().Format(time.RFC3339Nano))
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = read, says, says
+	err = cmd.Start()
+	_ = says.Close()
+	if err != nil {
+		return err
+	}
+	var last tail
+	ended, silent := make(chan struct{}), make(chan struct{})
 	go func() {
-		ended <- cmd.Wait()
-		_ = input.SetWriteDeadline(time.Unix(1, 0)) // no process reads any more
+		awaitEnd(cmd.Process.Pid)
+		close(ended)
+	}()
+	go func() { // until no process has the output open
+		_, _ = io.Copy(io.MultiWriter(c.Output, &last), output)
+		close(silent)
 	}()
 	idle := time.AfterFunc(c.Idle, func() { stop(errIdle) })
 	defer idle.Stop()
+	go func() {
+		select {
+		case <-ended:
+		case <-ctx.Done():
+		}
+		_ = input.SetWriteDeadline(time.Unix(1, 0))
+	}()
 	wrote := write(&watched{input, idle, c.Idle})
-	if wrote != nil {
-		stop(wrote)
-	} else {
+	if wrote == nil {
 		idle.Reset(c.Idle)
-		wrote = input.Close()
+		if wrote = input.Close(); wrote == nil {
+			select {
+			case <-ended:
+			case <-ctx.Done():
+			}
+		}
 	}
-	failed := <-ended
-	if wrote != nil { // no process of its may see the end of its input, and take a part for the whole
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-		_ = input.Close()
-	}
+	idle.Stop()
+	failed := c.end(cmd, wrote, ended, silent)
+	_ = input.Close()
+	_ = output.Close() // a process that has left the group may still have it
+	<-silent
 	switch left, _ := io.CopyN(io.Discard, read, 1); {
 	case errors.Is(context.Cause(ctx), errIdle):
 		return fmt.Errorf("it was stopped: %w%s", errIdle, last.text())
@@ -87,6 +112,38 @@ func (c *Command) store(ctx context.Context, leaf *Leaf, age Age, write func(io.
 		return fmt.Errorf("it has ended before it had read all rows%s", last.text())
 	}
 	return nil
+}
+
+// end waits for the end of the command, and of the processes that have its output open. If the command has not got all
+// rows, or takes too long, its process group is stopped: none of it may see the end of a part of the rows, and take it
+// for the whole. Until the command was waited for, nothing else can have its process id, or a group of that id.
+func (c *Command) end(cmd *exec.Cmd, wrote error, ended, silent <-chan struct{}) (failed error) {
+	kill := c.kill
+	if kill == nil {
+		kill = syscall.Kill
+	}
+	stop := wrote != nil
+	select {
+	case <-ended:
+	default:
+		stop = true
+	}
+	if stop {
+		_ = kill(-cmd.Process.Pid, syscall.SIGTERM)
+	}
+	patience, cancel := context.WithTimeout(context.Background(), min(killWait, c.Idle))
+	defer cancel()
+	for _, done := range []<-chan struct{}{ended, silent} {
+		select {
+		case <-done:
+		case <-patience.Done():
+			failed = errStopped
+		}
+	}
+	if stop || failed != nil {
+		_ = kill(-cmd.Process.Pid, syscall.SIGKILL)
+	}
+	return cmp.Or(cmd.Wait(), failed)
 }
 
 // watched is the input of a command. Each write gives it more time.
@@ -102,7 +159,7 @@ func (w *watched) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// tail keeps the end of what a command has written to its standard error.
+// tail keeps the end of what a command has written.
 type tail struct{ kept []byte }
 
 const tailBytes = 500

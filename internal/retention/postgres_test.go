@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -216,6 +217,14 @@ func testArchive(t *testing.T, server *pgtest.Server) {
 	b := newBench(t, server, "archive", ring)
 	b.exec(old(0, 2000))
 	file := filepath.Join(t.TempDir(), "rows")
+	kills := 0
+	kill := func(group int, s syscall.Signal) error {
+		kills++
+		if err := syscall.Kill(-group, 0); err != nil {
+			t.Errorf("%s is sent to group %d, whose id may be another's by now: %v", s, -group, err)
+		}
+		return syscall.Kill(group, s)
+	}
 	for script, want := range map[string]string{
 		"cat > /dev/null; exit 3":   "exit status 3",
 		"head -c 10 > /dev/null":    "ended before it had read all rows",
@@ -224,8 +233,11 @@ func testArchive(t *testing.T, server *pgtest.Server) {
 		"cat > /dev/null; sleep 60": "has not read anything",
 		"sleep 60":                  "has not read anything",
 		"cat > /no/such/folder/x":   "no/such/folder",
+		// A process that it has started reads on.
+		"exec 3<&0; cat <&3 > /dev/null & exit 4": "exit status 4",
+		"cat > /dev/null; sleep 60 &":             "ran on, and was stopped",
 	} {
-		b.r.Archive = &Command{Args: []string{"sh", "-c", script}, Output: io.Discard, Idle: 2 * time.Second}
+		b.r.Archive = &Command{Args: []string{"sh", "-c", script}, Output: io.Discard, Idle: 2 * time.Second, kill: kill}
 		b.texts = nil
 		b.want(script, b.follow(), "outbox_0 postponed archive")
 		if got := strings.Join(b.texts, "; "); !strings.Contains(got, want) {
@@ -237,7 +249,7 @@ func testArchive(t *testing.T, server *pgtest.Server) {
 	}
 	// An archive that ignores SIGTERM does not see the end of rows that were cut off.
 	kept := filepath.Join(t.TempDir(), "part")
-	cut := &Command{Args: []string{"sh", "-c", `trap "" TERM; (cat > "$0.new"; mv "$0.new" "$0")`, kept}, Output: io.Discard, Idle: time.Minute}
+	cut := &Command{Args: []string{"sh", "-c", `trap "" TERM; (cat > "$0.new"; mv "$0.new" "$0")`, kept}, Output: io.Discard, Idle: time.Minute, kill: kill}
 	err := cut.Store(t.Context(), &Leaf{}, Age{}, func(w io.Writer) error {
 		if _, err := io.WriteString(w, "1\tx\n"); err != nil {
 			return err
@@ -252,6 +264,9 @@ func testArchive(t *testing.T, server *pgtest.Server) {
 	})
 	if _, stat := os.Stat(kept); err == nil || !strings.Contains(err.Error(), "the server has gone") || stat == nil {
 		t.Errorf("a part was stored as the whole, or: %v", err)
+	}
+	if kills == 0 {
+		t.Error("nothing was stopped")
 	}
 	b.r.Archive = &Command{Args: []string{"sh", "-c", "cat > " + file + `; echo "$OUTBOXCDC_SCHEMA.$OUTBOXCDC_TABLE $OUTBOXCDC_OLDEST" > ` + file + ".name"}, Output: io.Discard, Idle: time.Minute}
 	b.want("the archive takes the rows", b.follow(), "outbox_0 emptied")
