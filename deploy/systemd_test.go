@@ -174,7 +174,7 @@ func TestRetainUnit(t *testing.T) {
 	if u["Restart"] != nil || only(t, u, "Type") != "oneshot" {
 		t.Errorf("Type=%s Restart=%s", u["Type"], u["Restart"])
 	}
-	if got := only(t, u, "LoadCredential"); strings.Contains(got, "postgres_url") {
+	if got := only(t, u, "LoadCredential"); strings.HasSuffix(got, "/postgres_url") {
 		t.Errorf("LoadCredential=%s: the daemon's role does not own the tables", got)
 	}
 	start, run := strings.Fields(only(t, u, "ExecStart")), strings.Fields(only(t, unit(t), "ExecStart"))

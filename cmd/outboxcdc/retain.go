@@ -38,8 +38,8 @@ func newRetainCommand(load func() (*config.Config, error)) *cobra.Command {
 		Short: "Remove old rows of the outbox tables that are no longer needed",
 		Long: "Remove rows that are older than retention.keep, that the slot has confirmed, and that the archive has: empty whole\n" +
 			"partitions (retention.mode: truncate), or delete rows in chunks (delete). Delivery does not need the rows; audit,\n" +
-			"recover, backfill and replay do. It connects as the owner of the tables (retention.url_file), and neither to Kafka nor\n" +
-			"to the daemon. Exit code: 0 everything that is old enough is gone; 1 something had to stay, with its reason; 69\n" +
+			"recover, backfill and replay do. The role of postgres.url has to own the tables. It connects neither to Kafka nor to\n" +
+			"the daemon. Exit code: 0 everything that is old enough is gone; 1 something had to stay, with its reason; 69\n" +
 			"Postgres is unavailable; 77 the role does not own the table; 78 the table or the settings are unfit (docs/retention.md).",
 		Args: noArgs,
 		RunE: withConfig(load, func(cmd *cobra.Command, cfg *config.Config) error {
@@ -128,7 +128,7 @@ func (r *retainer) run(ctx context.Context, cfg *config.Config) error {
 
 // pass is one run over all tables.
 func (r *retainer) pass(ctx context.Context, cfg *config.Config, slots []string, m *retainMetrics) error {
-	dsn, err := cfg.RetentionURL()
+	dsn, err := cfg.PostgresURL()
 	if err != nil {
 		return exit.With(exit.Config, err)
 	}

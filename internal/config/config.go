@@ -336,8 +336,6 @@ type Retention struct {
 	Archive []string `yaml:"archive" default:""`
 	// DropEmpty is whether mode truncate drops empty partitions for a range of times that ended before the time to keep.
 	DropEmpty bool `yaml:"drop_empty" default:"false"`
-	// URLFile is a file with the connection string of a role that owns the tables; "" means postgres.url.
-	URLFile string `yaml:"url_file" default:""` // read it with [Config.RetentionURL]
 }
 
 // HTTP is the listener for metrics, health and status.

@@ -83,7 +83,6 @@ var meanings = map[string]string{
 	"retention.keep":                         "How long rows are kept, by outbox.columns.created_at. audit, recover, backfill and replay need the rows. At least 1h, unless retain is started with --yes.",
 	"retention.mode":                         "How old rows are removed. off: retain refuses to start. truncate: a partition whose rows are all old enough is emptied. delete: old rows are deleted in chunks, for tables that are not partitioned.",
 	"retention.slots":                        "Further slots that must have confirmed rows before they are removed, beside postgres.slot.",
-	"retention.url_file":                     "A file with the connection string of a role that owns the tables; \"\" means postgres.url.",
 	"route":                                  "How an event becomes a record. Templates are literal text and {column}, filled in from the row; {id}, {aggregate_type}, {aggregate_id} and {event_type} are the columns of outbox.columns, {table} is the name of the table.",
 	"route.blank_payload":                    "How a text payload that is empty or white space is treated: keep sends it as it is, null treats it as SQL NULL. bytea is always kept.",
 	"route.fields":                           "Changes to the fields of the envelope, or to the attributes of the CloudEvent: name → source; \"\" removes one. A source is a template, a constant, or one of {payload}, {commit_time} and {trace_id}. A CloudEvent requires the attribute source. See docs/routing.md.",

@@ -32,7 +32,22 @@ func (c *Config) PostgresAddress() (string, error) {
 	if c.Postgres.URLFile == "" {
 		return c.Postgres.URL, nil
 	}
-	return c.readURL("postgres.url_file", c.Postgres.URLFile)
+	const setting = "postgres.url_file"
+	fail := func(problem string) (string, error) {
+		return "", &Error{Where: c.origins[setting], Path: setting, Problem: problem}
+	}
+	file := c.Postgres.URLFile
+	dsn, err := ReadSecret(file)
+	if err != nil {
+		return fail("read the secret: " + err.Error())
+	}
+	if dsn == "" { // an empty string would mean the PG* environment variables
+		return fail(quote(file) + " is empty; put the connection string into it")
+	}
+	if problem := checkPostgresURL(dsn); problem != "" {
+		return fail(quote(file) + ": " + problem)
+	}
+	return dsn, nil
 }
 
 // withPassword adds the password that postgres.password_command prints to a connection string, if it has none.
@@ -69,32 +84,6 @@ func (c *Config) runPasswordCommand(ctx context.Context, dsn string) (string, er
 		return "", c.Problem("postgres.password_command", err.Error())
 	}
 	return password, nil
-}
-
-// RetentionURL is the content of retention.url_file, otherwise postgres.url.
-func (c *Config) RetentionURL() (string, error) {
-	if c.Retention.URLFile == "" {
-		return c.PostgresURL()
-	}
-	return c.readURL("retention.url_file", c.Retention.URLFile)
-}
-
-// readURL reads the connection string in the file that a setting names.
-func (c *Config) readURL(setting, file string) (string, error) {
-	fail := func(problem string) (string, error) {
-		return "", &Error{Where: c.origins[setting], Path: setting, Problem: problem}
-	}
-	dsn, err := ReadSecret(file)
-	if err != nil {
-		return fail("read the secret: " + err.Error())
-	}
-	if dsn == "" { // an empty string would mean the PG* environment variables
-		return fail(quote(file) + " is empty; put the connection string into it")
-	}
-	if problem := checkPostgresURL(dsn); problem != "" {
-		return fail(quote(file) + ": " + problem)
-	}
-	return dsn, nil
 }
 
 // StandbyURLs are the connection strings of postgres.standbys, completed from postgres.url; for auto, the string that

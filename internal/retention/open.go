@@ -31,7 +31,7 @@ func (t *Table) String() string { return t.Schema + "." + t.Name }
 func Connect(ctx context.Context, dsn string) (p *Postgres, err error) {
 	cc, err := pgx.ParseConfig(dsn)
 	if err != nil {
-		return nil, exit.With(exit.Config, fmt.Errorf("read the connection string of retention.url_file: %w", replication.URLError(err)))
+		return nil, exit.With(exit.Config, fmt.Errorf("read the connection string: %w", replication.URLError(err)))
 	}
 	replication.OfPrimary(cc)
 	cc.DefaultQueryExecMode = pgx.QueryExecModeExec
@@ -71,7 +71,7 @@ func Connect(ctx context.Context, dsn string) (p *Postgres, err error) {
 	if p.control, err = pgx.ConnectConfig(ctx, cc); err != nil {
 		err = replication.ConnectError(err)
 		if replication.RefusedByPooler(err) {
-			err = fmt.Errorf("%w; remedy: let retention.url_file name the server itself, because a connection pooler refuses the startup parameters, and locks need a session", err)
+			err = fmt.Errorf("%w; remedy: let postgres.url name the server itself, because a connection pooler refuses the startup parameters, and locks need a session", err)
 		}
 		return nil, exit.With(exit.Unavailable, err)
 	}
@@ -142,7 +142,7 @@ func (p *Postgres) Open(ctx context.Context, t *Table, outboxes []replication.Ta
 	column := pgx.Identifier{t.CreatedAt}.Sanitize()
 	switch {
 	case foreign != "":
-		return nil, exit.With(exit.NoPermission, fmt.Errorf("%s: table %s: role %s does not own it; remedy: connect (retention.url_file) as the owner, or: GRANT %s TO %[3]s",
+		return nil, exit.With(exit.NoPermission, fmt.Errorf("%s: table %s: role %s does not own it; remedy: connect (postgres.url) as the owner, or: GRANT %s TO %[3]s",
 			op, foreign, pgx.Identifier{p.control.Config().User}.Sanitize(), pgx.Identifier{owner}.Sanitize()))
 	case kind == "r" && !t.Delete:
 		return nil, exit.With(exit.Config, fmt.Errorf("%s: it is not partitioned, so it cannot be emptied in parts; remedy: retention.mode: delete, or the ring (setup sql --ring 8)", op))

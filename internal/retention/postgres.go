@@ -197,7 +197,7 @@ func (p *Postgres) reopen(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	return errors.New("retention.url_file leads to another server than before, as after a failover: run retain again")
+	return errors.New("postgres.url leads to another server than before, as after a failover: run retain again")
 }
 
 type transaction struct {

@@ -433,7 +433,7 @@ func TestRetain(t *testing.T) {
 			secrets[e.Name] = secret
 		}
 	}
-	if len(secrets) != 1 || secrets["OUTBOXCDC_RETENTION_URL_FILE"] != "owner" {
+	if len(secrets) != 1 || secrets["OUTBOXCDC_POSTGRES_URL_FILE"] != "owner" {
 		t.Errorf("retain has the secrets %v", secrets)
 	}
 	for _, v := range daemon.Volumes {
@@ -443,7 +443,7 @@ func TestRetain(t *testing.T) {
 	}
 	// The settings are complete, as for the daemon.
 	for _, e := range d.Env {
-		if strings.HasSuffix(e.Name, "_FILE") && !hasVariable(&c, e) {
+		if strings.HasSuffix(e.Name, "_FILE") && !slices.ContainsFunc(c.Env, func(of core.EnvVar) bool { return of.Name == e.Name }) {
 			t.Errorf("retain does not have %s", e.Name)
 		}
 	}
@@ -522,7 +522,7 @@ func TestRefused(t *testing.T) {
 		"replicas: 3", "standby: yes please", "secretFiles: [{setting: postgres.url, secret: a, key: b}]", "secretFiles: [{setting: postgres.url_file, secret: a}]",
 		"config: {postgres: {url: postgres://u:p@h/d}}", "config: {kafka: {sasl: {password: x}}}", "config: {http: {listen: \":1\"}}", "config: {shutdown_timeout: 60s}",
 		"audit: {enabled: 1}", "audit: {schedule: daily}", "audit: {args: [--metrics, /tmp/a.prom]}", "audit: {concurrencyPolicy: Allow}",
-		"retention: {args: [--every, 1m]}", "retention: {secret: owner}", "secretFiles: [{setting: retention.url_file, secret: a, key: b}]",
+		"retention: {args: [--every, 1m]}", "retention: {secret: owner}",
 		"image: {digest: abc}", "http: {scheme: FTP}",
 	} {
 		if _, err := render(t, values); err == nil {

@@ -90,11 +90,9 @@ func (k *retainKills) write(lap int) {
 }
 
 func (k *retainKills) command(mode string) *exec.Cmd {
-	url := filepath.Join(k.dir, "url")
-	must(k.t, os.WriteFile(url, []byte(k.admin.url), 0o600))
 	cmd := exec.Command(testSuite.binary, "retain")
 	cmd.Env = append(k.env(), "DIR="+k.dir, "MODE="+mode, "OUTBOXCDC_RETENTION_MODE=truncate", "OUTBOXCDC_RETENTION_KEEP=1h",
-		"OUTBOXCDC_RETENTION_URL_FILE="+url, "OUTBOXCDC_RETENTION_ARCHIVE=sh,-c,"+archiveScript)
+		"OUTBOXCDC_POSTGRES_URL="+k.admin.url, "OUTBOXCDC_RETENTION_ARCHIVE=sh,-c,"+archiveScript)
 	return cmd
 }
 

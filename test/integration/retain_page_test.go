@@ -96,14 +96,13 @@ func TestRetainPage(t *testing.T) {
 	o.awaitArrived(patience)
 
 	// A partition is emptied, and its rows come back.
-	archive, url := filepath.Join(dir, "rows"), filepath.Join(dir, "url")
-	must(t, os.WriteFile(url, []byte(o.admin.url), 0o600))
+	archive := filepath.Join(dir, "rows")
 	retain := append([]string{
-		"OUTBOXCDC_RETENTION_MODE=truncate", "OUTBOXCDC_RETENTION_KEEP=5m", "OUTBOXCDC_RETENTION_URL_FILE=" + url,
+		"OUTBOXCDC_RETENTION_MODE=truncate", "OUTBOXCDC_RETENTION_KEEP=5m",
 		"OUTBOXCDC_RETENTION_ARCHIVE=sh,-c,cat > " + archive,
 	}, env...)
 	await(t, patience, "the emptied partition", func() error {
-		out, notes, code := o.runBinary(retain, "retain", "--yes")
+		out, notes, code := o.runBinary(append([]string{"OUTBOXCDC_POSTGRES_URL=" + o.admin.url}, retain...), "retain", "--yes")
 		if code != 0 || !strings.Contains(out, "public.outbox_3 emptied") {
 			return fmt.Errorf("exit code %d: %s%s", code, out, notes)
 		}

@@ -38,14 +38,13 @@ func retainBesideDaemon(t *testing.T, mode string) {
 	w := o.write(load{rand: newRand(t)})
 
 	dir := t.TempDir()
-	url, archive, output := filepath.Join(dir, "url"), filepath.Join(dir, "rows"), filepath.Join(dir, "output")
-	must(t, os.WriteFile(url, []byte(o.admin.url), 0o600))
+	archive, output := filepath.Join(dir, "rows"), filepath.Join(dir, "output")
 	out, err := os.Create(output)
 	must(t, err)
 	defer out.Close() //nolint:errcheck // only the child writes to it
 	retain := exec.Command(testSuite.binary, "retain", "--every", "1s", "--yes", "-o", "json", "--listen", "127.0.0.1:0")
 	settings := append(env, "OUTBOXCDC_RETENTION_MODE=truncate", "OUTBOXCDC_RETENTION_KEEP=10s")
-	retain.Env = append(append(o.env(), settings...), "OUTBOXCDC_RETENTION_URL_FILE="+url, "OUTBOXCDC_RETENTION_ARCHIVE=sh,-c,cat >> "+archive)
+	retain.Env = append(append(o.env(), settings...), "OUTBOXCDC_POSTGRES_URL="+o.admin.url, "OUTBOXCDC_RETENTION_ARCHIVE=sh,-c,cat >> "+archive)
 	retain.Stdout, retain.Stderr = out, os.Stderr
 	must(t, retain.Start())
 	t.Cleanup(func() { _ = retain.Process.Kill() })

@@ -54,15 +54,11 @@ capabilities: {drop: [ALL]}
 {{- end -}}
 
 {{- define "outboxcdc.secretEnv" -}}
-{{- include "outboxcdc.secretNames" . }}
-{{- with .Values.extraEnv }}
-{{ toYaml . }}
-{{- end }}
-{{- end -}}
-
-{{- define "outboxcdc.secretNames" -}}
 {{- range $i, $s := .Values.secretFiles }}
 - {name: {{ printf "OUTBOXCDC_%s" ($s.setting | replace "." "_" | upper) }}, value: {{ printf "/run/secrets/outboxcdc/%d/%s" $i $s.key | quote }}}
+{{- end }}
+{{- with .Values.extraEnv }}
+{{ toYaml . }}
 {{- end }}
 {{- end -}}
 
