@@ -1,9 +1,5 @@
 package router
 
-import (
-	"slices"
-)
-
 // Record is what a sink delivers for one event. Its slices point into the event and into the router's scratch
 // memory. They are valid until the next call of Route, so a sink must copy them.
 type Record struct {
@@ -28,26 +24,6 @@ type Record struct {
 type Header struct {
 	Name  string
 	Value []byte
-}
-
-// Clone returns a copy that shares nothing with r. Its texts are in one piece of memory.
-func (r *Record) Clone() *Record {
-	c := *r
-	all := make([]byte, 0, r.Size()+len(r.ID)+len(r.PartitionBy)) // names of headers are not copied, so it is enough
-	keep := func(b []byte) []byte {
-		if b == nil {
-			return nil
-		}
-		from := len(all)
-		all = append(all, b...)
-		return all[from:len(all):len(all)]
-	}
-	c.ID, c.Key, c.Value, c.PartitionBy = keep(r.ID), keep(r.Key), keep(r.Value), keep(r.PartitionBy)
-	c.Headers = slices.Clone(r.Headers)
-	for i := range c.Headers {
-		c.Headers[i].Value = keep(c.Headers[i].Value)
-	}
-	return &c
 }
 
 // Size returns the number of bytes of key, value and headers.

@@ -1,13 +1,13 @@
 package lane
 
 import (
-	"slices"
 	"time"
 )
 
 // lane is a queue of records that are stored in order.
 type lane struct {
-	queue   []*Item // not acknowledged; the first ones are those of the call of Deliver that runs
+	queue   []waiting // not acknowledged; the first ones are those of the call of Deliver that runs
+	sent    unpacked  // those
 	wake    chan struct{}
 	failing *Failure // why its first record is not taken; nil: it has not failed yet
 	since   time.Time
@@ -49,11 +49,11 @@ const maxBatchBytes = 256 << 10
 // p.mu is held.
 func (p *Producer) first(l *lane) []*Item {
 	n, size := 0, 0
-	for n < len(l.queue) && n < p.cfg.Batch && l.queue[n].Record.Topic == l.queue[0].Record.Topic && size < maxBatchBytes {
-		size += l.queue[n].Record.Size()
+	for n < len(l.queue) && n < p.cfg.Batch && l.queue[n].topic == l.queue[0].topic && size < maxBatchBytes {
+		size += len(l.queue[n].packed)
 		n++
 	}
-	return slices.Clone(l.queue[:n])
+	return l.sent.unpack(l.queue[:n], p.names)
 }
 
 // deliver sends records until the receiver has acknowledged them. They stay the same when they are sent again, because

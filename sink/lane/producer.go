@@ -46,7 +46,7 @@ type Config struct {
 	Logger     *slog.Logger
 }
 
-// Item is a record that is not acknowledged. It does not change.
+// Item is a record that is not acknowledged. It is valid during a call of Deliver; its texts do not change.
 type Item struct {
 	N      uint64 // event number
 	Record *router.Record
@@ -69,10 +69,11 @@ type Producer struct {
 
 	mu      sync.Mutex // guards the following, and the lanes; no goroutine waits while holding it
 	lanes   map[key]*lane
-	missing map[string]bool // topics that the receiver does not know
-	ended   bool            // stopped is closed
-	open    int             // calls of Deliver that run, or whose result is being reported
-	idle    *sync.Cond      // open has become 0
+	names   map[string]string // of headers
+	missing map[string]bool   // topics that the receiver does not know
+	ended   bool              // stopped is closed
+	open    int               // calls of Deliver that run, or whose result is being reported
+	idle    *sync.Cond        // open has become 0
 	unacked int
 
 	cbMu         sync.Mutex // held during callbacks; never locked with mu held
@@ -85,7 +86,7 @@ type Producer struct {
 
 // New begins a session, which owns the transport.
 func New(cfg Config, t Transport, cb sink.Callbacks) *Producer {
-	p := &Producer{cfg: cfg, transport: t, cb: cb, stopped: make(chan struct{}), lanes: map[key]*lane{}, missing: map[string]bool{}}
+	p := &Producer{cfg: cfg, transport: t, cb: cb, stopped: make(chan struct{}), lanes: map[key]*lane{}, names: map[string]string{}, missing: map[string]bool{}}
 	if p.cfg.Silence == nil {
 		p.cfg.Silence = &Silence{} // receivers of this kind do not ask for it
 	}
@@ -130,7 +131,7 @@ func (p *Producer) Send(rec *router.Record, n uint64) error {
 	if p.cfg.Lanes == 0 {
 		at.topic = rec.Topic
 	}
-	it := &Item{N: n, Record: rec.Clone()}
+	w := pack(rec, n)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.unacked++
@@ -143,7 +144,7 @@ func (p *Producer) Send(rec *router.Record, n uint64) error {
 		p.lanes[at] = l
 		p.senders.Go(func() { p.run(l) })
 	}
-	l.queue = append(l.queue, it)
+	l.queue = append(l.queue, w)
 	select {
 	case l.wake <- struct{}{}:
 	default:

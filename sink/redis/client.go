@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -29,8 +30,9 @@ type client struct {
 
 type conn struct {
 	net.Conn
-	r *bufio.Reader
-	w *bufio.Writer
+	r   *bufio.Reader
+	w   *bufio.Writer
+	few texts // what write writes itself
 }
 
 // serverError is an answer that is an error.
@@ -107,7 +109,7 @@ func (c *client) dial(ctx context.Context) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	cn := &conn{raw, bufio.NewReaderSize(raw, 32<<10), bufio.NewWriterSize(raw, 32<<10)}
+	cn := &conn{Conn: raw, r: bufio.NewReaderSize(raw, 32<<10), w: bufio.NewWriterSize(raw, 32<<10)}
 	var commands [][]any
 	switch {
 	case c.login && c.user != "":
@@ -150,6 +152,9 @@ func (c *conn) exchange(ctx context.Context, commands [][]any) (answers []any, e
 	}
 	for range commands {
 		a, err := c.read()
+		if e, is := a.(serverError); is && strings.HasPrefix(string(e), "ERR Protocol error") {
+			err = e // the server closes the connection
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -158,31 +163,41 @@ func (c *conn) exchange(ctx context.Context, commands [][]any) (answers []any, e
 	return answers, nil
 }
 
+// texts are a part of a command, as it is sent.
+type texts struct {
+	count int
+	sent  []byte
+}
+
+// addText adds a text. It is a function, because a method cannot take both types.
+func addText[T string | []byte](to *texts, text T) {
+	to.count++
+	to.sent = strconv.AppendInt(append(to.sent, '$'), int64(len(text)), 10)
+	to.sent = append(append(append(to.sent, "\r\n"...), text...), "\r\n"...)
+}
+
 // write writes a command of texts and numbers. Flush returns the first error.
 func (c *conn) write(command []any) {
-	var number [20]byte
-	length := func(kind byte, n int) {
-		_ = c.w.WriteByte(kind)
-		_, _ = c.w.Write(strconv.AppendInt(number[:0], int64(n), 10))
-		_, _ = c.w.WriteString("\r\n")
+	count, few := len(command), &c.few
+	for _, arg := range command {
+		if many, are := arg.(*texts); are {
+			count += many.count - 1
+		}
 	}
-	length('*', len(command))
+	few.sent = append(strconv.AppendInt(append(few.sent[:0], '*'), int64(count), 10), "\r\n"...)
 	for _, arg := range command {
 		switch a := arg.(type) {
-		case []byte:
-			length('$', len(a))
-			_, _ = c.w.Write(a)
 		case int:
-			text := strconv.Itoa(a)
-			length('$', len(text))
-			_, _ = c.w.WriteString(text)
-		default:
-			text := a.(string)
-			length('$', len(text))
-			_, _ = c.w.WriteString(text)
+			addText(few, strconv.Itoa(a))
+		case string:
+			addText(few, a)
+		case *texts:
+			_, _ = c.w.Write(few.sent)
+			_, _ = c.w.Write(a.sent)
+			few.sent = few.sent[:0]
 		}
-		_, _ = c.w.WriteString("\r\n")
 	}
+	_, _ = c.w.Write(few.sent)
 }
 
 // maxAnswer is the largest length in an answer. No answer that is asked for is longer.

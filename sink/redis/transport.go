@@ -45,6 +45,7 @@ type transport struct {
 	receiver *Receiver
 	client   *client
 	maxText  int
+	events   sync.Pool // of *texts, which are used again
 
 	mu    sync.Mutex
 	moved map[string]bool // streams whose top is not the position of their last event, as the log says
@@ -80,11 +81,16 @@ func (t *transport) Deliver(ctx context.Context, items []*lane.Item) (stored int
 	if more := len(items) - 1; more > 0 {
 		op = fmt.Sprintf("add event %s and %d more to the stream %s of Redis at %s", items[0].Record.ID, more, topic, t.client.addr)
 	}
-	args, err := t.request(topic, items)
-	if err != nil {
+	events, _ := t.events.Get().(*texts)
+	if events == nil {
+		events = &texts{}
+	}
+	defer t.events.Put(events)
+	if err := write(events, items); err != nil {
 		return 0, &lane.Failure{Op: op, Code: lane.CodeRefused, Meaning: lane.Refused, Err: err}
 	}
-	answer, err := t.run(ctx, args)
+	// The first two texts, which name the script, are set by run.
+	answer, err := t.run(ctx, []any{nil, nil, 1, topic, t.receiver.cfg.MaxLength, events})
 	if err != nil {
 		return 0, t.failure(op, err)
 	}
@@ -115,50 +121,65 @@ func (t *transport) note(topic string, a *answer, items []*lane.Item) {
 	}
 }
 
-// request returns the command: its first two texts, which name the script, are set by run.
-func (t *transport) request(topic string, items []*lane.Item) ([]any, error) {
-	n := 5
-	for _, it := range items {
-		n += 2 + 2*(3+len(it.Record.Headers))
-	}
-	args := append(make([]any, 0, n), nil, nil, 1, topic, t.receiver.cfg.MaxLength)
+// write writes the events as the script takes them.
+func write(to *texts, items []*lane.Item) error {
+	to.count, to.sent = 0, to.sent[:0]
+	var id, number [40]byte
 	for _, it := range items {
 		rec := it.Record
-		id, err := entryID(rec)
+		entry, err := appendEntryID(id[:0], rec)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		args = append(args, id, 0, fieldID, rec.ID)
-		first := len(args) - 2
-		if rec.Key != nil {
-			args = append(args, fieldKey, rec.Key)
-		}
-		if rec.Value != nil {
-			args = append(args, fieldValue, rec.Value)
-		}
-		for i := range rec.Headers {
-			if h := &rec.Headers[i]; h.Value != nil && h.Name != router.HeaderID {
-				args = append(args, headerPrefix+h.Name, h.Value)
+		addText(to, entry)
+		n := 2
+		for _, text := range [][]byte{rec.Key, rec.Value} {
+			if text != nil {
+				n += 2
 			}
 		}
-		args[first-1] = len(args) - first
+		for i := range rec.Headers {
+			if isField(&rec.Headers[i]) {
+				n += 2
+			}
+		}
+		addText(to, strconv.AppendInt(number[:0], int64(n), 10))
+		addText(to, fieldID)
+		addText(to, rec.ID)
+		if rec.Key != nil {
+			addText(to, fieldKey)
+			addText(to, rec.Key)
+		}
+		if rec.Value != nil {
+			addText(to, fieldValue)
+			addText(to, rec.Value)
+		}
+		for i := range rec.Headers {
+			if h := &rec.Headers[i]; isField(h) {
+				addText(to, headerPrefix+h.Name)
+				addText(to, h.Value)
+			}
+		}
 	}
-	return args, nil
+	return nil
 }
 
-// entryID returns the id of the entry: <commit LSN>-<ordinal in the transaction>, as decimal numbers.
-func entryID(rec *router.Record) (string, error) {
+// isField reports whether a header is a field of the entry.
+func isField(h *router.Header) bool { return h.Value != nil && h.Name != router.HeaderID }
+
+// appendEntryID appends the id of the entry: <commit LSN>-<ordinal in the transaction>, as decimal numbers.
+func appendEntryID(to []byte, rec *router.Record) ([]byte, error) {
 	for i := range rec.Headers {
 		if h := &rec.Headers[i]; h.Name == router.HeaderPosition {
 			p, _, err := checkpoint.ParseHeader(string(h.Value))
 			if err != nil {
-				return "", err
+				return nil, err
 			}
-			b := strconv.AppendUint(make([]byte, 0, 32), uint64(p.CommitLSN), 10)
-			return string(strconv.AppendUint(append(b, '-'), uint64(p.Ordinal), 10)), nil
+			to = strconv.AppendUint(to, uint64(p.CommitLSN), 10)
+			return strconv.AppendUint(append(to, '-'), uint64(p.Ordinal), 10), nil
 		}
 	}
-	return "", errors.New("the event has no position, which is the id of its entry; set route.position_header: true")
+	return nil, errors.New("the event has no position, which is the id of its entry; set route.position_header: true")
 }
 
 // answer is that of the script.

@@ -33,7 +33,7 @@ var sinkMutants = []mutant{
 		rule: "The next request of a lane is sent while one is in flight.",
 		edits: []edit{
 			{"sink/lane/lane.go", "		if items == nil || !p.deliver(l, items) {\n			return\n		}\n", "		if items == nil {\n			return\n		}\n		p.senders.Go(func() { p.deliver(l, items) })\n"},
-			{"sink/lane/lane.go", "	return slices.Clone(l.queue[:n])\n", "	items := slices.Clone(l.queue[:n])\n	l.queue = l.queue[n:]\n	return items\n"},
+			{"sink/lane/lane.go", "	return l.sent.unpack(l.queue[:n], p.names)\n", "	items := new(unpacked).unpack(l.queue[:n], p.names)\n	l.queue = l.queue[n:]\n	return items\n"},
 			{"sink/lane/lane.go", "	clear(l.queue[:len(items)])\n	l.queue = l.queue[len(items):]\n", ""},
 		},
 		tests: []suite{{"./sink/lane", "^TestOneCallInALane$"}},
