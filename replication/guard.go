@@ -16,7 +16,7 @@ import (
 // guardSQL is the query of a catalog check. $2 are all our tables with their partitions and $6 the number of the
 // outbox of each, $3 the outboxes in their order, $5 the members of the last catalog check and $7 its horizon, $8
 // whether no detach leaves a trace, and $9 and $10 the configured columns with the number of the outbox of each. %[1]s
-// is schemaMembersSQL on PostgreSQL 15 and later.
+// is schemaMembersSQL on PostgreSQL 15 and later, %[6]s is lateSQL before.
 //
 // ours has the catalog rows that decide what the walsender sends. A publication FOR ALL TABLES has no row for a table
 // that became unlogged or a partition of another table, so the fingerprint has relpersistence and relispartition,
@@ -54,7 +54,8 @@ members AS (
               WHEN c.reltoastrelid <> 0 THEN c.reltoastrelid ELSE c.relfilenode END::bigint AS file,
          coalesce(i.xmin::text, '0')::bigint AS attached,
          $7 > 0 AND c.relkind = 'r' AND c.relfilenode <> c.oid AND c.oid <> ALL($5) AND (c.reltoastrelid = 0 OR EXISTS (
-           SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.reltoastrelid AND d.refobjid = c.oid AND %[3]s >= $7)) AS rewritten
+           SELECT FROM pg_depend d WHERE d.classid = 'pg_class'::regclass AND d.objid = c.reltoastrelid AND d.refobjid = c.oid AND %[3]s >= $7)) AS rewritten,
+         %[6]s AS late
     FROM clock CROSS JOIN tree t JOIN pg_class c ON c.oid = t.oid
     LEFT JOIN pg_inherits i ON i.inhrelid = c.oid AND c.relispartition LEFT JOIN pg_partitioned_table k ON k.partrelid = i.inhparent
    WHERE NOT t.detaching AND (c.relispartition OR c.relkind = 'r')
@@ -118,6 +119,11 @@ const schemaMembersSQL = `UNION ALL
   SELECT t.i, 'n', d.objid, d.xmin, d.xmax FROM tables t JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.objid = t.oid
    WHERE t.oid = ANY($3) AND d.refclassid = 'pg_namespace'::regclass AND EXISTS (SELECT FROM pg_publication_namespace m JOIN pub p ON p.oid = m.pnpubid)`
 
+// lateSQL reports whether partition c is new and was attached by another transaction than the one that created it: no
+// other statement writes the row of a system column. With FOR ALL TABLES the server sends its rows all the same.
+const lateSQL = `$7 > 0 AND c.oid <> ALL($5) AND EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum = -1 AND a.xmin::text <> i.xmin::text)
+           AND NOT EXISTS (SELECT FROM pg_publication p WHERE p.pubname = $1 AND p.puballtables)`
+
 // xid64 is an expression for a transaction id with its epoch: the largest one that is not in the future.
 func xid64(xid string) string {
 	return "(next - ((next - " + xid + "::text::bigint) & 4294967295))"
@@ -166,11 +172,11 @@ func (c *Config) readGuard(ctx context.Context, conn *pgx.Conn, cat *catalog, be
 
 // queryGuard compares the catalogs with the look before, nil if there is none.
 func (c *Config) queryGuard(ctx context.Context, conn *pgx.Conn, cat *catalog, before *Look, major int, walsender uint32) (*guardRow, error) {
-	schemas := ""
+	schemas, late := "", lateSQL
 	if major >= 15 {
-		schemas = schemaMembersSQL
+		schemas, late = schemaMembersSQL, "false"
 	}
-	sql := fmt.Sprintf(guardSQL, schemas, xid64("r.xmin"), xid64("d.xmin"), xid64("o.xmin"), xid64("w.xmin"))
+	sql := fmt.Sprintf(guardSQL, schemas, xid64("r.xmin"), xid64("d.xmin"), xid64("o.xmin"), xid64("w.xmin"), late)
 	known, horizon := []uint32{}, uint64(0) // never nil, which would be NULL
 	if before != nil {
 		horizon = before.Horizon

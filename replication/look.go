@@ -55,6 +55,9 @@ type Member struct {
 	// Rewritten is true if the look before did not have the table, and ALTER TABLE has rewritten it since. It is not in
 	// the text form.
 	Rewritten bool
+	// Late is true if the look before did not have the partition, and rows of before it was attached may keep PostgreSQL
+	// 14 from sending its rows. It is not in the text form.
+	Late bool
 }
 
 // Checks of a member that is an outbox itself, and of a partition whose detach leaves no trace: since PostgreSQL 19

@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -281,7 +282,7 @@ func (st *Stream) Altered(ctx context.Context, published string) (Alteration, er
 	defer st.controlMu.Unlock()
 	g, err := st.cfg.readGuard(ctx, st.control, st.cat, before, st.server.Major(), 0)
 	if err != nil || g.look.found == nil {
-		return Alteration{}, err
+		return Alteration{}, cmp.Or(err, st.warnLate(ctx, &g.look))
 	}
 	return before.alteration(g.look.found), nil
 }

@@ -223,12 +223,31 @@ func (st *Stream) Check(ctx context.Context) (*Slot, error) {
 	verdict := st.cfg.verify(g)
 	switch {
 	case verdict == nil || errors.Is(verdict, ErrUndecided):
-		st.last.Store(&g.look)
+		if err = st.warnLate(ctx, &g.look); err == nil {
+			st.last.Store(&g.look)
+		}
 	case g.look.found != nil:
 		st.last.Store(st.last.Load().with(g.look.found)) // for the position record
 	}
-	slot, err := st.ownSlot(ctx)
-	return slot, cmp.Or(err, verdict)
+	slot, gone := st.ownSlot(ctx)
+	return slot, cmp.Or(gone, err, verdict)
+}
+
+// warnLate logs the partitions whose rows the server may not send: PostgreSQL 14 decides once per connection whether it
+// sends a table.
+func (st *Stream) warnLate(ctx context.Context, l *Look) error {
+	for i := range l.Members {
+		if !l.Members[i].Late {
+			continue
+		}
+		name, err := nameOf(ctx, st.control, l.Members[i].OID)
+		if err != nil {
+			return err
+		}
+		st.log.Warn("a table was attached to the outbox: if a row was written into it before, PostgreSQL 14 does not send the rows of this partition", "table", name,
+			"remedy", "outboxcdc audit finds the rows that Kafka lacks, and outboxcdc recover delivers them; attach empty tables, or use CREATE TABLE … PARTITION OF (docs/sources.md)")
+	}
+	return nil
 }
 
 // ownSlot reads the slot, and returns an error if it is not in use by our walsender.
@@ -343,7 +362,7 @@ func (st *Stream) Resolve(ctx context.Context, rel *Announced) (index int, err e
 func (st *Stream) warnUnattached(outbox int, rel *Announced) {
 	if st.cat.unattached && rel.OID != st.cat.roots[outbox] {
 		st.log.Warn("delivering rows that the server sends under the name of a partition; those that were written while it was not attached, if any, are no events",
-			"table", rel.Schema+"."+rel.Name, "outbox", st.cfg.Tables[outbox].String(),
+			"table", rel.Schema+"."+rel.Name,
 			"because", "the publication did not publish via the root when they were written, or the server is PostgreSQL 14 (docs/sources.md)")
 	}
 }

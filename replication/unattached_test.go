@@ -2,6 +2,7 @@ package replication
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -103,6 +104,51 @@ func TestPublicationOfWhatIsNotAttached(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// PostgreSQL 14 may not send the rows of a partition that was a table before. A session says so once, and so does the
+// next one that knows the text of its last look.
+func TestAttachedLate(t *testing.T) {
+	const like = `CREATE TABLE more (LIKE part INCLUDING ALL); `
+	for _, c := range []struct {
+		major, publication, do string
+		warned                 bool
+	}{
+		{"14", `TABLE part`, like + `INSERT INTO more VALUES (101); ALTER TABLE part ATTACH PARTITION more FOR VALUES FROM (100) TO (200)`, true},
+		{"14", `TABLE part`, `BEGIN; ` + like + `ALTER TABLE part ATTACH PARTITION more FOR VALUES FROM (100) TO (200); COMMIT`, false},
+		{"14", `TABLE part`, `CREATE TABLE more PARTITION OF part FOR VALUES FROM (100) TO (200); ALTER TABLE more RENAME TO half; GRANT SELECT ON half TO relay`, false},
+		{"14", `ALL TABLES`, like + `ALTER TABLE part ATTACH PARTITION more FOR VALUES FROM (100) TO (200)`, false},
+		{"15", `TABLE part`, like + `ALTER TABLE part ATTACH PARTITION more FOR VALUES FROM (100) TO (200)`, false},
+	} {
+		t.Run(c.major+" "+c.publication+" "+c.do, func(t *testing.T) {
+			b := newBench(t, c.major)
+			var log strings.Builder
+			b.source.log = slog.New(slog.NewTextHandler(&log, nil))
+			b.source.cfg.Publication = "moment"
+			b.source.cfg.Tables = []Table{{Schema: "public", Name: "part", Columns: []string{"no"}}}
+			b.exec(`CREATE TABLE part (no int PRIMARY KEY) PARTITION BY RANGE (no)`)
+			b.exec(`CREATE PUBLICATION moment FOR ` + c.publication + ` WITH (publish = 'insert', publish_via_partition_root = true)`)
+			st := b.open()
+			text := st.Published()
+			for _, sql := range strings.Split(c.do, "; ") {
+				b.exec(sql)
+			}
+			for range 2 {
+				_, err := st.Check(t.Context())
+				must(t, err)
+			}
+			want := 0
+			if c.warned {
+				want = 1
+			}
+			if n := strings.Count(log.String(), "public.more"); n != want {
+				t.Errorf("named in %d lines of the log, want %d:\n%s", n, want, &log)
+			}
+			if _, err := st.Altered(t.Context(), text); err != nil || strings.Count(log.String(), "public.more") != 2*want {
+				t.Errorf("compared with the text: %v, and the log is\n%s", err, &log)
+			}
+		})
 	}
 }
 

@@ -15,6 +15,8 @@ var tableMutants = []mutant{
 	wrong("every-row-of-a-partition-is-an-event", "What the server sends under the name of a table that is a partition now was written while it was one.",
 		edits{{"replication/catalog.go", "case u == nil && cat.unattached && !cat.viaRoot", "case false && !cat.viaRoot"}},
 		suite{"./replication", "^TestPublicationOfWhatIsNotAttached$"}),
+	wrong("late-partition-is-like-any-other", "PostgreSQL 14 sends the rows of every partition.",
+		edits{{"replication/guard.go", `schemas, late := "", lateSQL`, `schemas, late := "", "false"`}}, suite{"./replication", "^TestAttachedLate$/^14"}),
 	wrong("publication-was-always-via-root", "A publication that publishes via the root now did so when the row was written.",
 		edits{{"replication/stream.go", "look.Outboxes[outbox].Youngest) < st.cat.seesAll", "look.Outboxes[outbox].Youngest) < st.cat.seesAll+1<<40"}}, unattached),
 	wrong("every-version-decides-again", "PostgreSQL 14 decides again about a table that is attached.",
