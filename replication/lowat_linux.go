@@ -3,7 +3,6 @@ package replication
 import (
 	"net"
 	"syscall"
-	"time"
 )
 
 // lowatSetter returns a function that sets SO_RCVLOWAT of a connection, or nil if the connection has no socket. The
@@ -20,10 +19,4 @@ func lowatSetter(conn net.Conn) func(bytes int) {
 		n = bytes
 		_ = raw.Control(set) // fails on a closed connection, as the read will
 	}
-}
-
-// nap sleeps for much less than a millisecond. Go's own timers wait for whole milliseconds while the process is idle.
-func nap(d time.Duration) {
-	t := syscall.NsecToTimespec(int64(d))
-	_ = syscall.Nanosleep(&t, nil) // a signal may end it early
 }

@@ -31,11 +31,6 @@ const (
 	// takes what has arrived meanwhile, because the server sends as fast as we read.
 	maxRead  = 256 << 10
 	fullRead = 8 << 10
-	// After a read of at least largeRead bytes, the walsender has had a full window, and its next bytes arrive within
-	// microseconds. So if none have, the reader naps and tries again, up to largeTries times, before it pauses.
-	largeRead  = 32 << 10
-	largeTries = 3
-	napTime    = 100 * time.Microsecond
 	// quietBytes is the low watermark of the socket during a pause. With more, the kernel would enlarge the buffer.
 	quietBytes = 64 << 10
 	// A pause is a tenth of the age of the events, so reading late makes no event arrive more than a tenth later. The
@@ -75,9 +70,7 @@ type pacedConn struct {
 	tryRead       func(p []byte) (n int, err error, nothing bool) // reads available bytes without waiting; nil: not possible
 	watermarkHigh bool                                            // the low watermark is quietBytes: no read waits
 	full          bool                                            // the last read was full, so the next one does not wait
-	large         bool                                            // the last read was large
-	nap           func(time.Duration)
-	edge          time.Time // when the first bytes of a quiet stream arrived
+	edge          time.Time                                       // when the first bytes of a quiet stream arrived
 	buffer        receiveBuffer
 
 	mu       sync.Mutex // guards the following
@@ -88,7 +81,7 @@ type pacedConn struct {
 }
 
 func newPacedConn(conn net.Conn, longest time.Duration, tap *readTap) *pacedConn {
-	c := &pacedConn{Conn: conn, longest: longest, tap: tap, buf: make([]byte, maxRead), nap: nap, changed: make(chan struct{}, 1)}
+	c := &pacedConn{Conn: conn, longest: longest, tap: tap, buf: make([]byte, maxRead), changed: make(chan struct{}, 1)}
 	c.timer = time.NewTimer(time.Hour)
 	c.timer.Stop()
 	c.setLowat, c.tryRead = lowatSetter(conn), tryReader(conn)
@@ -133,10 +126,6 @@ func (c *pacedConn) fill(p []byte) (n int, err error) {
 	if c.full {
 		n, err, nothing = c.readAvailable(p)
 	}
-	for tries := 0; nothing && c.large && tries < largeTries; tries++ {
-		c.nap(napTime)
-		n, err, nothing = c.readAvailable(p)
-	}
 	if nothing {
 		if err := c.pause(); err != nil {
 			return 0, err
@@ -151,7 +140,6 @@ func (c *pacedConn) fill(p []byte) (n int, err error) {
 		c.tap.received.Store(true)
 		c.endRound()
 	}
-	c.large = n >= largeRead && c.longest > 0
 	if c.full = n >= fullRead && c.longest > 0; c.full {
 		c.setLowWatermark(true)
 	}

@@ -109,7 +109,7 @@ func withPacedConn(t *testing.T, f func(t *testing.T, s *socket, c *pacedConn)) 
 	synctest.Test(t, func(t *testing.T) {
 		s := newSocket()
 		c := newPacedConn(s, 0, &readTap{})
-		c.tryRead, c.longest, c.nap = s.tryRead, testInterval, time.Sleep
+		c.tryRead, c.longest = s.tryRead, testInterval
 		f(t, s, c)
 	})
 }

@@ -243,32 +243,6 @@ func TestPacedFullReadDoesNotWait(t *testing.T) {
 	})
 }
 
-// After a large read, bytes that arrive within a few naps are read without a pause.
-func TestPacedLargeReadIsFollowed(t *testing.T) {
-	for _, x := range []struct {
-		size        int
-		after, want time.Duration
-	}{
-		{largeRead, napTime / 2, napTime},
-		{largeRead, napTime * 5 / 2, 3 * napTime},
-		{largeRead, napTime * 7 / 2, testInterval},
-		{largeRead - 1, napTime / 2, testInterval},
-	} {
-		withPacedConn(t, func(t *testing.T, s *socket, c *pacedConn) {
-			c.setAge(backlog)
-			s.arrive(make([]byte, x.size))
-			if n, err := c.Read(make([]byte, maxRead)); n != x.size || err != nil {
-				t.Fatal(n, err)
-			}
-			start := time.Now()
-			time.AfterFunc(x.after, func() { s.arrive([]byte("x")) })
-			if _, err := c.Read(make([]byte, 10)); err != nil || time.Since(start) != x.want {
-				t.Errorf("%d bytes, and another one after %s: %v after %s, want %s", x.size, x.after, err, time.Since(start), x.want)
-			}
-		})
-	}
-}
-
 // drained is called before a wait and before a pause, when all bytes that were read have been returned, and every
 // maxRead bytes during a backlog.
 func TestPacedDrained(t *testing.T) {
