@@ -38,7 +38,7 @@ func TestHiddenForAMoment(t *testing.T) {
 		{leaves, `ALTER TABLE plain RENAME TO former; ALTER TABLE plenty RENAME TO plain; INSERT INTO plain VALUES (7); ALTER TABLE plain RENAME TO plenty; ALTER TABLE former RENAME TO plain`, "public.plenty and the outbox were renamed"},
 		{leaves, `ALTER TABLE plain SET SCHEMA away; CREATE VIEW plain AS SELECT * FROM plenty; INSERT INTO plain VALUES (7); ALTER VIEW plain RENAME TO a_view; ALTER TABLE away.plain SET SCHEMA public`, "public.a_view and the outbox were renamed"},
 		{leaves, `ALTER TABLE plain RENAME TO former; CREATE TABLE more (i int); ALTER TABLE former RENAME TO plain; ALTER TABLE plain OWNER TO boss; TRUNCATE plain; VACUUM FULL pg_type`, ""}, // no other table has the columns
-		{leaves, `ALTER TABLE plain OWNER TO boss; ALTER TABLE plenty OWNER TO boss`, "public.plenty and the outbox were renamed, moved to another schema, or given another owner"}, // as REASSIGN OWNED does
+		{leaves, `ALTER TABLE plain OWNER TO boss; ALTER TABLE plenty OWNER TO boss`, "public.plenty and the outbox were renamed, moved to another schema, or given another owner"},             // as REASSIGN OWNED does
 		{leaves, `ALTER TABLE plenty RENAME TO more; TRUNCATE plain; VACUUM FULL plain; GRANT SELECT ON plain TO relay; ALTER TABLE plain ADD COLUMN z int`, ""},
 		{all, `ALTER TABLE plain SET UNLOGGED; INSERT INTO plain VALUES (1, 'x'); ALTER TABLE plain SET LOGGED`, "public.plain was rewritten"},
 		{all, `TRUNCATE plain; INSERT INTO plain VALUES (1, 'x'); VACUUM FULL plain; CLUSTER plain USING plain_pkey; ALTER TABLE plain ADD CHECK (no > 0)`, ""},
