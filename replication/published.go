@@ -10,7 +10,7 @@ func (s *Source) Published(ctx context.Context, before string) (now string, sinc
 		return "", since, err
 	}
 	defer closeControl(control)
-	st := Stream{cfg: &s.cfg, control: control, last: &s.last}
+	st := Stream{cfg: &s.cfg, log: s.log, control: control, last: &s.last}
 	if err := st.readServer(ctx); err != nil {
 		return "", since, err
 	}
