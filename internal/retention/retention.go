@@ -244,7 +244,7 @@ func (r *Retention) confirmed(ctx context.Context, at pglogrepl.LSN) error {
 // before the position was read has confirmed no more than the position until a client reads it, and the restart_lsn of
 // one that was created later is not before the position.
 func blocks(s *replication.Slot, database string, at pglogrepl.LSN) string {
-	const otherwise = "If it is no longer needed, drop it and remove it from retention.slots, or remove rows in spite of it: retain --despite-slot"
+	const otherwise = "If it is not the daemon's, and no longer needed, drop it and remove it from retention.slots, or remove rows in spite of it: retain --despite-slot"
 	switch {
 	case s == nil:
 		return "does not exist, so it is not known what its client has received. Create it (setup apply, or outboxcdc recover if it was lost). " + otherwise
