@@ -237,10 +237,25 @@ func (t *transaction) Truncate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := part.Exec(ctx, "TRUNCATE ONLY "+quote(t.leaf)); err != nil {
+	if _, err = part.Exec(ctx, "TRUNCATE ONLY "+quote(t.leaf)); err == nil {
+		err = t.truncated(ctx, part)
+	}
+	if err != nil {
 		return errors.Join(inUse(err), part.Rollback(ctx))
 	}
 	return errors.Join(part.Commit(ctx), t.note(ctx))
+}
+
+// truncated checks that TRUNCATE has got the leaf. The lock on the leaf does not keep its schema from being renamed, and
+// then its name can be that of another table.
+func (t *transaction) truncated(ctx context.Context, tx pgx.Tx) error {
+	var leaf bool
+	err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'relation' AND relation = $1 AND pid = pg_backend_pid() AND mode = 'AccessExclusiveLock' "+
+		"AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))", t.leaf.OID).Scan(&leaf)
+	if err == nil && !leaf {
+		err = errors.New("its name is that of another table by now; the next run works on that one")
+	}
+	return err
 }
 
 // Mark begins the line in the comment of a partition that says when it was emptied. Postgres itself does not record

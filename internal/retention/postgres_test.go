@@ -612,6 +612,14 @@ func testMeanwhile(t *testing.T, server *pgtest.Server) {
 		return &leaves[0]
 	}
 	leaf := open("outbox", false)
+	b.r.Archive = &slowArchive{meanwhile: func() {
+		b.exec("ALTER SCHEMA shop RENAME TO former; CREATE SCHEMA shop AUTHORIZATION meanwhile; SET ROLE meanwhile; CREATE TABLE shop.outbox_0 (payload text); RESET ROLE; INSERT INTO shop.outbox_0 VALUES ('x')")
+	}}
+	if got := b.r.Empty(t.Context(), leaf); got.Reason != ByError || !strings.Contains(got.Text, "that of another table") || b.count("SELECT count(*) FROM shop.outbox_0") != 1 {
+		t.Errorf("another schema has the name: %+v", got)
+	}
+	b.exec("DROP SCHEMA shop CASCADE; ALTER SCHEMA former RENAME TO shop")
+	b.r.Archive = nil
 	b.exec("CREATE TRIGGER g BEFORE TRUNCATE ON shop.outbox_0 EXECUTE FUNCTION shop.f()")
 	if got := b.r.Empty(t.Context(), leaf); got.Reason != ByError || !strings.Contains(got.Text, "trigger g") {
 		t.Errorf("a trigger: %+v", got)

@@ -56,6 +56,8 @@ var retentionMutants = []mutant{
 		edits{{"internal/retention/postgres.go", "	case !member:\n", "	case !member && false:\n"}}, retainsServer),
 	wrong("retain-empties-what-has-the-name", "The table of that name is the one that was read.",
 		edits{{"internal/retention/postgres.go", "	case !same:\n", "	case !same && false:\n"}}, retainsServer),
+	wrong("retain-empties-what-has-the-name-of-the-schema", "The name of a locked table is its name.",
+		edits{{"internal/retention/postgres.go", "	if err == nil && !leaf {\n", "	if err == nil && !leaf && false {\n"}}, suite{"./internal/retention", "^TestPostgres$/^18$/^meanwhile$"}),
 	wrong("retain-archives-what-a-session-reads", "The archive may get rows that cannot be removed after it.",
 		edits{{"internal/retention/empty.go", "	case used:\n", "	case used && false:\n"}}, retains),
 	wrong("retain-gives-up-after-the-archive", "A session that reads the leaf for a moment after it was archived has it archived again.",
