@@ -254,6 +254,8 @@ func blocks(s *replication.Slot, database string, at pglogrepl.LSN) string {
 		return "reads another database (" + s.Database + "), and not the one of this table. " + otherwise
 	case s.Lost():
 		return "is lost: its client has not received everything. For the daemon's slot, outboxcdc recover sends what is missing from the rows that are kept here. " + otherwise
+	case s.ConfirmedFlush > s.ServerLSN:
+		return fmt.Sprintf("has confirmed %s, and the server has written its WAL up to %s only, as after a loss of WAL: what it has confirmed says nothing of these rows. ", s.ConfirmedFlush, s.ServerLSN) + otherwise
 	case s.RestartLSN >= at:
 		return "has moved on, or was created, while retain waited for it; the next run looks again"
 	case s.ConfirmedFlush <= at:

@@ -32,6 +32,8 @@ var retentionMutants = []mutant{
 		edits{{"internal/retention/retention.go", "	case s.ConfirmedFlush <= at:\n", "	case s.RestartLSN <= at:\n"}}, retains),
 	wrong("retain-takes-a-lost-slot", "A lost slot has confirmed what it says, and its client needs nothing else.",
 		edits{{"internal/retention/retention.go", "	case s.Lost():\n", "	case false:\n"}}, retains),
+	wrong("retain-takes-a-slot-that-is-ahead-of-its-server", "What a slot has confirmed is WAL of this server.",
+		edits{{"internal/retention/retention.go", "	case s.ConfirmedFlush > s.ServerLSN:\n", "	case false:\n"}}, suite{"./internal/retention", "^TestBlocked$"}),
 	wrong("retain-takes-a-foreign-slot", "A slot of another database has confirmed the rows of this one.",
 		edits{{"internal/retention/retention.go", "	case s.Database != database:\n", "	case false:\n"}}, retains),
 	wrong("retain-takes-a-physical-slot", "A physical slot confirms.",
