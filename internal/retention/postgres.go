@@ -246,7 +246,7 @@ func (t *transaction) Truncate(ctx context.Context) error {
 	return errors.Join(part.Commit(ctx), t.note(ctx))
 }
 
-// truncated checks that TRUNCATE has got the leaf. The lock on the leaf does not keep its schema from being renamed, and
+// truncated checks that TRUNCATE has got the leaf. The lock on the leaf does not keep its schema from being renamed:
 // then its name can be that of another table.
 func (t *transaction) truncated(ctx context.Context, tx pgx.Tx) error {
 	var leaf bool
