@@ -33,8 +33,8 @@ type Spec struct {
 	LogFile string
 	// Credential is the user that the process runs as; nil means ours.
 	Credential *syscall.Credential
-	// DeathSignal is sent by the kernel when we end without having stopped the process. For a server that cleans up
-	// after itself on some signal, use that signal; for others, SIGKILL.
+	// DeathSignal is sent by the kernel when we end without having stopped the process; 0 means SIGKILL. For a server
+	// that cleans up after itself on some signal, use that signal.
 	DeathSignal syscall.Signal
 }
 
@@ -64,6 +64,9 @@ func Start(s Spec) (*Process, error) {
 		// relay or the demo in order, not every server beneath it at the same moment.
 		Setpgid:    true,
 		Credential: s.Credential,
+	}
+	if s.DeathSignal == 0 {
+		s.DeathSignal = syscall.SIGKILL
 	}
 	setDeathSignal(cmd.SysProcAttr, s.DeathSignal)
 
