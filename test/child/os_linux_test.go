@@ -15,7 +15,7 @@ import (
 // A process ends with its starter, however that ends.
 func TestDiesWithItsStarter(t *testing.T) {
 	if log := os.Getenv("CHILD_STARTER"); log != "" {
-		p, err := Start(Spec{Path: "/bin/sh", Args: []string{"-c", "sleep 600"}, LogFile: log})
+		p, err := Start(Spec{Path: "/bin/sh", Args: []string{"-c", "exec sleep 600"}, LogFile: log})
 		if err != nil {
 			t.Fatal(err)
 		}
