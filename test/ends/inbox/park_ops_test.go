@@ -315,7 +315,7 @@ func TestParkIndexes(t *testing.T) {
 	defer conn.Close(context.Background()) //nolint:errcheck // of the test
 	n := 0
 	for sql := range seen.all {
-		if !strings.Contains(sql, "inbox_parked") {
+		if !strings.Contains(sql, "inbox_parked") || strings.Contains(sql, "min(parked_at)") { // that one is for old ids, once a minute
 			continue
 		}
 		n++
