@@ -95,7 +95,7 @@ func (t *transport) login(ctx context.Context, raw net.Conn) (*connection, error
 	}
 	props := amqp.NewConnectionProperties()
 	props["connection_name"] = t.cfg.Name
-	ac, err := amqp.Open(stream, amqp.Config{
+	ac, err := amqp.Open(newGatheringConn(stream), amqp.Config{
 		SASL: []amqp.Authentication{&plain{props, t.address.Username, t.address.Password}}, Vhost: t.address.Vhost, Locale: "en_US",
 		Heartbeat: heartbeat, FrameSize: maxFrame, Properties: props,
 	})

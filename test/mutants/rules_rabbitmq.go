@@ -9,6 +9,8 @@ var (
 
 // rabbitMutants has mutants of the sink for RabbitMQ.
 var rabbitMutants = []mutant{
+	wrong("rabbitmq-two-writes-at-once", "What is written while a write is under way is written beside it.",
+		edits{{"sink/rabbitmq/writer.go", "	if !g.writing {\n", "	if true {\n"}}, suite{"./sink/rabbitmq", "^TestGatheringConn$"}),
 	{
 		name:  "rabbitmq-ack-before-the-confirm",
 		rule:  "A message is acknowledged when it was written to the connection.",
