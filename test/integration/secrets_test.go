@@ -68,7 +68,10 @@ func TestNoSecretIsShown(t *testing.T) {
 	hiddenReceiver := "OUTBOXCDC_RECEIVER_URL=http://u:" + hiddenPart + "@127.0.0.1:1/" + hiddenPart + "?key=" + hiddenPart
 	signed := "OUTBOXCDC_RECEIVER_SECRET=whsec_" + strings.Repeat(hiddenPart, 5) + "Ge"
 	daemons := map[string]*relay{
-		"no receiver":    o.startAs([]string{"run"}, o.httpEnv("", "OUTBOXCDC_POSTGRES_URL="+url, hiddenReceiver, signed)),
+		"no receiver": o.startAs([]string{"run"}, o.httpEnv("", "OUTBOXCDC_POSTGRES_URL="+url, hiddenReceiver, signed)),
+		"no Redis":    o.startAs([]string{"run"}, o.redisEnv("u:"+hiddenPart+"@127.0.0.1:1", "OUTBOXCDC_POSTGRES_URL="+url)),
+		"no RabbitMQ": o.startAs([]string{"run"}, o.redisEnv("", "OUTBOXCDC_POSTGRES_URL="+url, "OUTBOXCDC_SINK=rabbitmq",
+			"OUTBOXCDC_RECEIVER_URL=amqp://u:"+hiddenPart+"@127.0.0.1:1/"+hiddenPart)),
 		"wrong password": o.start(unknown),
 		"kafka refuses":  o.start(append(sasl, "OUTBOXCDC_POSTGRES_URL="+url)...),
 		"no token": o.start("OUTBOXCDC_POSTGRES_URL="+url, "OUTBOXCDC_KAFKA_SASL_MECHANISM=OAUTHBEARER", "OUTBOXCDC_KAFKA_SASL_USER=u",
@@ -146,6 +149,7 @@ func TestNoSecretIsShown(t *testing.T) {
 		"receiver: {url: '" + hiddenPart + "'}\n", "sink: http\nreceiver: {url: 'h/" + hiddenPart + "', secret: " + hiddenPart + "}\n",
 		"sink: http\nreceiver: {url: 'http://h/', secret: " + hiddenPart + "}\ndelivery: {mode: at_least_once}\nroute: {format: cloudevents_structured, fields: {source: //x}}\n",
 		"sink: rabbitmq\nreceiver: {url: 'amqp://u:" + hiddenPart + "@h/?" + hiddenPart + "'}\ndelivery: {mode: at_least_once}\n",
+		"sink: redis\nreceiver: {url: 'redis://u:" + hiddenPart + "@h/x?" + hiddenPart + "'}\ndelivery: {mode: at_least_once}\n",
 		"sink: http\nreceiver: {url: 'http://h/', url_file: /nope, secret: [" + hiddenPart + "]}\n", "receiver: {url_file: " + file("receiver", hiddenPart) + "}\n",
 		"postgres: {url: 'postgres://u:" + hiddenPart + "@${env:NOPE}/d'}\n", "postgres: {url_file: " + file("url", hiddenPart) + "}\n",
 		"kafka: {sasl: {mechanism: PLAIN, user: u, password: '${file:" + file("password", hiddenPart) + "}'}}\n",
