@@ -24,7 +24,7 @@ var sinkMutants = []mutant{
 		rule: "After a failure, a lane goes on with its next events.",
 		edits: []edit{{
 			"sink/lane/lane.go", "		if !p.sleep(p.cfg.pause(attempt)) {\n			return false\n		}\n",
-			"		p.mu.Lock()\n		l.queue = append(l.queue[len(items):], items...)\n		p.mu.Unlock()\n		return p.sleep(p.cfg.pause(attempt))\n",
+			"		p.mu.Lock()\n		l.queue = append(l.queue[len(items):], l.queue[:len(items)]...)\n		p.mu.Unlock()\n		return p.sleep(p.cfg.pause(attempt))\n",
 		}},
 		tests: []suite{httpContract},
 	},
