@@ -82,12 +82,12 @@ var queries = []query{
 		[]uint32{text, text, text, text, oid, boolT, boolT, int4, text, text, boolT, timestamptz, text, text, boolT, boolT, boolT, int8T, text, text, int8T, text},
 		(*view).slot,
 	},
-	{"SELECT pg_get_userbyid(pubowner)", []uint32{text}, []uint32{text, boolT, boolT, boolT, boolT, boolT, boolT, boolT}, func(v *view) [][]any {
+	{"SELECT puballtables, pubinsert", []uint32{text}, []uint32{boolT, boolT, boolT, boolT, boolT, boolT}, func(v *view) [][]any {
 		p := &v.cat.Publication
 		if p.Missing || p.Name != v.text(0) {
 			return nil
 		}
-		return [][]any{{"postgres", false, false, !p.NoInserts, false, false, false, p.ViaRoot}}
+		return [][]any{{false, !p.NoInserts, false, false, false, p.ViaRoot}}
 	}},
 	{"SELECT c.oid, n.nspname, c.relname, c.relkind::text", []uint32{text, text}, []uint32{oid, text, text, text, texts, oids}, func(v *view) [][]any {
 		o := v.cat.Outbox()
