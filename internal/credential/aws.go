@@ -98,8 +98,8 @@ func webIdentity(ctx context.Context, file, region string) (*awsKeys, error) {
 	return &awsKeys{answer.ID, answer.Secret, answer.Session}, nil
 }
 
-// containerKeys asks the endpoint of the container. Without TLS it must be on this machine: whoever could change the
-// variable would otherwise get the token of the container.
+// containerKeys asks the endpoint of the container. Without TLS it must be on this machine: another one could be named
+// to get the token of the container.
 func containerKeys(ctx context.Context) (*awsKeys, error) {
 	address := os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI")
 	if path := os.Getenv("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"); path != "" {

@@ -116,8 +116,8 @@ func BenchmarkParkBeside(b *testing.B) {
 	}
 }
 
-// steady sends n records at a steady rate, after the poisonous keys were parked. It returns how old the others were
-// when they were handled, in milliseconds, and the rate at which all were.
+// steady sends n records at a steady rate, after the poisonous keys were parked. It returns how old records of other
+// keys were when they were handled, in milliseconds, and the rate at which all were.
 func (c parkCase) steady(b *testing.B, r *room, rate, n int) (p50, p99, reached float64) {
 	var warm, measured ages
 	var now atomic.Pointer[ages]
