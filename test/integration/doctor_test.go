@@ -90,7 +90,7 @@ func TestFromAnEmptyDatabaseByTheDoctor(t *testing.T) {
 	r := o.startStreaming(env...)
 	o.awaitRecords(1)
 	is(t, "active", o.doctor(env...).level("active"), "OK")
-	must(t, r.checkStatus(0, env, `"state": "streaming"`, `"kafka": "ok"`, `"ready": true`))
+	must(t, r.checkStatus(0, env, `"state": "streaming"`, `"sink": "ok"`, `"ready": true`))
 	r.term()
 	t.Logf("what was done:\n%s", strings.Join(n.done, "\n"))
 	if len(n.done) < 4 {

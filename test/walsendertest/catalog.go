@@ -89,6 +89,8 @@ var queries = []query{
 		}
 		return [][]any{{false, !p.NoInserts, false, false, false, p.ViaRoot}}
 	}},
+	// The publication is FOR TABLE outbox.
+	{"WHERE r.prpubid = p.oid AND r.prrelid = ANY($2)", []uint32{text, oids}, []uint32{boolT}, func(*view) [][]any { return [][]any{{false}} }},
 	{"SELECT c.oid, n.nspname, c.relname, c.relkind::text", []uint32{text, text}, []uint32{oid, text, text, text, texts, oids}, func(v *view) [][]any {
 		o := v.cat.Outbox()
 		if o.Schema != v.text(0) || o.Name != v.text(1) {

@@ -99,6 +99,7 @@ func TestInboxKills(t *testing.T) {
 				must(t, consumers[i].Thaw())
 			case 2:
 				r.exec(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid() AND random() < 0.7`)
+				r.pool.Reset() // the producer's connection is one of them
 			case 3:
 				must(t, consumers[i].Signal(syscall.SIGTERM)) // it leaves its group; SIGINT is ignored behind &
 				_ = consumers[i].Wait(t.Context())
