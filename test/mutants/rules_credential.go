@@ -4,6 +4,10 @@ package main
 var credentialMutants = []mutant{
 	wrong("credential-in-an-error", "An error repeats what the command has printed.",
 		edits{{"internal/credential/credential.go", `text = strings.ReplaceAll(text, word, "xxxxx")`, `_ = word`}}, suite{"./internal/credential", "^TestRun$"}),
+	wrong("aws-keys-from-anywhere", "The endpoint of a container's credentials may be any server, without TLS.",
+		edits{{"internal/credential/aws.go", `u.Scheme != "https" && u.Hostname()`, `u.Scheme == "ftp" && u.Hostname()`}}, suite{"./internal/credential", "^TestCredentials$"}),
+	wrong("aws-keys-by-redirect", "A redirect of an endpoint with credentials is followed.",
+		edits{{"internal/credential/aws.go", "return http.ErrUseLastResponse", "return nil"}}, suite{"./internal/credential", "^TestCredentials$"}),
 	wrong("credential-children-go-on", "Only the command itself is killed, and not what it has started.",
 		edits{{"internal/credential/credential.go", "syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)", "syscall.Kill(cmd.Process.Pid, syscall.SIGKILL)"}}, suite{"./internal/credential", "^TestRunEnds$"}),
 	wrong("credential-of-another-host", "The password of a standby is that of the primary's host.",
