@@ -159,13 +159,13 @@ func TestTransactionTimeoutIsOurs(t *testing.T) {
 			if major == "16" { // has no transaction_timeout
 				return
 			}
-			b.exec(`ALTER ROLE relay SET transaction_timeout = '200ms'`)
+			b.exec(`ALTER ROLE relay SET transaction_timeout = '2s'`) // long enough for a catalog check
 			b.exec(`INSERT INTO outbox SELECT i, NULL, NULL, NULL, NULL, repeat('x', 1000) FROM generate_series(1, 30000) i`)
 			st = b.open()
 			dec := newDecoder(t, st)
 			for i := range 30000 {
 				if i%1000 == 0 { // the socket's buffers are full, and the walsender waits during the transaction
-					time.Sleep(50 * time.Millisecond)
+					time.Sleep(100 * time.Millisecond)
 				}
 				if _, err := b.next(st, dec); err != nil {
 					t.Fatalf("row %d: %v", i+1, err)

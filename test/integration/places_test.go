@@ -82,6 +82,9 @@ type placedRecord struct {
 	at      position
 	session int
 	changes int // before the session
+	// overtakenIn is the first session that has sent an earlier event to the partition after this record, which proves
+	// nothing to later sessions; a negative number: none.
+	overtakenIn int
 }
 
 // judgePlaces is judge for a run with a change log. The records of one partition between two changes are judged by
@@ -129,7 +132,7 @@ func (h *history) judgePlaces() *verdict {
 // order of offsets.
 func (h *history) placedRecords(v *verdict) (all []placedRecord) {
 	for _, rec := range h.Records {
-		p := placedRecord{Record: rec}
+		p := placedRecord{Record: rec, overtakenIn: -1}
 		var known bool
 		if p.session, known = h.Altered.Sessions[rec.Producer]; !known {
 			v.problems = append(v.problems, fmt.Sprintf("%v is of producer %d, which no position record names", placeOf(rec), rec.Producer))
@@ -204,16 +207,23 @@ func (h *history) checkPositions(v *verdict) {
 
 // checkDuplicates fails an event that was sent again, unless a change between the two allows it, or a later session
 // has sent an earlier event to the partition that the partition did not have: then the later ones follow, even those
-// that another topic has.
+// that another topic has. A record that is before one of an earlier event in its partition proves nothing either.
 func (h *history) checkDuplicates(all []placedRecord, v *verdict) {
 	type sender struct {
 		session   int
 		partition string
 	}
 	sent := map[string][]*placedRecord{}
-	added := map[sender]position{} // the lowest position of an event that the partition did not have
+	added := map[sender]position{}         // the lowest position of an event that the partition did not have
+	rising := map[string][]*placedRecord{} // of each partition, the records that are not overtaken, by position
 	for i := range all {
 		rec := &all[i]
+		last := rising[placeOf(rec.Record).partition]
+		for n := len(last); n > 0 && rec.at.before(last[n-1].at); n-- {
+			last[n-1].overtakenIn = rec.session
+			last = last[:n-1]
+		}
+		rising[placeOf(rec.Record).partition] = append(last, rec)
 		to := sender{rec.session, placeOf(rec.Record).partition}
 		first, adds := added[to]
 		isNew := !slices.ContainsFunc(sent[rec.id], func(p *placedRecord) bool { return placeOf(p.Record).partition == to.partition })
@@ -222,7 +232,8 @@ func (h *history) checkDuplicates(all []placedRecord, v *verdict) {
 		}
 		follows := adds && first.before(rec.at)
 		for _, first := range sent[rec.id] {
-			if !(follows && first.session < rec.session) && !h.mayRepeat(first, rec) {
+			overtaken := first.overtakenIn >= 0 && first.overtakenIn < rec.session
+			if !(follows && first.session < rec.session) && !overtaken && !h.mayRepeat(first, rec) {
 				v.problems = append(v.problems, fmt.Sprintf("id %s at %v was sent to %v and again to %v, and no change allows that", rec.id, rec.at, placeOf(first.Record), placeOf(rec.Record)))
 			}
 		}
