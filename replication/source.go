@@ -1,7 +1,6 @@
 package replication
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -281,8 +280,11 @@ func (st *Stream) Altered(ctx context.Context, published string) (Alteration, er
 	st.controlMu.Lock()
 	defer st.controlMu.Unlock()
 	g, err := st.cfg.readGuard(ctx, st.control, st.cat, before, st.server.Major(), 0)
-	if err != nil || g.look.found == nil {
-		return Alteration{}, cmp.Or(err, st.warnLate(ctx, &g.look))
+	switch {
+	case err != nil:
+		return Alteration{}, err
+	case g.look.found == nil:
+		return Alteration{}, st.warnLate(ctx, &g.look)
 	}
 	return before.alteration(g.look.found), nil
 }

@@ -68,3 +68,26 @@ func TestRecoveryBeginsDuringStart(t *testing.T) {
 		}
 	})
 }
+
+// TestComparisonFails: a comparison with the position record that fails is an error of the session, which is retried.
+func TestComparisonFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := walsendertest.NewInMemory(t, walsendertest.NewCatalog())
+		src, err := replication.NewSource(replication.Config{
+			URL: func() (string, error) { return s.URL(), nil }, Slot: "outboxcdc", Publication: "outboxcdc",
+			Tables: []replication.Table{{Schema: "public", Name: "outbox", Columns: []string{"id"}}}, WalSenderTimeout: 15 * time.Second, Dial: s.Dial,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		st, err := src.Open(context.Background())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.On("WITH RECURSIVE pub AS", 1, walsendertest.Action{Err: walsendertest.Error("ERROR", "57014", "statement timeout")})
+		if _, err := st.Altered(context.Background(), st.Published()); replication.KindOf(err) != replication.Unavailable {
+			t.Errorf("compared with %v", err)
+		}
+		_ = st.Close(0, time.Now())
+	})
+}
