@@ -10,6 +10,18 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/walsendertest"
 )
 
+func sourceOf(t *testing.T, s *walsendertest.Server) *replication.Source {
+	t.Helper()
+	src, err := replication.NewSource(replication.Config{
+		URL: func() (string, error) { return s.URL(), nil }, Slot: "outboxcdc", Publication: "outboxcdc",
+		Tables: []replication.Table{{Schema: "public", Name: "outbox", Columns: []string{"id"}}}, WalSenderTimeout: 15 * time.Second, Dial: s.Dial,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return src
+}
+
 // TestStartIsReadAfterStartReplication: until START_REPLICATION is accepted, the previous session may confirm a
 // position and send events. A position read before would be too old for the first status update. The end of the WAL,
 // before which another session may have sent events, must be read after that as well.
@@ -17,13 +29,7 @@ func TestStartIsReadAfterStartReplication(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		cat := walsendertest.NewCatalog()
 		s := walsendertest.NewInMemory(t, cat)
-		src, err := replication.NewSource(replication.Config{
-			URL: func() (string, error) { return s.URL(), nil }, Slot: "outboxcdc", Publication: "outboxcdc",
-			Tables: []replication.Table{{Schema: "public", Name: "outbox", Columns: []string{"id"}}}, WalSenderTimeout: 15 * time.Second, Dial: s.Dial,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		src := sourceOf(t, s)
 		var last walsendertest.Tx
 		s.On("START_REPLICATION", 1, walsendertest.Action{Delay: time.Second})
 		time.AfterFunc(time.Second/2, func() {
@@ -49,13 +55,7 @@ func TestStartIsReadAfterStartReplication(t *testing.T) {
 func TestRecoveryBeginsDuringStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := walsendertest.NewInMemory(t, walsendertest.NewCatalog())
-		src, err := replication.NewSource(replication.Config{
-			URL: func() (string, error) { return s.URL(), nil }, Slot: "outboxcdc", Publication: "outboxcdc",
-			Tables: []replication.Table{{Schema: "public", Name: "outbox", Columns: []string{"id"}}}, WalSenderTimeout: 15 * time.Second, Dial: s.Dial,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		src := sourceOf(t, s)
 		s.On("START_REPLICATION", 1, walsendertest.Action{Delay: time.Second})
 		time.AfterFunc(time.Second/2, func() {
 			s.Edit(func(c *walsendertest.Catalog) { c.Slot.Unfinished = true })
@@ -73,13 +73,7 @@ func TestRecoveryBeginsDuringStart(t *testing.T) {
 func TestComparisonFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := walsendertest.NewInMemory(t, walsendertest.NewCatalog())
-		src, err := replication.NewSource(replication.Config{
-			URL: func() (string, error) { return s.URL(), nil }, Slot: "outboxcdc", Publication: "outboxcdc",
-			Tables: []replication.Table{{Schema: "public", Name: "outbox", Columns: []string{"id"}}}, WalSenderTimeout: 15 * time.Second, Dial: s.Dial,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		src := sourceOf(t, s)
 		st, err := src.Open(context.Background())
 		if err != nil {
 			t.Fatal(err)
