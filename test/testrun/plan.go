@@ -8,9 +8,10 @@ import (
 	"strings"
 )
 
-// goTest leaves vet to `make lint`.
+// goTest leaves vet to `make lint`. The time-out is for what hangs: Go's own ten minutes end what only waits for a busy
+// machine.
 func goTest(args ...string) []string {
-	return append([]string{"go", "test", "-json", "-vet=off"}, args...)
+	return append([]string{"go", "test", "-json", "-vet=off", "-timeout", "1h"}, args...)
 }
 
 // packages are the stages of the product's own packages: those that the tier runs in part, and those that it runs as a
@@ -21,7 +22,7 @@ func (t tier) packages(ctx context.Context, flags ...string) (lane, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list the packages: %w", err)
 	}
-	args := slices.Concat(goTest("-p", "2", "-timeout", "20m"), flags)
+	args := slices.Concat(goTest("-p", "2"), flags)
 	var l lane
 	var some, whole []string
 	for pkg := range strings.FieldsSeq(string(out)) {
@@ -55,14 +56,13 @@ func paths(names []string) []string {
 }
 
 // integration is the stage of the built binary on real servers. Most tests wait for servers more than they work: more
-// run at a time than there are cores, and in `make test-rest`, whose other stages end long before, more still. The
-// time-out is for what hangs, on a busy machine.
+// run at a time than there are cores, and in `make test-rest`, whose other stages end long before, more still.
 func (t tier) integration(only string) stage {
 	parallel := "6"
 	if t == rest {
 		parallel = "8"
 	}
-	args := goTest("-parallel", parallel, "-count=1", "-timeout", "1h")
+	args := goTest("-parallel", parallel, "-count=1")
 	if only != "" {
 		return stage{name: "integration", args: append(args, "-run", only, "./test/integration")}
 	}
@@ -71,7 +71,7 @@ func (t tier) integration(only string) stage {
 
 // ends are the modules of applications with real servers and the built daemon.
 func (t tier) ends(only string) stage {
-	args := goTest("-count=1", "-parallel", "4", "-timeout", "20m")
+	args := goTest("-count=1", "-parallel", "4")
 	if only != "" {
 		args = append(args, "-run", only)
 	} else {
@@ -85,7 +85,7 @@ var alone = []string{"GOWORK=off"}
 
 // application is a module for applications by itself.
 func application(dir string, flags ...string) stage {
-	return stage{name: dir, dir: dir, env: alone, args: slices.Concat(goTest("-p", "2", "-count=1", "-timeout", "10m"), flags, []string{"./..."})}
+	return stage{name: dir, dir: dir, env: alone, args: slices.Concat(goTest("-p", "2", "-count=1"), flags, []string{"./..."})}
 }
 
 // outside is a module whose tests read files outside of it, so a cached result would not know of a change.
@@ -95,10 +95,10 @@ func outside(dir string) stage {
 
 // simulator runs more histories than `make test`, and fewer than `make prove`. The other tests of relay are whole in
 // `make test`.
-var simulator = stage{name: "simulator", env: []string{"OUTBOXCDC_TEST_SIM=1000"}, args: append(low, goTest("-short", "-run", "^TestSim", "./relay")...)}
+var simulator = stage{name: "simulator", env: []string{"OUTBOXCDC_TEST_SIM=1000"}, args: goTest("-short", "-run", "^TestSim", "./relay")}
 
 // model keeps both cores busy, and must not take them from tests that wait for servers.
-var model = stage{name: "model", args: append(low, goTest("-parallel", "2", "-timeout", "30m", "./test/model")...)}
+var model = stage{name: "model", args: append(low, goTest("-parallel", "2", "./test/model")...)}
 
 var low = []string{"nice", "-n", "10"}
 
@@ -128,8 +128,8 @@ func race() lane {
 		skip += "|" + left[1]
 	}
 	return lane{
-		{name: "race relay", args: goTest("-timeout", "30m", "-short", "-race", "-skip", oneGoroutine, "./relay")},
-		{name: "race", args: slices.Concat(goTest("-p", "2", "-timeout", "30m", "-race", "-skip", skip), racePackages)},
+		{name: "race relay", args: goTest("-short", "-race", "-skip", oneGoroutine, "./relay")},
+		{name: "race", args: slices.Concat(goTest("-p", "2", "-race", "-skip", skip), racePackages)},
 		application("inbox", "-race"),
 		application("outbox", "-race"),
 	}

@@ -155,7 +155,7 @@ func (p *prover) stages() []stage {
 		env = append(env, "OUTBOXCDC_PROVE=1")
 	}
 	suite := stage{name: "suite", env: env, args: goTest("-count=1", "-timeout", "90m", "-parallel", "6", "./test/integration")}
-	nodes := stage{name: "cluster", env: env, args: goTest("-count=1", "-timeout", "20m", "-run", "^TestThreeNodes$", "./sink/kafka")}
+	nodes := stage{name: "cluster", env: env, args: goTest("-count=1", "-run", "^TestThreeNodes$", "./sink/kafka")}
 	if p.only != "" {
 		suite.args = append(suite.args, "-run", p.only)
 		if only, err := regexp.Compile(p.only); err == nil && only.MatchString("TestThreeNodes") {
@@ -165,7 +165,7 @@ func (p *prover) stages() []stage {
 	}
 	sim := []string{"OUTBOXCDC_TEST_DIR=" + p.dir, "OUTBOXCDC_TEST_SIM=" + strconv.Itoa(simSeconds) + "s"}
 	return []stage{
-		{name: "simulator", env: sim, args: goTest("-count=1", "-timeout", "20m", "-run", "^TestSim", "./relay")},
+		{name: "simulator", env: sim, args: goTest("-count=1", "-run", "^TestSim", "./relay")},
 		suite,
 		nodes,
 		{name: "samples", args: []string{"go", "run", "./test/samples", "-kills"}},
