@@ -112,8 +112,11 @@ func (c *connection) close() {
 	_ = c.raw.Close()
 }
 
-// end closes the connection at once if a message is not answered. No further message is sent.
-func (c *connection) end() {
+// Closed reports whether the connection has ended.
+func (c *connection) Closed() bool { return c.amqp.IsClosed() }
+
+// End closes the connection at once if a message is not answered. No further message is sent.
+func (c *connection) End() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.over = true; len(c.flights) > 0 {

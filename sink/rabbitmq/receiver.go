@@ -45,6 +45,9 @@ func DefaultConfig() Config {
 	}
 }
 
+// pauses returns the times between tries of what is known to fail.
+func (c *Config) pauses() (least, most time.Duration) { return c.BackoffMin, c.BackoffMax / 10 }
+
 // Target is the broker.
 type Target struct {
 	URL string      // amqp or amqps, with user, password and virtual host
@@ -97,12 +100,13 @@ func (r *Receiver) reach(ctx context.Context) (*transport, *lane.Failure) {
 	if err != nil {
 		return nil, &lane.Failure{Op: "connect to RabbitMQ", Code: lane.CodeSecret, Err: err}
 	}
-	t := &transport{cfg: &r.cfg, address: address, tls: target.TLS, missing: map[string]*gate{}}
+	t := &transport{cfg: &r.cfg, address: address, tls: target.TLS, missing: map[string]*lane.Gate{}}
 	c, why := t.dial(ctx)
 	if why != nil {
 		return nil, why
 	}
-	t.current, t.frameMax = c, c.amqp.Config.FrameSize
+	least, most := r.cfg.pauses()
+	t.link, t.frameMax = lane.NewLink(c, least, most, t.dial), c.amqp.Config.FrameSize
 	return t, nil
 }
 

@@ -323,10 +323,10 @@ func TestBlocked(t *testing.T) {
 	eventually(t, "a message", func() bool { return b.Requests() == 1 })
 	b.block("low on memory")
 	eventually(t, "the health to say so", func() bool { err := tr.Healthy(); return err != nil && strings.Contains(err.Error(), "low on memory") })
-	if tr.current.expire(time.Now().Add(2 * time.Hour)) {
+	if tr.link.Current().expire(time.Now().Add(2 * time.Hour)) {
 		t.Error("the connection is cut because a broker that takes nothing has not answered")
 	}
-	c := tr.current
+	c := tr.link.Current()
 	c.mu.Lock()
 	c.timeout = 10 * time.Millisecond
 	c.mu.Unlock()
@@ -346,11 +346,11 @@ func TestBlocked(t *testing.T) {
 	go deliver("b")
 	b.block("")
 	eventually(t, "health", func() bool { return tr.Healthy() == nil })
-	if tr.current.expire(time.Now().Add(59 * time.Minute)) {
+	if tr.link.Current().expire(time.Now().Add(59 * time.Minute)) {
 		t.Error("the time in which the broker took nothing counts")
 	}
 	eventually(t, "the other message", func() bool { return b.Requests() == 2 })
-	if !tr.current.expire(time.Now().Add(2 * time.Hour)) {
+	if !tr.link.Current().expire(time.Now().Add(2 * time.Hour)) {
 		t.Error("a message may be without an answer for ever")
 	}
 	b.Release()

@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"strconv"
 	"sync"
-	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 
@@ -23,41 +22,16 @@ type transport struct {
 	tls      *tls.Config
 	frameMax int
 	tied     sync.Once
+	link     *lane.Link[*connection]
 
-	mu      sync.Mutex // guards the following
-	current *connection
-	dialing chan struct{}    // closed when a call of dial has ended; nil: none runs
-	down    gate             // the broker
-	missing map[string]*gate // exchanges that the broker does not know
-}
-
-// gate lets one try through at a time after a failure, so that lanes do not ask in turn for what is known to fail.
-type gate struct {
-	why   *lane.Failure
-	tries int
-	until time.Time
-}
-
-// pass returns why a try is not due.
-func (g *gate) pass(cfg *Config) *lane.Failure {
-	if g.why == nil {
-		return nil
-	}
-	if now := time.Now(); now.After(g.until) {
-		g.until = now.Add(min(cfg.BackoffMin<<min(g.tries, 10), cfg.BackoffMax/10))
-		g.tries++
-		return nil
-	}
-	f := *g.why
-	return &f
+	mu      sync.Mutex
+	missing map[string]*lane.Gate // exchanges that the broker does not know; guarded by mu
 }
 
 // Healthy returns why the broker takes nothing now, if it has said so.
 func (t *transport) Healthy() error {
-	t.mu.Lock()
-	c := t.current
-	t.mu.Unlock()
-	if why, _ := c.isBlocked(); why != "" && !c.amqp.IsClosed() {
+	c := t.link.Current()
+	if why, _ := c.isBlocked(); why != "" && !c.Closed() {
 		return t.blockedFailure("", why)
 	}
 	return nil
@@ -74,72 +48,16 @@ func (t *transport) blockedFailure(op, why string) *lane.Failure {
 }
 
 // Close closes the connection.
-func (t *transport) Close() {
-	t.mu.Lock()
-	c := t.current
-	t.mu.Unlock()
-	c.close()
-}
-
-// end cuts off what is not answered. No further message is sent.
-func (t *transport) end() {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.current.end()
-}
-
-// connection returns the connection. If it is closed, one caller opens another one, and the rest waits for it.
-func (t *transport) connection(ctx context.Context) (*connection, *lane.Failure) {
-	for {
-		t.mu.Lock()
-		c, wait := t.current, t.dialing
-		if !c.amqp.IsClosed() {
-			t.mu.Unlock()
-			return c, nil
-		}
-		if wait == nil {
-			if why := t.down.pass(t.cfg); why != nil {
-				t.mu.Unlock()
-				return nil, why
-			}
-			t.dialing = make(chan struct{})
-			t.mu.Unlock()
-			return t.redial(ctx)
-		}
-		t.mu.Unlock()
-		select {
-		case <-wait:
-		case <-ctx.Done():
-			return nil, &lane.Failure{Op: "wait for a connection to RabbitMQ", Code: lane.CodeConnection, Err: ctx.Err()}
-		}
-	}
-}
-
-func (t *transport) redial(ctx context.Context) (*connection, *lane.Failure) {
-	c, why := t.dial(ctx)
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if why == nil {
-		t.current, t.down = c, gate{}
-		if ctx.Err() != nil {
-			c.end()
-		}
-	} else {
-		t.down.why = why
-	}
-	close(t.dialing)
-	t.dialing = nil
-	return c, why
-}
+func (t *transport) Close() { t.link.Current().close() }
 
 // Deliver sends a message, and waits until it is confirmed.
 func (t *transport) Deliver(ctx context.Context, items []*lane.Item) (stored int, why *lane.Failure) {
-	t.tied.Do(func() { context.AfterFunc(ctx, t.end) }) // it is the same context in all calls
+	t.tied.Do(func() { context.AfterFunc(ctx, t.link.End) }) // it is the same context in all calls
 	rec := items[0].Record
 	if why := t.passExchange(rec.Topic); why != nil {
 		return 0, why
 	}
-	c, why := t.connection(ctx)
+	c, why := t.link.Get(ctx)
 	if why == nil {
 		why = t.send(ctx, c, rec)
 	}
@@ -155,7 +73,7 @@ func (t *transport) passExchange(exchange string) *lane.Failure {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if g := t.missing[exchange]; g != nil {
-		return g.pass(t.cfg)
+		return g.Pass(t.cfg.pauses())
 	}
 	return nil
 }
@@ -168,9 +86,9 @@ func (t *transport) noteExchange(exchange string, why *lane.Failure) {
 		delete(t.missing, exchange)
 	case !errors.As(why.Err, new(*unknownExchange)):
 	case g == nil:
-		t.missing[exchange] = &gate{why: why}
+		t.missing[exchange] = &lane.Gate{Why: why}
 	default:
-		g.why = why
+		g.Why = why
 	}
 }
 
