@@ -16,9 +16,9 @@ type Config struct {
 	// Preset is the set of defaults: outboxcdc, or debezium for the column names, topics, headers and policies of
 	// Debezium's outbox event router. Settings that are given override it.
 	Preset string `yaml:"preset" default:"outboxcdc" oneof:"outboxcdc debezium"`
-	// Sink is what events are delivered to: kafka; http, a receiver that takes CloudEvents by POST; rabbitmq; or redis,
-	// whose streams are the topics (docs/sinks.md).
-	Sink     string   `yaml:"sink" default:"kafka" oneof:"kafka http rabbitmq redis"`
+	// Sink is what events are delivered to: kafka; http, a receiver that takes CloudEvents by POST; rabbitmq;
+	// redis, whose streams are the topics; or nats, whose subjects are the topics (docs/sinks.md).
+	Sink     string   `yaml:"sink" default:"kafka" oneof:"kafka http rabbitmq redis nats"`
 	Postgres Postgres `yaml:"postgres"`
 	Outbox   Outbox   `yaml:"outbox"`
 	// Outboxes are several tables instead of outbox.table: a list of entries with table, columns and route. Settings
@@ -266,7 +266,8 @@ type SASL struct {
 type Receiver struct {
 	// URL is the address of the receiver. With sink: http it is an http or https URL, and {topic} in it is replaced by the
 	// topic of the event. With sink: rabbitmq it is amqp://user:password@host/vhost, or amqps for TLS. With sink: redis it
-	// is redis://host:port/database, or rediss for TLS. A user and a password in it authenticate the daemon. It is a
+	// is redis://host:port/database, or rediss for TLS. With sink: nats it is nats://host:port, or tls for TLS, and
+	// several servers of a cluster are separated by commas. A user and a password in it authenticate the daemon. It is a
 	// secret.
 	URL string `yaml:"url" default:"" secret:"true" live:"true"` // read it with [Config.ReceiverURL]
 	// URLFile is a file with the address, instead of url. It is read at the start of each session.
@@ -290,8 +291,14 @@ type Receiver struct {
 	MaxLength int `yaml:"max_length" default:"0"`
 	// WaitReplicas is, with sink: redis, the number of replicas that must have received an event before it counts as
 	// acknowledged. While there are fewer, events wait.
-	WaitReplicas int         `yaml:"wait_replicas" default:"0"`
-	TLS          ReceiverTLS `yaml:"tls"`
+	WaitReplicas int `yaml:"wait_replicas" default:"0"`
+	// Stream is, with sink: nats, the stream that has the topics as its subjects. Only this stream may acknowledge an
+	// event.
+	Stream string `yaml:"stream" default:""`
+	// CredentialsFile is, with sink: nats, a file that authenticates the daemon: a credentials file with the JWT and the
+	// seed of a user, or the seed of an NKey. It is read at the start of each session.
+	CredentialsFile string      `yaml:"credentials_file" default:"" live:"true"`
+	TLS             ReceiverTLS `yaml:"tls"`
 }
 
 // ReceiverTLS is the encryption of connections to the receiver, if the scheme of its address asks for it. The files are

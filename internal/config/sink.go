@@ -17,6 +17,7 @@ const (
 	SinkHTTP     = "http"
 	SinkRabbitMQ = "rabbitmq"
 	SinkRedis    = "redis"
+	SinkNATS     = "nats"
 )
 
 // schemes are those of receiver.url, by the sink. A sink that is not here has no receiver.
@@ -24,12 +25,14 @@ var schemes = map[string][]string{
 	SinkHTTP:     {"http", "https"},
 	SinkRabbitMQ: {"amqp", "amqps"},
 	SinkRedis:    {"redis", "rediss"},
+	SinkNATS:     {"nats", "tls"},
 }
 
 // ofOneSink are settings of the receiver that only one sink has.
 var ofOneSink = map[string]string{
 	"receiver.lanes": SinkHTTP, "receiver.batch": SinkHTTP, "receiver.secret": SinkHTTP, "receiver.secret_file": SinkHTTP,
 	"receiver.max_length": SinkRedis, "receiver.wait_replicas": SinkRedis,
+	"receiver.stream": SinkNATS, "receiver.credentials_file": SinkNATS,
 }
 
 // HasReceiver reports whether events are delivered to receiver.url, and not to Kafka.
@@ -80,6 +83,9 @@ func (v *validation) receiver(s *Receiver) {
 			v.report("receiver."+path, fmt.Sprintf("%d is negative; write 0 or more", n))
 		}
 	}
+	if v.c.Sink == SinkNATS && !streamName.MatchString(s.Stream) {
+		v.report("receiver.stream", fmt.Sprintf("%s is no name of a stream; write the name of the stream that has the topics as its subjects, e.g. EVENTS", quote(s.Stream)))
+	}
 	v.atLeast("receiver.timeout", s.Timeout, minReceiverTimeout)
 	v.certificate("receiver.tls.", s.TLS.CertFile, s.TLS.KeyFile)
 }
@@ -121,6 +127,9 @@ func (v *validation) receiverRoute(r *Route, report func(path, problem string)) 
 	if v.c.Sink == SinkRedis && !r.PositionHeader {
 		report("route.position_header", "is false, but sink: redis makes the position the id of an entry; write true")
 	}
+	if v.c.Sink == SinkNATS && !r.PositionHeader {
+		report("route.position_header", "is false, but sink: nats makes the position the id of a message; write true")
+	}
 	if r.Partition != "" {
 		report("route.partition", "a receiver has no partitions; remove it")
 	}
@@ -139,6 +148,18 @@ func (c *Config) exampleURL() string {
 
 // checkReceiver checks the address of a receiver. The message does not contain it.
 func (c *Config) checkReceiver(text string) string {
+	if c.Sink == SinkNATS { // several servers of a cluster
+		for part := range strings.SplitSeq(text, ",") {
+			if problem := c.checkAddress(strings.TrimSpace(part)); problem != "" {
+				return problem
+			}
+		}
+		return ""
+	}
+	return c.checkAddress(text)
+}
+
+func (c *Config) checkAddress(text string) string {
 	u, err := url.Parse(strings.ReplaceAll(text, "{topic}", "topic"))
 	switch {
 	case err != nil || u.Host == "" || !slices.Contains(schemes[c.Sink], u.Scheme):
@@ -149,6 +170,8 @@ func (c *Config) checkReceiver(text string) string {
 		return "the value (not shown) has a part after ?, which sink: rabbitmq does not read; remove it, and use receiver.tls for certificates"
 	case c.Sink == SinkRedis && !redisPath.MatchString(u.Path+"?"+u.RawQuery):
 		return "the value (not shown) has more than a host, a port and the number of a database; write e.g. " + c.exampleURL() + ":6379/0"
+	case c.Sink == SinkNATS && (strings.Trim(u.Path, "/") != "" || u.RawQuery != ""):
+		return "the value (not shown) has more than a host and a port; write e.g. " + c.exampleURL() + ":4222, and several servers separated by commas"
 	case c.Sink != SinkHTTP && strings.Contains(text, "{topic}"):
 		return "the value (not shown) has {topic}, which only sink: http has; remove it"
 	case strings.Contains(text, "{topic}") && u.Host != hostOf(text):
@@ -156,6 +179,9 @@ func (c *Config) checkReceiver(text string) string {
 	}
 	return ""
 }
+
+// streamName is a name that NATS takes for a stream.
+var streamName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,255}$`)
 
 // redisPath is the path and the query of an address of Redis.
 var redisPath = regexp.MustCompile(`^(/[0-9]{0,5})?\?$`)
@@ -176,7 +202,8 @@ func redactReceiver(text string) string {
 	if err != nil || u.Host == "" {
 		return masked
 	}
-	return u.Scheme + "://" + u.Host + "/" + masked
+	first, _, _ := strings.Cut(u.Host, ",") // of several servers
+	return u.Scheme + "://" + first + "/" + masked
 }
 
 // ReceiverURL is receiver.url, or the content of receiver.url_file. Call it for each session.
@@ -193,6 +220,11 @@ func (c *Config) ReceiverURL() (string, error) {
 // ReceiverSecret is receiver.secret, or the content of receiver.secret_file. Call it for each session.
 func (c *Config) ReceiverSecret() (string, error) {
 	return c.receiverSecret("receiver.secret_file", c.Receiver.Secret, c.Receiver.SecretFile, "the secret")
+}
+
+// ReceiverCredentials is the content of receiver.credentials_file, "" without one. Call it for each session.
+func (c *Config) ReceiverCredentials() (string, error) {
+	return c.receiverSecret("receiver.credentials_file", "", c.Receiver.CredentialsFile, "the credentials")
 }
 
 func (c *Config) receiverSecret(setting, value, file, what string) (string, error) {

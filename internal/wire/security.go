@@ -100,6 +100,10 @@ func SinkSecurity(cfg *config.Config) error {
 		_, err := redisTarget(cfg)
 		return err
 	}
+	if cfg.Sink == config.SinkNATS {
+		_, err := natsTarget(cfg)
+		return err
+	}
 	if cfg.HasReceiver() {
 		_, err := ReceiverTarget(cfg)
 		return err

@@ -27,8 +27,8 @@ func (g *Gate) Pass(least, most time.Duration) *Failure {
 	return &f
 }
 
-// Connection is what the lanes of a session share. Closed reports whether it has ended, and End ends it at once: what is
-// not sent yet is dropped.
+// Connection is what the lanes of a session share. Closed reports whether it has ended, and End ends it at once: what
+// is not sent yet is dropped.
 type Connection interface {
 	Closed() bool
 	End()

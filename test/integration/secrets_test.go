@@ -70,6 +70,8 @@ func TestNoSecretIsShown(t *testing.T) {
 	daemons := map[string]*relay{
 		"no receiver": o.startAs([]string{"run"}, o.httpEnv("", "OUTBOXCDC_POSTGRES_URL="+url, hiddenReceiver, signed)),
 		"no Redis":    o.startAs([]string{"run"}, o.redisEnv("u:"+hiddenPart+"@127.0.0.1:1", "OUTBOXCDC_POSTGRES_URL="+url)),
+		"no NATS": o.startAs([]string{"run"}, o.natsEnv("u:"+hiddenPart+"@127.0.0.1:1,nats://u:"+hiddenPart+"@127.0.0.1:1", "OUTBOXCDC_POSTGRES_URL="+url,
+			"OUTBOXCDC_RECEIVER_CREDENTIALS_FILE="+file("nkey", "SUAKYRHVIOREXV7EUZTBHUHL7NUMHPMAS7QMDU3GTIUWEI5LDNOXD43IZY"))),
 		"no RabbitMQ": o.startAs([]string{"run"}, o.redisEnv("", "OUTBOXCDC_POSTGRES_URL="+url, "OUTBOXCDC_SINK=rabbitmq",
 			"OUTBOXCDC_RECEIVER_URL=amqp://u:"+hiddenPart+"@127.0.0.1:1/"+hiddenPart)),
 		"wrong password": o.start(unknown),
@@ -150,6 +152,8 @@ func TestNoSecretIsShown(t *testing.T) {
 		"sink: http\nreceiver: {url: 'http://h/', secret: " + hiddenPart + "}\ndelivery: {mode: at_least_once}\nroute: {format: cloudevents_structured, fields: {source: //x}}\n",
 		"sink: rabbitmq\nreceiver: {url: 'amqp://u:" + hiddenPart + "@h/?" + hiddenPart + "'}\ndelivery: {mode: at_least_once}\n",
 		"sink: redis\nreceiver: {url: 'redis://u:" + hiddenPart + "@h/x?" + hiddenPart + "'}\ndelivery: {mode: at_least_once}\n",
+		"sink: nats\nreceiver: {url: 'nats://u:" + hiddenPart + "@h/x,nats://u:" + hiddenPart + "@h', stream: S}\ndelivery: {mode: at_least_once}\n",
+		"sink: nats\nreceiver: {url: 'nats://u:" + hiddenPart + "@h', stream: S, credentials_file: " + file("creds", hiddenPart) + "}\ndelivery: {mode: at_least_once}\n",
 		"sink: http\nreceiver: {url: 'http://h/', url_file: /nope, secret: [" + hiddenPart + "]}\n", "receiver: {url_file: " + file("receiver", hiddenPart) + "}\n",
 		"postgres: {url: 'postgres://u:" + hiddenPart + "@${env:NOPE}/d'}\n", "postgres: {url_file: " + file("url", hiddenPart) + "}\n",
 		"kafka: {sasl: {mechanism: PLAIN, user: u, password: '${file:" + file("password", hiddenPart) + "}'}}\n",

@@ -20,7 +20,7 @@ func TestSinkRates(t *testing.T) {
 	const rows, rounds = 100_000, 3
 	for _, size := range []int{200, 1024} {
 		rates, work := map[string][]float64{}, map[string][]float64{}
-		sinks := []string{"kafka", "redis", "rabbitmq"}
+		sinks := []string{"kafka", "redis", "rabbitmq", "nats"}
 		for round := range rounds {
 			for _, sink := range sinks {
 				t.Run(fmt.Sprintf("%s_%d_%d", sink, size, round), func(t *testing.T) {
@@ -47,6 +47,8 @@ func sinkRate(t *testing.T, sink string, rows, size int) (rate, worked float64) 
 	switch sink {
 	case "redis":
 		env = o.redisEnv(redistest.Start(t).Addr)
+	case "nats":
+		env = o.natsEnv(o.startNATS().Addr)
 	case "rabbitmq":
 		s := rabbittest.Start(t)
 		must(t, s.Do(func(ch *amqp.Channel) error { return declare(ch, o.name+".order", "classic") }))

@@ -15,6 +15,7 @@ func all() []mutant {
 		rabbitMutants,
 		credentialMutants,
 		redisMutants,
+		natsMutants,
 		historyMutants,
 		epochMutants,
 		leaseMutants,

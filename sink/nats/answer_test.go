@@ -1,0 +1,377 @@
+package natssink
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/nats-io/nkeys"
+
+	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/sink/lane"
+	"github.com/outboxcdc/outboxcdc/test/natstest"
+	"github.com/outboxcdc/outboxcdc/test/testcert"
+)
+
+// sender sends single events to a server.
+type sender struct {
+	t *testing.T
+	*transport
+}
+
+func newSender(t *testing.T, url string, change ...func(*Config)) *sender {
+	t.Helper()
+	tr, why := testReceiver(t, url, change...).reach(t.Context())
+	if why != nil {
+		t.Fatal(why)
+	}
+	t.Cleanup(tr.Close)
+	return &sender{t, tr}
+}
+
+func (s *sender) send(rec *router.Record) *lane.Failure {
+	s.t.Helper()
+	n, why := s.Deliver(s.t.Context(), []*lane.Item{{Record: rec}})
+	if (n == 1) != (why == nil) {
+		s.t.Errorf("%d, %v", n, why)
+	}
+	return why
+}
+
+// TestAnswers: what a server answers, or does not, means what it is; nothing is stored that is not acknowledged, and
+// what time may heal is delivered afterwards.
+func TestAnswers(t *testing.T) {
+	server := natstest.Start(t, "")
+	other := func(ctx context.Context) {
+		if err := server.Admin.DeleteStream(ctx, "OTHER"); err != nil {
+			t.Error(err)
+		}
+	}
+	create := func(c jetstream.StreamConfig) func() {
+		return func() { c.Subjects = []string{topic}; server.Create(c) }
+	}
+	ordinary := create(jetstream.StreamConfig{})
+	for name, test := range map[string]struct {
+		begin, end func()
+		meaning    lane.Meaning
+		code, says string
+	}{
+		"no stream": {func() {}, ordinary, lane.Missing, lane.CodeMissing, "create the stream EVENTS"},
+		"other stream": {
+			create(jetstream.StreamConfig{Name: "OTHER"}), func() { other(context.Background()); ordinary() }, lane.Missing, lane.CodeMissing, "another stream",
+		},
+		"full": {
+			create(jetstream.StreamConfig{MaxBytes: 1, Discard: jetstream.DiscardNew}), func() { create(jetstream.StreamConfig{MaxBytes: -1})() }, lane.Again, lane.CodeUnavailable, "maximum bytes",
+		},
+		"messages": {
+			create(jetstream.StreamConfig{MaxMsgsPerSubject: 1, MaxMsgs: 1, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true, Duplicates: time.Minute}), nil, lane.Again, lane.CodeUnavailable, "maximum messages",
+		},
+		"too large": {create(jetstream.StreamConfig{MaxMsgSize: 10}), nil, lane.Refused, lane.CodeRefused, "message size exceeds"},
+		"not acknowledged": {
+			create(jetstream.StreamConfig{NoAck: true}), nil, lane.Again, lane.CodeTimeout, "no answer within 500ms",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_ = server.Admin.DeleteStream(t.Context(), natstest.Stream)
+			test.begin()
+			s := newSender(t, "nats://"+server.Addr, func(c *Config) { c.Timeout = 500 * time.Millisecond })
+			if name == "messages" {
+				if why := s.send(recordAt("first", "k", topic, 1)); why != nil {
+					t.Fatal(why)
+				}
+			}
+			rec := recordAt("e", "k", topic, 2)
+			for range 2 {
+				why := s.send(rec)
+				if why == nil || why.Meaning != test.meaning || why.Code != test.code || !strings.Contains(why.Error(), test.says) {
+					t.Errorf("%+v", why)
+				}
+			}
+			if test.end != nil {
+				test.end()
+				if why := s.send(rec); why != nil {
+					t.Error(why)
+				}
+			}
+		})
+	}
+}
+
+// TestOtherAnswers: only the stream of the settings acknowledges. What another program answers is none.
+func TestOtherAnswers(t *testing.T) {
+	server := natstest.Start(t, "")
+	nc, err := nats.Connect("nats://" + server.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	text := ""
+	if _, err := nc.Subscribe(topic, func(m *nats.Msg) { _ = m.Respond([]byte(text)) }); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	s := newSender(t, "nats://"+server.Addr)
+	for _, text = range []string{"", "ok", "{}", `{"stream":"EVENTS"}`, `{"stream":"OTHER","seq":1}`, `{"seq":1}`, `{"stream":"EVENTS","seq":"1"}`} {
+		if why := s.send(recordAt("e", "k", topic, 1)); why == nil || why.Meaning != lane.Again || !errors.Is(why.Err, errAnswer) {
+			t.Errorf("%q: %v", text, why)
+		}
+	}
+}
+
+// TestRepeats: within the window a repeat of an event is acknowledged and not stored again, and two events with one id
+// are both stored.
+func TestRepeats(t *testing.T) {
+	server := natstest.Start(t, "")
+	server.Create(jetstream.StreamConfig{Subjects: []string{topic}})
+	for range 2 { // of two daemons, too
+		s := newSender(t, "nats://"+server.Addr)
+		for _, lsn := range []uint64{1, 2, 1} {
+			if why := s.send(recordAt("same", "k", topic, lsn)); why != nil {
+				t.Fatal(why)
+			}
+		}
+	}
+	stream, err := server.Admin.Stream(t.Context(), natstest.Stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := stream.CachedInfo().State.Msgs; n != 2 {
+		t.Errorf("%d messages of two events", n)
+	}
+}
+
+// TestPermissions: a subject that the daemon may not publish to refuses it, and so does an answer that it may not read.
+// Other messages in flight are sent again.
+func TestPermissions(t *testing.T) {
+	server := natstest.Start(t, admin, `authorization: {users: [{user: admin, password: admin}, {user: daemon, password: Geh3im, permissions: {publish: ["orders", "slow"], subscribe: ["_INBOX.>"]}},
+		{user: deaf, password: Geh3im, permissions: {publish: ["orders"], subscribe: ["nothing"]}}]}`)
+	server.Create(jetstream.StreamConfig{Subjects: []string{topic, "forbidden"}})
+	nc, err := nats.Connect("nats://" + admin + "@" + server.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	arrived := make(chan struct{})
+	if _, err := nc.Subscribe("slow", func(*nats.Msg) { close(arrived) }); err != nil { // and does not answer
+		t.Fatal(err)
+	}
+	if err := nc.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	s := newSender(t, "nats://daemon:"+password+"@"+server.Addr, func(c *Config) { c.Timeout = time.Minute })
+	slow := make(chan *lane.Failure)
+	go func() { slow <- s.send(recordAt("a", "k", "slow", 1)) }()
+	<-arrived
+	if why := s.send(recordAt("b", "k", "forbidden", 2)); why == nil || !why.PermissionDenied() || why.Code != lane.CodeDenied || !strings.Contains(why.Error(), `"forbidden"`) {
+		t.Error(why)
+	}
+	if why := <-slow; why == nil || why.Meaning != lane.Again || why.Code != lane.CodeConnection {
+		t.Error(why)
+	}
+	if why := s.send(recordAt("c", "k", topic, 3)); why != nil {
+		t.Error(why)
+	}
+	deaf := newSender(t, "nats://deaf:"+password+"@"+server.Addr, func(c *Config) { c.Timeout = time.Minute })
+	if why := deaf.send(recordAt("d", "k", topic, 4)); why == nil || !why.PermissionDenied() {
+		t.Error(why)
+	}
+}
+
+// TestMessage: a message is what docs/sinks.md says, and what has no form in NATS is recognised.
+func TestMessage(t *testing.T) {
+	server := natstest.Start(t, "")
+	server.Create(jetstream.StreamConfig{Subjects: []string{topic}})
+	s := newSender(t, "nats://"+server.Addr)
+	rec := recordAt("e", "k", topic, 1)
+	rec.Headers = append(rec.Headers, router.Header{Name: "Größe", Value: []byte("x")}, router.Header{Name: "null"}, router.Header{Name: "empty", Value: []byte{}}, router.Header{Name: "text", Value: []byte("a: ä\tb")})
+	if p := s.Check(rec); p == nil || p.Cause != router.BadHeaders {
+		t.Error(p)
+	}
+	rec.Headers = slices.Delete(rec.Headers, 3, 4)
+	if p := s.Check(rec); p != nil {
+		t.Fatal(p)
+	}
+	if why := s.send(rec); why != nil {
+		t.Fatal(why)
+	}
+	stream, err := server.Admin.Stream(t.Context(), natstest.Stream)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := stream.GetMsg(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{"id": "e", "outboxcdc-key": "k", "type": "order.placed", "text": "a: ä\tb", "empty": "", "Nats-Msg-Id": string(rec.Headers[2].Value), "outboxcdc-position": string(rec.Headers[2].Value), "Nats-Expected-Stream": "EVENTS"}
+	for name, value := range want {
+		if got := m.Header.Values(name); len(got) != 1 || got[0] != value {
+			t.Errorf("header %s: %q, want %q", name, got, value)
+		}
+	}
+	if string(m.Data) != string(rec.Value) || len(m.Header) != len(want) || m.Subject != topic {
+		t.Errorf("%s %q %v", m.Subject, m.Data, m.Header)
+	}
+	for name, test := range map[string]struct {
+		change func(*router.Record)
+		cause  router.Cause
+	}{
+		"subject": {func(r *router.Record) { r.Topic = "a..b" }, router.IllegalTopic}, "subject ends": {func(r *router.Record) { r.Topic = "a." }, router.IllegalTopic},
+		"subject begins": {func(r *router.Record) { r.Topic = ".a" }, router.IllegalTopic},
+		"id":             {func(r *router.Record) { r.ID = []byte("a\nb") }, router.Rejected}, "key": {func(r *router.Record) { r.Key = []byte(" a") }, router.Rejected},
+		"value":    {func(r *router.Record) { r.Headers[1].Value = []byte("a\r\nNats-Rollup: all") }, router.BadHeaders},
+		"reserved": {func(r *router.Record) { r.Headers[1].Name = "nats-Rollup" }, router.BadHeaders},
+		"name":     {func(r *router.Record) { r.Headers[1].Name = "a: b" }, router.BadHeaders},
+		"headers":  {func(r *router.Record) { r.Headers[1].Value = []byte(strings.Repeat("x", 65_500)) }, router.TooLarge},
+		"payload":  {func(r *router.Record) { r.Value = make([]byte, 1<<20) }, router.TooLarge},
+	} {
+		rec := recordAt("e", "k", topic, 1)
+		if test.change(rec); s.Check(rec) == nil || s.Check(rec).Cause != test.cause {
+			t.Errorf("%s: %v", name, s.Check(rec))
+		}
+	}
+	rec = recordAt("largest", "k", topic, 5) // what Check lets through, the server takes
+	for rec.Value = make([]byte, 1<<20); s.Check(rec) != nil; rec.Value = rec.Value[1:] {
+	}
+	for rec.Headers[1].Value = []byte(strings.Repeat("x", 65_536)); s.Check(rec) != nil; {
+		rec.Headers[1].Value, rec.Value = rec.Headers[1].Value[1:], rec.Value[1:]
+	}
+	if why := s.send(rec); why != nil {
+		t.Error(why)
+	}
+	s.maxPayload = 2 << 20 // as if another server of the cluster took more
+	rec.Value = make([]byte, 1<<20)
+	if why := s.send(rec); why == nil || why.Meaning != lane.Refused {
+		t.Error(why)
+	}
+	rec.Headers = rec.Headers[:2]
+	if why := s.send(rec); why == nil || why.Meaning != lane.Refused || !strings.Contains(why.Error(), "position_header") {
+		t.Error(why)
+	}
+}
+
+// TestLogin: each way to log in, with TLS, and what a login that fails says, without the secret.
+func TestLogin(t *testing.T) {
+	authority, err := testcert.New("authority")
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate, key, err := authority.Issue("server", "localhost")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	for name, text := range map[string][]byte{"cert": certificate, "key": key} {
+		if err := os.WriteFile(filepath.Join(dir, name), text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pair, err := nkeys.CreateUser()
+	if err != nil {
+		t.Fatal(err)
+	}
+	public, _ := pair.PublicKey()
+	seed, _ := pair.Seed()
+	login, err := ParseCredentials(append(seed, '\n'))
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := natstest.Start(t, admin, fmt.Sprintf("authorization: {users: [{user: admin, password: admin}, {nkey: %s}]}", public))
+	secure := natstest.Start(t, "", "tls: {cert_file: "+filepath.Join(dir, "cert")+", key_file: "+filepath.Join(dir, "key")+"}", "allow_non_tls: true")
+	_, number, _ := strings.Cut(secure.Addr, ":")
+	port := ":" + number
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(authority.PEM)
+	for _, test := range []struct {
+		url, code string
+		login     nats.Option
+		tls       *tls.Config
+	}{
+		{"nats://admin:admin@" + plain.Addr, "", nil, nil},
+		{"nats://127.0.0.1:1,nats://admin:admin@" + plain.Addr, "", nil, nil},
+		{"nats://" + plain.Addr, "", login, nil},
+		{"nats://" + plain.Addr, lane.CodeDenied, nil, nil},
+		{"nats://admin:Geh3im@" + plain.Addr, lane.CodeDenied, nil, nil},
+		{"nats://Geh3im@" + plain.Addr, lane.CodeDenied, nil, nil},
+		{"tls://admin:Geh3im@" + plain.Addr, lane.CodeTLS, nil, nil},
+		{"tls://localhost" + port, "", nil, &tls.Config{RootCAs: roots}},
+		{"tls://localhost" + port, lane.CodeTLS, nil, nil},
+		{"nats://u:Geh3im@127.0.0.1:1", lane.CodeConnection, nil, nil},
+		{"nats://Geh3im%", lane.CodeSecret, nil, nil}, {"http://Geh3im", lane.CodeSecret, nil, nil},
+	} {
+		r := testReceiver(t, "", func(c *Config) {
+			c.Target = func() (Target, error) { return Target{URL: test.url, Login: test.login, TLS: test.tls}, nil }
+		})
+		err := r.Probe(t.Context())
+		var f *lane.Failure
+		switch {
+		case test.code == "" && err == nil:
+		case !errors.As(err, &f) || f.Code != test.code || f.PermissionDenied() != (test.code == lane.CodeDenied) || strings.Contains(f.Error(), "Geh3im"):
+			t.Errorf("%s: %v", test.url, err)
+		}
+	}
+	for _, text := range []string{"", "Geh3im", "-----BEGIN NATS USER JWT-----\nGeh3im\n"} {
+		if _, err := ParseCredentials([]byte(text)); err == nil || strings.Contains(err.Error(), "Geh3im") {
+			t.Error(err)
+		}
+	}
+}
+
+// TestDurability: what doctor says about a stream is what the server says about it.
+func TestDurability(t *testing.T) {
+	server := natstest.Start(t, admin, users(documented))
+	daemon := testReceiver(t, "nats://daemon:"+password+"@"+server.Addr)
+	says := func(what, means string, risks ...string) {
+		t.Helper()
+		got, all, err := daemon.Durability(t.Context())
+		ok := err == nil && strings.Contains(got, means) && len(all) == len(risks)
+		for i := range risks {
+			ok = ok && strings.Contains(all[i], risks[i])
+		}
+		if !ok {
+			t.Errorf("%s: %s, %q, %v", what, got, all, err)
+		}
+	}
+	says("none", "nothing yet", "it has no stream EVENTS")
+	const synced = "sync_interval"
+	for _, test := range []struct {
+		cfg   jetstream.StreamConfig
+		means string
+		risks []string
+	}{
+		{jetstream.StreamConfig{}, "not synced to the disk yet, on one server; a repeat within 2m0s", []string{synced}},
+		{jetstream.StreamConfig{Storage: jetstream.MemoryStorage, Duplicates: time.Minute}, "in memory, on one server; a repeat within 1m0s", []string{"a restart of the server loses all"}},
+		{jetstream.StreamConfig{NoAck: true}, "", []string{"no_ack", synced}},
+		{jetstream.StreamConfig{MaxMsgs: 9}, "", []string{synced, "drops the oldest"}},
+		{jetstream.StreamConfig{MaxMsgs: 9, Discard: jetstream.DiscardNew}, "", []string{synced}},
+		{jetstream.StreamConfig{MaxAge: time.Hour}, "", []string{synced, "after 1h0m0s"}},
+		{jetstream.StreamConfig{Retention: jetstream.InterestPolicy}, "", []string{synced, "retention interest"}},
+		{jetstream.StreamConfig{PersistMode: jetstream.AsyncPersistMode}, "", []string{synced, "before it is written"}},
+	} {
+		_ = server.Admin.DeleteStream(t.Context(), natstest.Stream)
+		test.cfg.Subjects = []string{topic}
+		server.Create(test.cfg)
+		says(fmt.Sprintf("%+v", test.cfg), test.means, test.risks...)
+	}
+	if means, _ := ofStream(&streamConfig{Storage: "file", Replicas: 3}); !strings.Contains(means, "on 2 of 3 servers") {
+		t.Error(means)
+	}
+	server.Reload(users(`"orders"`))
+	says("forbidden", "unknown", "let the user publish to $JS.API.STREAM.INFO.EVENTS")
+	server.Kill()
+	if _, _, err := daemon.Durability(t.Context()); err == nil {
+		t.Error("a server that is down")
+	}
+	server.Start()
+}

@@ -1,0 +1,101 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// streamOfTest is a stream that refuses repeats, on a server that may be killed.
+type streamOfTest struct {
+	length  func() int // number of its messages
+	restart func()     // kills the server and starts it
+	read    func() []streamEntry
+}
+
+// killsWith kills the daemon and its server again and again, under load. The stream has every row that was committed
+// once, and the rows of each key in their order.
+func (o *outbox) killsWith(name string, env []string, s streamOfTest) {
+	t := o.t
+	kills := fullOrShort(70, 6)
+	o.proves("F125", "kill -9 of the daemon and of %s, %d times", name, kills)
+	args := slices.Concat(o.args, []string{"run"})
+	r := o.startAs(args, env)
+
+	const keys = 20
+	var n [keys]int
+	var stop atomic.Bool
+	done := make(chan error)
+	insert := func() error {
+		return o.admin.do(func(ctx context.Context, conn *pgx.Conn) error {
+			return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+				key := rand.IntN(keys)
+				if err := insertRows(ctx, tx, "order", fmt.Sprint("k", key), n[key]+1, 5); err != nil {
+					return err
+				}
+				n[key] += 5
+				return nil
+			})
+		})
+	}
+	go func() {
+		for !stop.Load() {
+			if err := insert(); err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- nil
+	}()
+	awaitMore := func(more int) {
+		from := s.length()
+		await(t, patience, fmt.Sprintf("%d more entries", more), func() error { return waitFor(s.length() >= from+more) })
+	}
+	daemonKills := 0
+	for i := range kills {
+		awaitMore(100 + rand.IntN(300))
+		if i%7 < 5 { // 50 of the daemon and 20 of the server in the long form
+			r.kill9()
+			daemonKills++
+			r = o.startAs(args, env)
+		} else {
+			s.restart()
+		}
+	}
+	awaitMore(100)
+	stop.Store(true)
+	must(t, <-done)
+
+	var rows int
+	must(t, o.admin.scan("SELECT count(*) FROM outbox", &rows))
+	await(t, patience, "all rows in the stream", func() error {
+		if got := s.length(); got < rows {
+			return fmt.Errorf("%d of %d", got, rows)
+		}
+		return nil
+	})
+	r.term()
+	seen, last := map[string]bool{}, map[string]int{}
+	for _, e := range s.read() {
+		if seen[e.id] {
+			t.Errorf("row %d of key %s is stored twice", e.n, e.key)
+		} else if e.n != last[e.key]+1 {
+			t.Errorf("row %d of key %s is stored after row %d", e.n, e.key, last[e.key])
+		}
+		seen[e.id], last[e.key] = true, e.n
+	}
+	for key, count := range n {
+		if last[fmt.Sprint("k", key)] != count {
+			t.Errorf("key k%d: the last row is %d, not %d", key, last[fmt.Sprint("k", key)], count)
+		}
+	}
+	if len(seen) != rows {
+		t.Errorf("%d events of %d rows", len(seen), rows)
+	}
+	o.outcome("%d rows, none missing, none twice", rows)
+	t.Logf("%d rows after %d kills of the daemon and %d of %s", rows, daemonKills, kills-daemonKills, name)
+}

@@ -1,0 +1,43 @@
+package main
+
+var (
+	natsAnswers  = suite{"./sink/nats", "^(TestAnswers|TestOtherAnswers)$"}
+	natsMessage  = suite{"./sink/nats", "^TestMessage$"}
+	natsLogin    = suite{"./sink/nats", "^TestLogin$"}
+)
+
+// natsMutants has mutants of the sink for NATS JetStream.
+var natsMutants = []mutant{
+	wrong("nats-any-answer-is-an-ack", "Any answer acknowledges an event.",
+		edits{{"sink/nats/transport.go", "if err == nil && (a.Stream != t.cfg.Stream || a.Seq == 0) {", "if err == nil && a.Stream == \"\\n\" {"}}, natsAnswers),
+	wrong("nats-any-stream-acknowledges", "The answer of another stream acknowledges an event.",
+		edits{{"sink/nats/transport.go", "(a.Stream != t.cfg.Stream || a.Seq == 0)", "a.Seq == 0"}}, natsAnswers),
+	wrong("nats-error-is-an-ack", "An answer with an error acknowledges an event.",
+		edits{{"sink/nats/transport.go", "		return nil, a.Error\n", "		return &answer{Stream: t.cfg.Stream, Seq: 1}, nil\n"}}, natsAnswers),
+	wrong("nats-stream-is-not-expected", "The server is not asked to refuse a message that another stream would take.",
+		edits{{"sink/nats/message.go", "	m.Header.Set(headerStream, stream)\n", ""}}, natsAnswers, natsMessage),
+	wrong("nats-id-of-the-event", "The id of a message is the id of the event, which two events may have.",
+		edits{{"sink/nats/message.go", "m.Header.Set(headerMsgID, position(rec))", "m.Header.Set(headerMsgID, string(rec.ID))"}}, suite{"./sink/nats", "^TestRepeats$"}),
+	wrong("nats-no-message-id", "A message has no id, so a repeat is stored again.",
+		edits{{"sink/nats/message.go", "	m.Header.Set(headerMsgID, position(rec))\n", ""}}, suite{"./sink/nats", "^TestRepeats$"}),
+	wrong("nats-no-stream-is-an-outage", "A subject without a stream is an outage.",
+		edits{{"sink/nats/transport.go", "f.Meaning, f.Code, f.Err = lane.Missing, lane.CodeMissing, errors.New(\"no stream", "f.Meaning, f.Code, f.Err = lane.Again, lane.CodeMissing, errors.New(\"no stream"}}, natsAnswers),
+	wrong("nats-full-is-poison", "A stream that is full refuses the event for good.",
+		edits{{"sink/nats/transport.go", "	case tooLargeForStream, headersTooLarge:", "	case tooLargeForStream, headersTooLarge, 10077:"}}, natsAnswers),
+	wrong("nats-too-large-is-an-outage", "A message that is too large for the stream is sent again and again.",
+		edits{{"sink/nats/transport.go", "	case tooLargeForStream, headersTooLarge:", "	case headersTooLarge:"}}, natsAnswers),
+	wrong("nats-refusal-is-an-outage", "A permission that is missing is a lost connection.",
+		edits{{"sink/nats/transport.go", "	case denied != nil:", "	case denied != nil && t.hosts == \"\":"}}, suite{"./sink/nats", "^TestPermissions$"}),
+	wrong("nats-refusal-of-another-subject", "A refusal of one subject refuses all that is in flight.",
+		edits{{"sink/nats/dial.go", "fmt.Sprintf(\"Publish to %q\", subject)", "fmt.Sprintf(\"Publish to %.1q\", subject)[:10]"}}, suite{"./sink/nats", "^TestPermissions$"}),
+	wrong("nats-order-to-the-server", "A header of the event may be an order to the server.",
+		edits{{"sink/nats/message.go", "		case len(h.Name) >= len(ofServer) && strings.EqualFold(h.Name[:len(ofServer)], ofServer):\n", "		case h.Name == ofServer:\n"}}, natsMessage),
+	wrong("nats-header-is-changed", "A text with a line break is sent, and changed.",
+		edits{{"sink/nats/message.go", "return !strings.ContainsAny(s, \"\\r\\n\") && ", "return "}}, natsMessage),
+	wrong("nats-lost-login-is-a-refusal", "A server that cannot be reached refuses the login.",
+		edits{{"sink/nats/dial.go", "	case isLogin(err):", "	case isLogin(err) || errors.Is(err, nats.ErrNoServers):"}}, natsLogin),
+	wrong("nats-two-connections", "Each caller opens a connection of its own.",
+		edits{{"sink/lane/link.go", "		if wait == nil {", "		if true {"}, {"sink/lane/link.go", "	close(l.dialing)\n	l.dialing = nil\n", ""}}, suite{"./sink/lane", "^TestLink$"}),
+	wrong("nats-asks-in-turn", "After a failure each lane connects at once.",
+		edits{{"sink/lane/link.go", "	f := *g.Why\n	return &f\n", "	return nil\n"}}, suite{"./sink/lane", "^TestLink$"}),
+}

@@ -1,0 +1,186 @@
+// Package natstest provides a real NATS server with JetStream to tests. The server is a module of Go, which is built
+// into the cache of fetched servers; the product does not depend on it.
+package natstest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/outboxcdc/outboxcdc/test/child"
+)
+
+const (
+	module  = "github.com/nats-io/nats-server/v2"
+	version = "v2.15.2"
+)
+
+// patience bounds the build and the start of a server.
+const patience = 5 * time.Minute
+
+// Stream is the stream that tests create.
+const Stream = "EVENTS"
+
+// Server is a NATS server of a test's own on 127.0.0.1.
+type Server struct {
+	Addr  string
+	Admin jetstream.JetStream // of a client that may do everything
+	t     testing.TB
+	nc    *nats.Conn
+	dir   string
+	spec  child.Spec
+	proc  *child.Process
+}
+
+// Start runs a server until the end of the test, with further lines of its configuration. login is what the
+// administrator logs in with; "": nothing. A test without NATS is skipped; with CI=true it fails.
+func Start(t testing.TB, login string, lines ...string) *Server {
+	t.Helper()
+	child.SkipShort(t)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	path, err := tool(ctx)
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skipf("SKIPPED, THERE IS NO NATS: %v", err)
+	}
+	port, err := child.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "outboxcdc-nats-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &Server{t: t, Addr: fmt.Sprintf("127.0.0.1:%d", port), dir: dir}
+	t.Cleanup(s.close)
+	s.spec = child.Spec{Path: path, Args: []string{"-c", filepath.Join(dir, "nats.conf")}, Env: os.Environ(), Dir: dir, LogFile: filepath.Join(dir, "log"), DeathSignal: syscall.SIGKILL}
+	s.Configure(lines...)
+	s.Start()
+	url := "nats://" + s.Addr
+	if login != "" {
+		url = "nats://" + login + "@" + s.Addr
+	}
+	if s.nc, err = nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectJitter(0, 0), nats.Timeout(patience)); err != nil {
+		t.Fatal(err)
+	}
+	if s.Admin, err = jetstream.New(s.nc, jetstream.WithDefaultTimeout(patience)); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// Configure writes the configuration. It holds from the next start on.
+func (s *Server) Configure(lines ...string) {
+	s.t.Helper()
+	text := fmt.Sprintf("listen: %q\njetstream: {store_dir: %q}\n", s.Addr, s.dir) + strings.Join(lines, "\n") + "\n"
+	if err := os.WriteFile(filepath.Join(s.dir, "nats.conf"), []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Start starts a server that was killed, with what it has stored.
+func (s *Server) Start() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var err error
+	if s.proc, err = child.Start(s.spec); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := s.proc.Poll(ctx, s.ready); err != nil {
+		s.t.Fatalf("start NATS: %v; its log ends with:\n%s", err, child.Tail(s.spec.LogFile))
+	}
+}
+
+// ready reports an error until the server says that it is ready. It has read its streams by then.
+func (s *Server) ready(context.Context) error {
+	if n := s.logged("Server is ready"); n == 0 || n < s.logged("Starting nats-server") {
+		return errors.New("it is not ready")
+	}
+	return nil
+}
+
+// Create creates the stream of tests, or a changed one, with subjects.
+func (s *Server) Create(cfg jetstream.StreamConfig) {
+	s.t.Helper()
+	if cfg.Name == "" {
+		cfg.Name = Stream
+	}
+	if _, err := s.Admin.CreateOrUpdateStream(context.Background(), cfg); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Kill ends the server with SIGKILL.
+func (s *Server) Kill() {
+	s.t.Helper()
+	if err := s.proc.Kill(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Reload has the server read another configuration.
+func (s *Server) Reload(lines ...string) {
+	s.t.Helper()
+	const reloaded = "Reloaded server configuration"
+	before := s.logged(reloaded)
+	s.Configure(lines...)
+	if err := s.proc.Signal(syscall.SIGHUP); err != nil {
+		s.t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := s.proc.Poll(ctx, func(context.Context) error {
+		if s.logged(reloaded) == before {
+			return errors.New("it has not read its configuration")
+		}
+		return nil
+	}); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// logged returns how often the server has logged a text.
+func (s *Server) logged(text string) int {
+	log, err := os.ReadFile(s.spec.LogFile)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return strings.Count(string(log), text)
+}
+
+func (s *Server) close() {
+	if s.nc != nil {
+		s.nc.Close()
+	}
+	if s.proc != nil {
+		_ = s.proc.Kill()
+	}
+	_ = os.RemoveAll(s.dir)
+}
+
+// tool returns the program.
+func tool(ctx context.Context) (string, error) {
+	dir, err := child.Fill(ctx, "nats-server-"+version, func(stage string) (string, error) {
+		cmd := exec.Command("go", "install", module+"@"+version)
+		cmd.Dir, cmd.Env = stage, append(os.Environ(), "GOBIN="+stage, "GOFLAGS=")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("build nats-server %s: %w; the output:\n%s", version, err, out)
+		}
+		return stage, nil
+	})
+	return filepath.Join(dir, "nats-server"), err
+}
