@@ -2,7 +2,6 @@ package natssink
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -116,21 +115,8 @@ func (s *store) Start() {
 
 // read reads the new messages. s.mu is held.
 func (s *store) read() {
-	stream, err := s.server.Admin.Stream(context.Background(), natstest.Stream)
-	if err != nil {
-		s.t.Errorf("read the stream: %v", err)
-		return
-	}
-	for {
-		m, err := stream.GetMsg(context.Background(), uint64(len(s.ids)+1))
-		if errors.Is(err, jetstream.ErrMsgNotFound) {
-			return
-		}
-		if err != nil {
-			s.t.Errorf("read the stream: %v", err)
-			return
-		}
-		id := m.Header.Get(headerID)
+	for _, m := range s.server.Read(len(s.ids)) {
+		id := m.Headers().Get(headerID)
 		s.ids, s.has[id] = append(s.ids, id), true
 	}
 }
@@ -243,15 +229,7 @@ func TestContract(t *testing.T) {
 		})
 		return &sinktest.Suite{Open: open(r), Probe: r.Probe, Receiver: s, Record: s.record, Many: 40_000, Discard: func() func() int {
 			discarded = true
-			return func() int { return s.count() }
+			return s.server.Count
 		}}
 	})
-}
-
-func (s *store) count() int {
-	stream, err := s.server.Admin.Stream(context.Background(), natstest.Stream)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return int(stream.CachedInfo().State.Msgs)
 }

@@ -1,9 +1,7 @@
 package integration
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -33,25 +31,15 @@ func TestNATSSink(t *testing.T) {
 	o := newOutbox(t, options{})
 	server := o.startNATS()
 	o.killsWith("NATS", o.natsEnv(server.Addr), streamOfTest{
-		length: func() int {
-			stream, err := server.Admin.Stream(context.Background(), natstest.Stream)
-			must(t, err)
-			return int(stream.CachedInfo().State.Msgs)
-		},
+		length:  server.Count,
 		restart: func() { server.Kill(); server.Start() },
 		read: func() (all []streamEntry) {
-			stream, err := server.Admin.Stream(context.Background(), natstest.Stream)
-			must(t, err)
-			for seq := uint64(1); ; seq++ {
-				m, err := stream.GetMsg(context.Background(), seq)
-				if errors.Is(err, jetstream.ErrMsgNotFound) {
-					return all
-				}
-				must(t, err)
+			for _, m := range server.Read(0) {
 				var payload struct{ N int }
-				must(t, json.Unmarshal(m.Data, &payload))
-				all = append(all, streamEntry{id: m.Header.Get("id"), key: m.Header.Get("outboxcdc-key"), n: payload.N})
+				must(t, json.Unmarshal(m.Data(), &payload))
+				all = append(all, streamEntry{id: m.Headers().Get("id"), key: m.Headers().Get("outboxcdc-key"), n: payload.N})
 			}
+			return all
 		},
 	})
 }

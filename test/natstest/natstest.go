@@ -76,7 +76,7 @@ func Start(t testing.TB, login string, lines ...string) *Server {
 	if s.nc, err = nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectJitter(0, 0), nats.Timeout(patience)); err != nil {
 		t.Fatal(err)
 	}
-	if s.Admin, err = jetstream.New(s.nc, jetstream.WithDefaultTimeout(patience)); err != nil {
+	if s.Admin, err = jetstream.New(s.nc); err != nil {
 		t.Fatal(err)
 	}
 	return s
@@ -119,8 +119,69 @@ func (s *Server) Create(cfg jetstream.StreamConfig) {
 	if cfg.Name == "" {
 		cfg.Name = Stream
 	}
-	if _, err := s.Admin.CreateOrUpdateStream(context.Background(), cfg); err != nil {
-		s.t.Fatal(err)
+	s.ask(func(ctx context.Context) error {
+		_, err := s.Admin.CreateOrUpdateStream(ctx, cfg)
+		return err
+	})
+}
+
+// Count returns the number of messages in the stream of tests.
+func (s *Server) Count() (n int) {
+	s.t.Helper()
+	s.ask(func(ctx context.Context) error {
+		stream, err := s.Admin.Stream(ctx, Stream)
+		if err == nil {
+			n = int(stream.CachedInfo().State.Msgs)
+		}
+		return err
+	})
+	return n
+}
+
+// Read returns the messages of the stream of tests with a sequence above the last one.
+func (s *Server) Read(last int) (all []jetstream.Msg) {
+	s.t.Helper()
+	count := s.Count() // no test deletes messages
+	if count == last {
+		return nil
+	}
+	s.ask(func(ctx context.Context) error {
+		consumer, err := s.Admin.OrderedConsumer(ctx, Stream, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: uint64(last + 1)})
+		if err != nil {
+			return err
+		}
+		messages, err := consumer.Messages()
+		if err != nil {
+			return err
+		}
+		defer messages.Stop()
+		for all = nil; len(all) < count-last; {
+			m, err := messages.Next()
+			if err != nil {
+				return err
+			}
+			all = append(all, m)
+		}
+		return nil
+	})
+	return all
+}
+
+// ask asks the server again if a kill may have taken the question or the answer with it.
+func (s *Server) ask(question func(context.Context) error) {
+	s.t.Helper()
+	for end := time.Now().Add(patience); ; {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		err := question(ctx)
+		lost := ctx.Err() != nil || errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrDisconnected) || errors.Is(err, nats.ErrNoResponders)
+		cancel()
+		switch {
+		case err == nil:
+			return
+		case !lost || time.Now().After(end):
+			s.t.Error(err) // of any goroutine
+			return
+		}
 	}
 }
 
