@@ -301,7 +301,8 @@ func TestLogin(t *testing.T) {
 		{"tls://localhost" + port, "", nil, &tls.Config{RootCAs: roots}},
 		{"tls://localhost" + port, lane.CodeTLS, nil, nil},
 		{"nats://u:Geh3im@127.0.0.1:1", lane.CodeConnection, nil, nil},
-		{"nats://Geh3im%", lane.CodeSecret, nil, nil}, {"http://Geh3im", lane.CodeSecret, nil, nil},
+		{"nats://Geh3im%", lane.CodeSecret, nil, nil},
+		{"http://Geh3im", lane.CodeSecret, nil, nil},
 	} {
 		r := testReceiver(t, "", func(c *Config) {
 			c.Target = func() (Target, error) { return Target{URL: test.url, Login: test.login, TLS: test.tls}, nil }

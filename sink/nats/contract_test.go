@@ -178,7 +178,8 @@ func recordAt(id, key, topic string, lsn uint64) *router.Record {
 	return &router.Record{
 		ID: []byte(id), Topic: topic, Key: []byte(key), PartitionBy: []byte(key), Value: []byte(strings.Repeat("v", 60) + id),
 		Headers: []router.Header{
-			{Name: router.HeaderID, Value: []byte(id)}, {Name: "type", Value: []byte("order.placed")},
+			{Name: router.HeaderID, Value: []byte(id)},
+			{Name: "type", Value: []byte("order.placed")},
 			{Name: router.HeaderPosition, Value: fmt.Appendf(nil, "2:7518:5:shop:1:1:%016x:0", lsn)},
 		},
 	}

@@ -1,9 +1,9 @@
 package main
 
 var (
-	natsAnswers  = suite{"./sink/nats", "^(TestAnswers|TestOtherAnswers)$"}
-	natsMessage  = suite{"./sink/nats", "^TestMessage$"}
-	natsLogin    = suite{"./sink/nats", "^TestLogin$"}
+	natsAnswers = suite{"./sink/nats", "^(TestAnswers|TestOtherAnswers)$"}
+	natsMessage = suite{"./sink/nats", "^TestMessage$"}
+	natsLogin   = suite{"./sink/nats", "^TestLogin$"}
 )
 
 // natsMutants has mutants of the sink for NATS JetStream.
