@@ -128,6 +128,17 @@ func (c *Cluster) inOrder(addrs []string) []string {
 	return addrs
 }
 
+// headStart returns how long the brokers before this one are asked alone: for long if this is the one whose answer was
+// doubted last. It may well be the fastest, and its answer would be the first one for ever.
+func (c *Cluster) headStart(addr string) time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.doubted > 0 && c.doubts[addr] == c.doubted {
+		return max(c.cfg.HeadStart, c.cfg.AskTimeout/2)
+	}
+	return c.cfg.HeadStart
+}
+
 // doubt notes that the last metadata has led nowhere, so that another broker is asked first next time: a broker that
 // has lost its controller answers with old metadata.
 func (c *control) doubt() {

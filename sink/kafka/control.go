@@ -57,8 +57,8 @@ func (c *Cluster) temporaryControl(ctx context.Context) (ctl *control, done func
 }
 
 // ask calls question for several brokers and returns the first answer; the other connections are cut. The next broker
-// is asked after HeadStart, or as soon as one has failed. question runs for several brokers at the same time, so its
-// calls must not share data.
+// is asked after a head start, or as soon as one has failed. question runs for several brokers at the same time, so
+// its calls must not share data.
 func ask[T any](ctx context.Context, c *control, question func(*sarama.Broker) (T, error)) (answer T, err error) {
 	type result struct {
 		of     *brokerConn
@@ -88,7 +88,9 @@ func ask[T any](ctx context.Context, c *control, question func(*sarama.Broker) (
 				})
 				results <- r
 			}()
-			next.Reset(c.cluster.cfg.HeadStart)
+			if len(left) > 0 {
+				next.Reset(c.cluster.headStart(left[0]))
+			}
 		case r := <-results:
 			asked = slices.DeleteFunc(asked, func(b *brokerConn) bool { return b == r.of })
 			if r.err == nil {

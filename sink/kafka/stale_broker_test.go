@@ -81,6 +81,27 @@ func TestBrokerWithOldMetadata(t *testing.T) {
 	}
 }
 
+// TestBrokerWithOldMetadataIsFaster: the broker that leads takes longer for an answer than the head start. That of the
+// broker with old metadata is doubted, and not taken again because it is the first.
+func TestBrokerWithOldMetadataIsFaster(t *testing.T) {
+	f := newFake(t, kfake.NumBrokers(2))
+	f.createTopic(t, "t", 1, nil)
+	cfg := testConfig(f.ListenAddrs()...)
+	cfg.Retries, cfg.HeadStart = 1000, 50*time.Millisecond
+	f.losesController(t, "t")
+	f.ControlKey(int16(kmsg.Metadata), func(kmsg.Request) (kmsg.Response, error, bool) {
+		f.KeepControl()
+		if f.CurrentNode() == 1 {
+			f.SleepControl(func() { <-time.After(4 * cfg.HeadStart) })
+		}
+		return nil, nil, false
+	})
+	p, l := openSession(t, newTestCluster(t, cfg))
+	waitReady(t, p, "t")
+	send(t, p, 1, event("t", "k", at(1)))
+	l.waitAcks(t, 1)
+}
+
 // TestHigherLeaderEpochWins: metadata of a topic with a lower leader epoch than known is corrected. A recreated topic
 // begins again.
 func TestHigherLeaderEpochWins(t *testing.T) {

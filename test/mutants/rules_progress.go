@@ -4,7 +4,7 @@ package main
 var (
 	silence  = suite{"./relay", "^(TestServerDecodesForLong|TestSilentServer)$"}
 	progress = suite{"./relay", "^(TestProgressOfSessions|TestStuckSessions|TestNotReadyWhileTheOldestEventWaits|TestNotReadyUntilTheLateEventIsDelivered|TestNeverConfirmed|TestReasonOfTheUnconfirmed|TestModelOfProgress)$"}
-	stale    = suite{"./sink/kafka", "^(TestBrokerWithOldMetadata|TestHigherLeaderEpochWins|TestPositionsOfABrokerThatDoesNotLead)$"}
+	stale    = suite{"./sink/kafka", "^(TestBrokerWithOldMetadata|TestBrokerWithOldMetadataIsFaster|TestHigherLeaderEpochWins|TestPositionsOfABrokerThatDoesNotLead)$"}
 	reading  = suite{"./sink/kafka", "^(TestEndsContinue|TestDamagedEnd|TestDamagedPositions|TestUnreachableEndIsGivenUp)$"}
 )
 
@@ -26,6 +26,8 @@ var progressMutants = []mutant{
 		edits{{"relay/confirm.go", "s.rule.Saving() && saving >= lateAfter {", "s.rule.Saving() && saving >= 0 {"}}, progress),
 	wrong("same-broker-again", "A look-up asks the broker whose answer has led nowhere.",
 		edits{{"sink/kafka/broker_conn.go", "	c.cluster.doubts[c.answered] = c.cluster.doubted\n", ""}}, stale),
+	wrong("the-fastest-broker-is-right", "A broker whose answer has led nowhere is asked as soon as another one is slow.",
+		edits{{"sink/kafka/broker_conn.go", "	if c.doubted > 0 && c.doubts[addr] == c.doubted {\n", "	if false {\n"}}, stale),
 	wrong("older-leader-wins", "The last metadata names the leader, whatever its epoch.",
 		edits{{"sink/kafka/control.go", "ok && part.LeaderEpoch < newest.epoch {", "ok && false && newest.id > 0 {"}}, stale),
 	wrong("positions-without-a-mark", "Position records are believed without a mark of the session.",
