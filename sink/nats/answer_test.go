@@ -344,7 +344,7 @@ func TestDurability(t *testing.T) {
 		means string
 		risks []string
 	}{
-		{jetstream.StreamConfig{}, "not synced to the disk yet, on one server; a repeat within 2m0s", []string{synced}},
+		{jetstream.StreamConfig{}, "may not have synced to the disk yet, on one server; a repeat within 2m0s", []string{synced}},
 		{jetstream.StreamConfig{Storage: jetstream.MemoryStorage, Duplicates: time.Minute}, "in memory, on one server; a repeat within 1m0s", []string{"a restart of the server loses all"}},
 		{jetstream.StreamConfig{NoAck: true}, "", []string{"no_ack", synced}},
 		{jetstream.StreamConfig{MaxMsgs: 9}, "", []string{synced, "drops the oldest"}},

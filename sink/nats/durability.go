@@ -64,7 +64,7 @@ func ofStream(s *streamConfig) (means string, risks []string) {
 			risks = append(risks, fmt.Sprintf(format, args...))
 		}
 	}
-	where := "in the file of the stream, which its server has not synced to the disk yet"
+	where := "in the file of the stream, which its server may not have synced to the disk yet"
 	if s.Storage == "memory" {
 		where = "in memory"
 	}
