@@ -34,17 +34,11 @@ func (c certificates) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(certificateDesc, prometheus.GaugeValue, float64(ends.Unix()), setting)
 		}
 	}
-	if cfg.Kafka.TLS.Enabled {
-		_, last := validity(fileCertificates(cfg.Kafka.TLS.CAFile))
-		show("kafka.tls.ca_file", last)
-		first, _ := validity(fileCertificates(cfg.Kafka.TLS.CertFile))
-		show("kafka.tls.cert_file", first)
-	}
-	if cfg.HasReceiver() {
-		_, last := validity(fileCertificates(cfg.Receiver.TLS.CAFile))
-		show("receiver.tls.ca_file", last)
-		first, _ := validity(fileCertificates(cfg.Receiver.TLS.CertFile))
-		show("receiver.tls.cert_file", first)
+	if cfg.TLS.Enabled || cfg.HasReceiver() {
+		_, last := validity(fileCertificates(cfg.TLS.CAFile))
+		show("tls.ca_file", last)
+		first, _ := validity(fileCertificates(cfg.TLS.CertFile))
+		show("tls.cert_file", first)
 	}
 	first, _ := validity(fileCertificates(webCertificate(cfg.HTTP.WebConfigFile)))
 	show("http.web_config_file", first)

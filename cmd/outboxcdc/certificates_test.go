@@ -30,7 +30,7 @@ func TestCertificates(t *testing.T) {
 	webConfig := filepath.Join(filepath.Dir(web), "web.yaml")
 	overwrite(t, webConfig, fmt.Sprintf("tls_server_config: {cert_file: %s, key_file: %s.key}\n", filepath.Base(web), filepath.Base(web)))
 	cfg := config.Default()
-	cfg.Kafka.TLS.Enabled, cfg.Kafka.TLS.CAFile, cfg.Kafka.TLS.CertFile = true, validUntil(t, hours(2), hours(7), hours(4)), chain
+	cfg.TLS.Enabled, cfg.TLS.CAFile, cfg.TLS.CertFile = true, validUntil(t, hours(2), hours(7), hours(4)), chain
 	cfg.HTTP.WebConfigFile = webConfig
 	cfg.Postgres.URL = fmt.Sprintf("postgres://u@h/d?sslmode=require&sslcert=%s&sslkey=%s.key", sslcert, sslcert)
 	reg := prometheus.NewRegistry()
@@ -55,7 +55,7 @@ func TestCertificates(t *testing.T) {
 		}
 	}
 	want := map[string]time.Time{
-		"kafka.tls.ca_file": hours(7), "kafka.tls.cert_file": hours(3), "http.web_config_file": hours(9), "postgres.url": hours(11),
+		"tls.ca_file": hours(7), "tls.cert_file": hours(3), "http.web_config_file": hours(9), "postgres.url": hours(11),
 	}
 	wants(want)
 
@@ -63,7 +63,7 @@ func TestCertificates(t *testing.T) {
 	must(t, err)
 	overwrite(t, chain, string(rotated))
 	overwrite(t, web, "nothing")
-	want["kafka.tls.cert_file"] = hours(30)
+	want["tls.cert_file"] = hours(30)
 	delete(want, "http.web_config_file")
 	wants(want)
 }

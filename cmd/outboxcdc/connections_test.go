@@ -41,10 +41,10 @@ func TestValidateConnections(t *testing.T) {
 	t.Setenv("OUTBOXCDC_POSTGRES_URL", "")
 	for setting, want := range map[string]string{
 		"http.web_config_file=" + missing: "--set: http.web_config_file: open ",
-		"kafka.tls.ca_file=" + missing:    "--set: kafka.tls.ca_file: open ",
+		"tls.ca_file=" + missing:          "--set: tls.ca_file: open ",
 		"postgres.url_file=" + missing:    "--set: postgres.url_file: read the secret",
 	} {
-		if code, _, errs := said(t, "config", "validate", "--set", "kafka.tls.enabled=true", "--set", setting); code != exit.Config || !strings.Contains(errs, want) {
+		if code, _, errs := said(t, "config", "validate", "--set", "tls.enabled=true", "--set", setting); code != exit.Config || !strings.Contains(errs, want) {
 			t.Errorf("%s: %d %q, want %q", setting, code, errs, want)
 		}
 	}

@@ -98,7 +98,7 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 	if cfg.Deduplicated() {
 		c.Positions = cfg.Delivery.PositionTopic
 	}
-	if cfg.Kafka.TLS.Enabled || cfg.Kafka.SASL.Mechanism != "" {
+	if cfg.TLS.Enabled || cfg.Kafka.SASL.Mechanism != "" {
 		c.Client = " --command-config <client.properties>"
 	}
 	if cfg.Kafka.SASL.Mechanism != "OAUTHBEARER" { // with OAUTHBEARER the token names the user

@@ -51,7 +51,8 @@ outboxes:
 - {table: b.two, route: {topic: 't.{tenant}', topics: {x: mapped}, unmatched: rest}}
 poison: {policy: skip, causes: {too_large: dead_letter}, topic: dead, oversize: cut}
 delivery: {mode: deduplicated, position_topic: kept}
-kafka: {tls: {enabled: true}, sasl: {mechanism: PLAIN, user: me, password: s3cr3t}}
+kafka: {sasl: {mechanism: PLAIN, user: me, password: s3cr3t}}
+tls: {enabled: true}
 `)
 	if c.Server != "localhost:5432" || c.Letters != "dead" || c.Positions != "kept" || !c.Cut || !c.OwnTime || c.User != "me" || !strings.Contains(c.Client, "--command-config") {
 		t.Errorf("%+v", c)

@@ -22,7 +22,7 @@ func TestMetricsLint(t *testing.T) {
 	reg := newRegistry()
 	all := &both{Registry: reg}
 	cfg := config.Default()
-	cfg.Kafka.TLS.Enabled, cfg.Kafka.TLS.CAFile = true, validUntil(t, time.Now().Add(time.Hour))
+	cfg.TLS.Enabled, cfg.TLS.CAFile = true, validUntil(t, time.Now().Add(time.Hour))
 	newReloader(cfg, nil, nil, all, nil)
 	if _, err := wire.Relay(wire.Fixed(config.Default()), all, slog.New(slog.DiscardHandler)); err != nil {
 		t.Fatal(err)

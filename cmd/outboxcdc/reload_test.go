@@ -80,7 +80,7 @@ func TestReload(t *testing.T) {
 		"log: {level: warn}\npostgres: {url: 'postgres://u:s3cr3t@h/d?sslmode=verify-full&sslrootcert=/nope.pem'}\n": "/nope.pem",
 		"log: {level: warn}\npostgres: {url: s3cr3t}\n":                                                              "postgres.url",
 		"log: {level: warn}\npostgres: {url_file: /nope}\n":                                                          "postgres.url_file",
-		"log: {level: warn}\nkafka: {tls: {enabled: true, ca_file: /nope.pem}}\n":                                    "kafka.tls.ca_file",
+		"log: {level: warn}\ntls: {enabled: true, ca_file: /nope.pem}\n":                                             "tls.ca_file",
 		"log: {level: warn}\nkafka: {sasl: {mechanism: PLAIN, user: u, password_file: /nope}}\n":                     "kafka.sasl.password_file",
 	} {
 		if said := reload(text); !strings.Contains(said, "keeping the previous configuration") || !strings.Contains(said, want) {

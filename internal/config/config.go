@@ -31,6 +31,7 @@ type Config struct {
 	Retention Retention `yaml:"retention"`
 	Kafka     Kafka     `yaml:"kafka"`
 	Receiver  Receiver  `yaml:"receiver"`
+	TLS       TLS       `yaml:"tls"`
 	HTTP      HTTP      `yaml:"http"`
 	Log       Log       `yaml:"log"`
 
@@ -206,7 +207,6 @@ type Kafka struct {
 	// Compression is the compression of record batches.
 	Compression  string       `yaml:"compression" default:"lz4" oneof:"none gzip snappy lz4 zstd"`
 	CreateTopics CreateTopics `yaml:"create_topics"`
-	TLS          TLS          `yaml:"tls"`
 	SASL         SASL         `yaml:"sasl"`
 }
 
@@ -222,22 +222,6 @@ type CreateTopics struct {
 	ReplicationFactor int `yaml:"replication_factor" default:"3"`
 	// Config is the configuration of a new topic, with Kafka's names, e.g. min.insync.replicas: 2.
 	Config map[string]string `yaml:"config" default:""`
-}
-
-// TLS is the encryption of connections to the brokers. The files are PEM. They are read at the start of each session
-// with Kafka, and the client certificate at each connection, so that rotated files are used. Relative names are
-// relative to the working directory.
-type TLS struct {
-	// Enabled is whether connections to the brokers use TLS, version 1.2 or newer.
-	Enabled bool `yaml:"enabled" default:"false" live:"true"`
-	// CAFile is a file with the certificates of the authorities that may have issued the brokers' certificates; ""
-	// means those of the system.
-	CAFile string `yaml:"ca_file" default:"" live:"true"`
-	// CertFile is a file with the client certificate, followed by its intermediate certificates, for brokers that
-	// require one.
-	CertFile string `yaml:"cert_file" default:"" live:"true"`
-	// KeyFile is a file with the key of the client certificate.
-	KeyFile string `yaml:"key_file" default:"" live:"true"`
 }
 
 // SASL is how the daemon authenticates itself to the brokers.
@@ -297,19 +281,21 @@ type Receiver struct {
 	Stream string `yaml:"stream" default:""`
 	// CredentialsFile is, with sink: nats, a file that authenticates the daemon: a credentials file with the JWT and the
 	// seed of a user, or the seed of an NKey. It is read at the start of each session.
-	CredentialsFile string      `yaml:"credentials_file" default:"" live:"true"`
-	TLS             ReceiverTLS `yaml:"tls"`
+	CredentialsFile string `yaml:"credentials_file" default:"" live:"true"`
 }
 
-// ReceiverTLS is the encryption of connections to the receiver, if the scheme of its address asks for it. The files are
-// PEM. They are read at the start of each session, and the client certificate at each connection. Relative names are
-// relative to the working directory.
-type ReceiverTLS struct {
-	// CAFile is a file with the certificates of the authorities that may have issued the receiver's certificate; "" means
+// TLS is the encryption of connections to the sink. The files are PEM. They are read at the start of each session, and
+// the client certificate at each connection, so that rotated files are used. Relative names are relative to the working
+// directory. Postgres has parameters of its own for it (sslmode and others in postgres.url).
+type TLS struct {
+	// Enabled is whether connections to the brokers of Kafka use TLS, version 1.2 or newer. With another sink the scheme
+	// of receiver.url decides.
+	Enabled bool `yaml:"enabled" default:"false" live:"true"`
+	// CAFile is a file with the certificates of the authorities that may have issued the server's certificate; "" means
 	// those of the system.
 	CAFile string `yaml:"ca_file" default:"" live:"true"`
-	// CertFile is a file with the client certificate, followed by its intermediate certificates, for a receiver that
-	// requires one.
+	// CertFile is a file with the client certificate, followed by its intermediate certificates, for servers that
+	// require one.
 	CertFile string `yaml:"cert_file" default:"" live:"true"`
 	// KeyFile is a file with the key of the client certificate.
 	KeyFile string `yaml:"key_file" default:"" live:"true"`

@@ -72,14 +72,14 @@ func TestLayersAndMerge(t *testing.T) {
 	base := source{"base.yaml", []byte("kafka:\n  brokers: [a:1, b:2]\n  compression: zstd\ntuning:\n  max_in_flight: {records: 10}\nlog: {level: debug}\n")}
 	over := source{"over.yaml", []byte("kafka:\n  brokers: [c:3]\ntuning:\n  max_in_flight: {bytes: 1MiB}\n")}
 	c, err := load([]source{base, over}, []string{
-		"OUTBOXCDC_LOG_LEVEL=warn", "OUTBOXCDC_TUNING_STATUS_INTERVAL=250ms", "OUTBOXCDC_HTTP_LISTEN=", "OUTBOXCDC_KAFKA_TLS_ENABLED=true",
+		"OUTBOXCDC_LOG_LEVEL=warn", "OUTBOXCDC_TUNING_STATUS_INTERVAL=250ms", "OUTBOXCDC_HTTP_LISTEN=", "OUTBOXCDC_TLS_ENABLED=true",
 	})
 	must(t, err)
 	k := c.Kafka
 	if !slices.Equal(k.Brokers, []string{"c:3"}) || k.Compression != "zstd" || c.Tuning.MaxInFlight != (MaxInFlight{10, 1 << 20}) {
 		t.Errorf("files: %+v", k)
 	}
-	if c.Log.Level != "warn" || c.Tuning.StatusInterval != 250*time.Millisecond || c.HTTP.Listen != "" || !c.Kafka.TLS.Enabled {
+	if c.Log.Level != "warn" || c.Tuning.StatusInterval != 250*time.Millisecond || c.HTTP.Listen != "" || !c.TLS.Enabled {
 		t.Errorf("environment: %+v %+v %+v", c.Log, c.Postgres, c.HTTP)
 	}
 	for path, want := range map[string]string{
@@ -142,7 +142,7 @@ func TestLoadErrors(t *testing.T) {
 		{yaml: "tuning: {max_in_flight: {bytes: 16Mi}}\n", want: []string{`"16Mi" is not a size`}},
 		{yaml: "tuning: {max_in_flight: {bytes: 9999999999GiB}}\n", want: []string{"too large"}},
 		{yaml: "shutdown_timeout: 30\n", want: []string{`shutdown_timeout: "30" is not a duration`, "30s"}},
-		{yaml: "kafka: {tls: {enabled: yes}}\n", want: []string{`"yes" is neither true nor false`}},
+		{yaml: "tls: {enabled: yes}\n", want: []string{`"yes" is neither true nor false`}},
 		{yaml: "log: &l {level: info}\nhttp:\n  <<: *l\n", want: []string{"t.yaml:3:3", "merge keys"}},
 		{yaml: "log: {level: *nope}\n", want: []string{"t.yaml:1:14", `no anchor "&nope"`}},
 		{yaml: "log: &a *a\n", want: []string{"t.yaml:1"}}, // an error of the parser; resolve has its own limit
@@ -157,9 +157,9 @@ func TestLoadErrors(t *testing.T) {
 		{yaml: "route:\n  partitions: {orders: many}\n", want: []string{`route.partitions: orders: "many" is not a whole number`}},
 		{env: "OUTBOXCDC_ROUTE_PARTITIONS=a=1,a=2", want: []string{`route.partitions: the key "a" occurs twice`}},
 		{yaml: "poison: {policy: ignore}\n", want: []string{`"ignore" is unknown; write stop | dead_letter | skip`}},
-		{yaml: "kafka: {tls: {ca_file: /ca.pem, cert_file: k}}\n", want: []string{"t.yaml:1:24: kafka.tls.ca_file: is set, but kafka.tls.enabled is false", "kafka.tls.cert_file"}},
-		{yaml: "kafka: {tls: {enabled: true, cert_file: /c.pem}}\n", want: []string{"kafka.tls.key_file: is empty, but kafka.tls.cert_file is set"}},
-		{yaml: "kafka: {tls: {enabled: true, key_file: /k.pem}}\n", want: []string{"kafka.tls.cert_file: is empty"}},
+		{yaml: "tls: {ca_file: /ca.pem, cert_file: k}\n", want: []string{"t.yaml:1:16: tls.ca_file: is set, but tls.enabled is false", "tls.cert_file"}},
+		{yaml: "tls: {enabled: true, cert_file: /c.pem}\n", want: []string{"tls.key_file: is empty, but tls.cert_file is set"}},
+		{yaml: "tls: {enabled: true, key_file: /k.pem}\n", want: []string{"tls.cert_file: is empty"}},
 		{env: "OUTBOXCDC_KAFKA_SASL_PASSWORD=s3cr3t", want: []string{"OUTBOXCDC_KAFKA_SASL_PASSWORD: kafka.sasl.password: is set, but kafka.sasl.mechanism is empty; write PLAIN |"}},
 		{yaml: "kafka: {create_topics: {partitions: 0, replication_factor: 40000}}\n", want: []string{
 			"t.yaml:1:37: kafka.create_topics.partitions: 0 is out of range; write 1 to 2147483647", "kafka.create_topics.replication_factor: 40000 is out of range; write 1 to 32767",
@@ -305,12 +305,12 @@ func TestPreset(t *testing.T) {
 // TestEveryKindOfErrorAtOnce checks that errors of reading and of validation are reported together, except in a section
 // that could not be read.
 func TestEveryKindOfErrorAtOnce(t *testing.T) {
-	_, err := loadText("postgres: {slot: A, slt: x}\nkafka: {tls: {enabled: maybe, ca_file: /c}, sasl: {usr: x, mechanism: PLAIN}}\nlog: {level: loud}\n", "OUTBOXCDC_SHUTDOWN_TIMEOUT=0s")
+	_, err := loadText("postgres: {slot: A, slt: x}\ntls: {enabled: maybe, ca_file: /c}\nkafka: {sasl: {usr: x, mechanism: PLAIN}}\nlog: {level: loud}\n", "OUTBOXCDC_SHUTDOWN_TIMEOUT=0s")
 	var got []string
 	for _, e := range Errors(err) {
 		got = append(got, e.Where+" "+e.Path)
 	}
-	want := []string{"t.yaml:1:21 ", "t.yaml:2:24 kafka.tls.enabled", "t.yaml:2:52 ", "t.yaml:3:14 log.level", "t.yaml:1:18 postgres.slot", "OUTBOXCDC_SHUTDOWN_TIMEOUT shutdown_timeout"}
+	want := []string{"t.yaml:1:21 ", "t.yaml:2:16 tls.enabled", "t.yaml:3:16 ", "t.yaml:4:14 log.level", "t.yaml:1:18 postgres.slot", "OUTBOXCDC_SHUTDOWN_TIMEOUT shutdown_timeout"}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q\n%v", got, want, err)
 	}

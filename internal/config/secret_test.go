@@ -221,10 +221,10 @@ func TestPasswordCommand(t *testing.T) {
 		"postgres: {password_command: ['']}":                                                                 "has an empty name",
 		"kafka: {sasl: {token_command: [x]}}":                                                                "token_command: is set, but kafka.sasl.mechanism is empty",
 		"kafka: {sasl: {mechanism: PLAIN, user: u, password: p, token_command: [x]}}":                        "is only for OAUTHBEARER",
-		"kafka: {sasl: {mechanism: AWS_MSK_IAM}, tls: {enabled: true}}":                                      "set AWS_REGION",
+		"kafka: {sasl: {mechanism: AWS_MSK_IAM}}\ntls: {enabled: true}":                                      "set AWS_REGION",
 		"kafka: {sasl: {mechanism: AWS_MSK_IAM}, brokers: ['b.kafka.eu-west-1.amazonaws.com:9098']}":         "set it to true",
-		"kafka: {sasl: {mechanism: AWS_MSK_IAM, user: Geh3im}, tls: {enabled: true}}":                        "uses credentials of AWS",
-		"kafka: {sasl: {mechanism: AWS_MSK_IAM, token_command: ['']}, tls: {enabled: true}}":                 "empty name",
+		"kafka: {sasl: {mechanism: AWS_MSK_IAM, user: Geh3im}}\ntls: {enabled: true}":                        "uses credentials of AWS",
+		"kafka: {sasl: {mechanism: AWS_MSK_IAM, token_command: ['']}}\ntls: {enabled: true}":                 "empty name",
 		"kafka: {sasl: {mechanism: OAUTHBEARER, token_command: [x], token_url: 'https://h/', user: Geh3im}}": "kafka.sasl.token_command prints the token",
 	} {
 		if _, err := loadText(text); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "Geh3im") {

@@ -28,11 +28,11 @@ var schemes = map[string][]string{
 	SinkNATS:     {"nats", "tls"},
 }
 
-// ofOneSink are settings of the receiver that only one sink has.
+// ofOneSink are settings that only one sink has.
 var ofOneSink = map[string]string{
 	"receiver.lanes": SinkHTTP, "receiver.batch": SinkHTTP, "receiver.secret": SinkHTTP, "receiver.secret_file": SinkHTTP,
 	"receiver.max_length": SinkRedis, "receiver.wait_replicas": SinkRedis,
-	"receiver.stream": SinkNATS, "receiver.credentials_file": SinkNATS,
+	"receiver.stream": SinkNATS, "receiver.credentials_file": SinkNATS, "tls.enabled": "kafka",
 }
 
 // HasReceiver reports whether events are delivered to receiver.url, and not to Kafka.
@@ -87,7 +87,6 @@ func (v *validation) receiver(s *Receiver) {
 		v.report("receiver.stream", fmt.Sprintf("%s is no name of a stream; write the name of the stream that has the topics as its subjects, e.g. EVENTS", quote(s.Stream)))
 	}
 	v.atLeast("receiver.timeout", s.Timeout, minReceiverTimeout)
-	v.certificate("receiver.tls.", s.TLS.CertFile, s.TLS.KeyFile)
 }
 
 // kafkaOnly refuses what needs a broker that can be read, or asked before an event is sent.
@@ -167,7 +166,7 @@ func (c *Config) checkAddress(text string) string {
 	case u.Fragment != "":
 		return "the value (not shown) has a part after #, which is not sent; remove it, or write %23 for #"
 	case c.Sink == SinkRabbitMQ && u.RawQuery != "":
-		return "the value (not shown) has a part after ?, which sink: rabbitmq does not read; remove it, and use receiver.tls for certificates"
+		return "the value (not shown) has a part after ?, which sink: rabbitmq does not read; remove it, and use tls for certificates"
 	case c.Sink == SinkRedis && !redisPath.MatchString(u.Path+"?"+u.RawQuery):
 		return "the value (not shown) has more than a host, a port and the number of a database; write e.g. " + c.exampleURL() + ":6379/0"
 	case c.Sink == SinkNATS && (strings.Trim(u.Path, "/") != "" || u.RawQuery != ""):

@@ -53,7 +53,8 @@ func TestHTTPSink(t *testing.T) {
 		"receiver: {lanes: 0}":                                       "receiver.lanes: 0 is out of range",
 		"receiver: {batch: 1001}":                                    "receiver.batch: 1001 is out of range",
 		"receiver: {timeout: 1ms}":                                   "receiver.timeout: 1ms is too short",
-		"receiver: {tls: {cert_file: /nope}}":                        "receiver.tls.key_file: is empty",
+		"tls: {enabled: true}":                                       "tls.enabled: is set, but sink is http",
+		"tls: {cert_file: /nope}":                                    "tls.key_file: is empty",
 		"outboxes: [{table: a.b, route: {format: raw, fields: {}}}]": "format: is raw",
 	} {
 		if _, err := read(more); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "Geh3im") {

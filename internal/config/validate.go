@@ -43,6 +43,7 @@ func (c *Config) Validate() error {
 	v.retention(&c.Retention)
 	v.kafka(&c.Kafka)
 	v.sink(&c.Receiver)
+	v.tls(&c.TLS)
 	v.report("http.listen", checkListen(c.HTTP.Listen))
 	if c.HTTP.WebConfigFile != "" && c.HTTP.Listen == "" {
 		v.report("http.web_config_file", "is set, but http.listen is empty; write an address there, or remove this")
@@ -225,7 +226,6 @@ func (v *validation) kafka(k *Kafka) {
 			v.report("kafka.create_topics."+path, fmt.Sprintf("%d is out of range; write 1 to %d", n.value, n.most))
 		}
 	}
-	v.tls(&k.TLS)
 	v.sasl(&k.SASL)
 }
 

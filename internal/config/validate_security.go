@@ -10,24 +10,19 @@ import (
 )
 
 func (v *validation) tls(t *TLS) {
-	if !t.Enabled {
+	if !t.Enabled && !v.c.HasReceiver() {
 		for path, text := range map[string]string{"ca_file": t.CAFile, "cert_file": t.CertFile, "key_file": t.KeyFile} {
 			if text != "" {
-				v.report("kafka.tls."+path, "is set, but kafka.tls.enabled is false; set kafka.tls.enabled to true, or remove this")
+				v.report("tls."+path, "is set, but tls.enabled is false; set tls.enabled to true, or remove this")
 			}
 		}
 		return
 	}
-	v.certificate("kafka.tls.", t.CertFile, t.KeyFile)
-}
-
-// certificate checks the files of a client certificate.
-func (v *validation) certificate(section, certFile, keyFile string) {
 	switch {
-	case certFile != "" && keyFile == "":
-		v.report(section+"key_file", "is empty, but "+section+"cert_file is set; name the file with the key of the certificate")
-	case certFile == "" && keyFile != "":
-		v.report(section+"cert_file", "is empty, but "+section+"key_file is set; name the file with the certificate")
+	case t.CertFile != "" && t.KeyFile == "":
+		v.report("tls.key_file", "is empty, but tls.cert_file is set; name the file with the key of the certificate")
+	case t.CertFile == "" && t.KeyFile != "":
+		v.report("tls.cert_file", "is empty, but tls.key_file is set; name the file with the certificate")
 	}
 }
 
@@ -69,8 +64,8 @@ func (v *validation) sasl(s *SASL) {
 			if credential.MSKRegion(v.c.Kafka.Brokers) == "" {
 				v.report(path("mechanism"), "AWS_MSK_IAM needs the region: no address in kafka.brokers names it; set AWS_REGION in the environment of the daemon")
 			}
-			if !v.c.Kafka.TLS.Enabled {
-				v.report("kafka.tls.enabled", "is false, and Amazon MSK takes AWS_MSK_IAM only with TLS; set it to true")
+			if !v.c.TLS.Enabled {
+				v.report("tls.enabled", "is false, and Amazon MSK takes AWS_MSK_IAM only with TLS; set it to true")
 			}
 		}
 		for name, isSet := range map[string]bool{

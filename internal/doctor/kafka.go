@@ -41,7 +41,7 @@ func (k *brokers) check(ctx context.Context) {
 	x := k.Kafka.Examine(ctx, asked)
 	if x.Secret != nil {
 		k.because[groupKafka], k.because[groupTopics] = "certificates or secrets cannot be read", "certificates or secrets cannot be read"
-		k.fail(kafkaAuth, Wrong, []Remedy{advicef("see docs/security.md: kafka.tls.*_file, kafka.sasl.password_file")}, "%s", cause(x.Secret))
+		k.fail(kafkaAuth, Wrong, []Remedy{advicef("see docs/security.md: tls.*_file, kafka.sasl.password_file")}, "%s", cause(x.Secret))
 		return
 	}
 	k.checkReached(x)
@@ -105,10 +105,10 @@ func (k *brokers) authRemedy(x *kafka.Examination) []Remedy {
 	for i := range x.Seeds {
 		seed := &x.Seeds[i]
 		if seed.TLSMismatch && x.TLS {
-			return []Remedy{advicef("the listener at %s does not use TLS: set kafka.brokers to a listener that does, or kafka.tls.enabled to false", seed.Addr)}
+			return []Remedy{advicef("the listener at %s does not use TLS: set kafka.brokers to a listener that does, or tls.enabled to false", seed.Addr)}
 		}
 		if seed.TLSMismatch {
-			return []Remedy{advicef("the listener at %s uses TLS: set kafka.tls.enabled to true, and kafka.tls.ca_file unless a public authority issued its certificate (docs/security.md)", seed.Addr)}
+			return []Remedy{advicef("the listener at %s uses TLS: set tls.enabled to true, and tls.ca_file unless a public authority issued its certificate (docs/security.md)", seed.Addr)}
 		}
 		var r interface{ Reason() string }
 		if !errors.As(seed.Err, &r) {
@@ -116,7 +116,7 @@ func (k *brokers) authRemedy(x *kafka.Examination) []Remedy {
 		}
 		switch r.Reason() {
 		case "TLS":
-			return []Remedy{advicef("kafka.tls: ca_file has the authority of the brokers' certificates; cert_file and key_file are for brokers that ask for a certificate (docs/security.md)")}
+			return []Remedy{advicef("tls: ca_file has the authority of the brokers' certificates; cert_file and key_file are for brokers that ask for a certificate (docs/security.md)")}
 		case "SASL_AUTHENTICATION_FAILED", "SECRET":
 			return []Remedy{advicef("kafka.sasl: mechanism, user and password as the broker has them (docs/security.md)")}
 		case "UNSUPPORTED_SASL_MECHANISM":

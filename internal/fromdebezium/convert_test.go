@@ -242,8 +242,8 @@ func TestConvertNotes(t *testing.T) {
 	for text, want := range map[string]string{
 		"x=1\ncolumn.mask.with.10.chars=public.outbox.payload":                      "column.mask.with.10.chars=public.outbox.payload neither masked",
 		"x=1\nschema.include.list=sales":                                            "schema.include.list=sales no counterpart",
-		"x=1\nproducer.override.security.protocol=SASL_SSL":                         "producer.override.security.protocol=SASL_SSL kafka.tls and kafka.sasl",
-		"x=1\nproducer.override.sasl.jaas.config=s3cr3t":                            "producer.override.sasl.jaas.config= kafka.tls and kafka.sasl",
+		"x=1\nproducer.override.security.protocol=SASL_SSL":                         "producer.override.security.protocol=SASL_SSL tls and kafka.sasl",
+		"x=1\nproducer.override.sasl.jaas.config=s3cr3t":                            "producer.override.sasl.jaas.config= tls and kafka.sasl",
 		"x=1\nsome.passphrase=s3cr3t":                                               "some.passphrase= no counterpart",
 		"x=1\nsignal.data.collection=public.signals":                                "signal.data.collection=public.signals no signals",
 		"x=1\nprovide.transaction.metadata=true":                                    "provide.transaction.metadata=true no topic",

@@ -43,7 +43,7 @@ func TestNotesThatMatter(t *testing.T) {
 		"predicates=p\npredicates.p.type=HasHeaderKey\npredicates.p.name=x\ntransforms.outbox.predicate=p":        "transforms.outbox.predicate: there is no counterpart: all rows",
 		"producer.override.acks=all\nproducer.override.enable.idempotence=true":                                   "",
 		"producer.override.acks=1":      "producer.override.acks: always all",
-		"kafka.auth.mode=KAFKA_API_KEY": "kafka.auth.mode: not converted: set kafka.tls and kafka.sasl",
+		"kafka.auth.mode=KAFKA_API_KEY": "kafka.auth.mode: not converted: set tls and kafka.sasl",
 		"connector.class=PostgresCdcSourceV2\nkey.converter=\nvalue.converter=\noutput.data.format=STRING\noutput.key.format=STRING": "output.data.format: the bytes will differ unless; output.key.format: the bytes will differ unless",
 	} {
 		r, err := converted(complete+more, Options{})

@@ -56,7 +56,7 @@ func (c *conversion) acks() {
 	}
 }
 
-const toSecurity = "not converted: set kafka.tls and kafka.sasl (docs/security.md)"
+const toSecurity = "not converted: set tls and kafka.sasl (docs/security.md)"
 
 // rest notes the options that no other step has read.
 func (c *conversion) rest() {

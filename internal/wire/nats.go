@@ -29,7 +29,6 @@ func natsTarget(cfg *config.Config) (t natssink.Target, err error) {
 			return t, cfg.Problem("receiver.credentials_file", err.Error())
 		}
 	}
-	f := &cfg.Receiver.TLS
-	t.TLS, err = clientTLS(cfg, "receiver.tls.", f.CAFile, f.CertFile, f.KeyFile)
+	t.TLS, err = clientTLS(cfg)
 	return t, err
 }

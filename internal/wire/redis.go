@@ -21,7 +21,6 @@ func redisTarget(cfg *config.Config) (t redissink.Target, err error) {
 	if t.URL, err = cfg.ReceiverURL(); err != nil {
 		return t, err
 	}
-	f := &cfg.Receiver.TLS
-	t.TLS, err = clientTLS(cfg, "receiver.tls.", f.CAFile, f.CertFile, f.KeyFile)
+	t.TLS, err = clientTLS(cfg)
 	return t, err
 }

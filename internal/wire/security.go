@@ -16,8 +16,8 @@ import (
 func KafkaSecurity(cfg *config.Config) (brokerauth.Config, error) {
 	var s brokerauth.Config
 	var err error
-	if cfg.Kafka.TLS.Enabled {
-		if s.TLS, err = kafkaTLS(cfg); err != nil {
+	if cfg.TLS.Enabled {
+		if s.TLS, err = clientTLS(cfg); err != nil {
 			return s, err
 		}
 	}
@@ -39,22 +39,18 @@ func KafkaSASL(cfg *config.Config) *brokerauth.SASL {
 	}
 }
 
-func kafkaTLS(cfg *config.Config) (*tls.Config, error) {
-	t := &cfg.Kafka.TLS
-	return clientTLS(cfg, "kafka.tls.", t.CAFile, t.CertFile, t.KeyFile)
-}
-
-// clientTLS reads the files of a section.
-func clientTLS(cfg *config.Config, section, caFile, certFile, keyFile string) (*tls.Config, error) {
+// clientTLS reads the files of the section tls.
+func clientTLS(cfg *config.Config) (*tls.Config, error) {
+	caFile, certFile, keyFile := cfg.TLS.CAFile, cfg.TLS.CertFile, cfg.TLS.KeyFile
 	conf := &tls.Config{MinVersion: tls.VersionTLS12}
 	if caFile != "" {
 		pem, err := os.ReadFile(caFile)
 		if err != nil {
-			return nil, cfg.Problem(section+"ca_file", err.Error())
+			return nil, cfg.Problem("tls.ca_file", err.Error())
 		}
 		conf.RootCAs = x509.NewCertPool()
 		if !conf.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, cfg.Problem(section+"ca_file", fmt.Sprintf("%q has no certificate in PEM form", caFile))
+			return nil, cfg.Problem("tls.ca_file", fmt.Sprintf("%q has no certificate in PEM form", caFile))
 		}
 	}
 	if certFile == "" {
@@ -63,7 +59,7 @@ func clientTLS(cfg *config.Config, section, caFile, certFile, keyFile string) (*
 	load := func() (*tls.Certificate, error) {
 		pair, err := tls.LoadX509KeyPair(certFile, keyFile)
 		if err != nil {
-			return nil, cfg.Problem(section+"cert_file", err.Error())
+			return nil, cfg.Problem("tls.cert_file", err.Error())
 		}
 		return &pair, nil
 	}
@@ -89,8 +85,7 @@ func ReceiverTarget(cfg *config.Config) (t httpsink.Target, err error) {
 		}
 		return t, cfg.Problem(setting, err.Error())
 	}
-	f := &cfg.Receiver.TLS
-	t.TLS, err = clientTLS(cfg, "receiver.tls.", f.CAFile, f.CertFile, f.KeyFile)
+	t.TLS, err = clientTLS(cfg)
 	return t, err
 }
 

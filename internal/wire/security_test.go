@@ -41,7 +41,7 @@ func TestKafkaSecurity(t *testing.T) {
 		t.Errorf("by default: %+v, %v", s, err)
 	}
 	k := &cfg.Kafka
-	k.TLS = config.TLS{Enabled: true, CAFile: write("ca", a.PEM), CertFile: write("cert", certificate), KeyFile: write("key", key)}
+	cfg.TLS = config.TLS{Enabled: true, CAFile: write("ca", a.PEM), CertFile: write("cert", certificate), KeyFile: write("key", key)}
 	k.SASL = config.SASL{Mechanism: "PLAIN", User: "u", PasswordFile: write("password", []byte("one\n"))}
 	s, err := KafkaSecurity(cfg)
 	if err != nil || s.SASL.User != "u" || s.SASL.Password != "one" || s.TLS.MinVersion < tls.VersionTLS12 || s.TLS.InsecureSkipVerify {
@@ -77,9 +77,9 @@ func TestKafkaSecurity(t *testing.T) {
 	for name, wrong := range map[string]struct {
 		file, text, want string
 	}{
-		"another's key":        {"key", string(key), "kafka.tls.cert_file: tls: private key does not match"},
-		"no key":               {"key", "", "kafka.tls.cert_file"},
-		"no authority":         {"ca", "s3cr3t", "kafka.tls.ca_file: \"" + filepath.Join(dir, "ca") + "\" has no certificate"},
+		"another's key":        {"key", string(key), "tls.cert_file: tls: private key does not match"},
+		"no key":               {"key", "", "tls.cert_file"},
+		"no authority":         {"ca", "s3cr3t", "tls.ca_file: \"" + filepath.Join(dir, "ca") + "\" has no certificate"},
 		"an empty password":    {"password", "\n", "kafka.sasl.password_file: read the secret: \"" + filepath.Join(dir, "password") + "\" is empty"},
 		"nothing in its place": {"password", "", "kafka.sasl.password_file"},
 	} {
@@ -90,10 +90,10 @@ func TestKafkaSecurity(t *testing.T) {
 		}
 		write(wrong.file, was)
 	}
-	if err := os.Remove(k.TLS.CAFile); err != nil {
+	if err := os.Remove(cfg.TLS.CAFile); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := KafkaSecurity(cfg); err == nil || !strings.Contains(err.Error(), "kafka.tls.ca_file: open ") {
+	if _, err := KafkaSecurity(cfg); err == nil || !strings.Contains(err.Error(), "tls.ca_file: open ") {
 		t.Errorf("a missing file: %v", err)
 	}
 }

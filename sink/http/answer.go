@@ -53,7 +53,7 @@ func (t *transport) answerError(op string, res *http.Response) *lane.Failure {
 	switch {
 	case f.Meaning == lane.Denied:
 		f.Code = lane.CodeDenied
-		f.Remedy = "let the receiver accept the daemon (receiver.secret, receiver.tls.cert_file, or the user in receiver.url)"
+		f.Remedy = "let the receiver accept the daemon (receiver.secret, tls.cert_file, or the user in receiver.url)"
 	case f.Meaning == lane.Missing:
 		f.Code, f.Remedy = lane.CodeMissing, "let the receiver accept POST at the path of receiver.url"
 	case f.Meaning == lane.Refused:

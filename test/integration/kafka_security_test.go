@@ -87,14 +87,14 @@ func (g *guardedOutbox) certify(a *testcert.Authority) {
 
 func (g *guardedOutbox) tls(more ...string) []string {
 	return append([]string{
-		"OUTBOXCDC_KAFKA_TLS_ENABLED=true", "OUTBOXCDC_KAFKA_TLS_CA_FILE=" + filepath.Join(g.dir, "ca.pem"), "OUTBOXCDC_TUNING_PARK_AFTER=1s",
+		"OUTBOXCDC_TLS_ENABLED=true", "OUTBOXCDC_TLS_CA_FILE=" + filepath.Join(g.dir, "ca.pem"), "OUTBOXCDC_TUNING_PARK_AFTER=1s",
 	}, more...)
 }
 
 // withCertificate returns the daemon's environment for the listener that requires a certificate.
 func (g *guardedOutbox) withCertificate() []string {
 	return g.tls("OUTBOXCDC_KAFKA_BROKERS="+g.k.TLSBrokers()[0],
-		"OUTBOXCDC_KAFKA_TLS_CERT_FILE="+filepath.Join(g.dir, "own.pem"), "OUTBOXCDC_KAFKA_TLS_KEY_FILE="+filepath.Join(g.dir, "own.key"))
+		"OUTBOXCDC_TLS_CERT_FILE="+filepath.Join(g.dir, "own.pem"), "OUTBOXCDC_TLS_KEY_FILE="+filepath.Join(g.dir, "own.key"))
 }
 
 // withPassword returns the daemon's environment for a mechanism that reads a password from the file.
@@ -319,7 +319,7 @@ func (g *guardedOutbox) testDoctor(a *testcert.Authority) {
 	check("authentication", "FAIL 69", "speak to", "does not use TLS")
 	env = append(slices.Clone(right), brokers+g.k.TLSBrokers()[0])
 	check("authentication", "FAIL 69", "certificate", "cert_file and key_file")
-	env = append(slices.Clone(right), brokers+g.k.Brokers()[0], "OUTBOXCDC_KAFKA_TLS_ENABLED=false", "OUTBOXCDC_KAFKA_TLS_CA_FILE=")
+	env = append(slices.Clone(right), brokers+g.k.Brokers()[0], "OUTBOXCDC_TLS_ENABLED=false", "OUTBOXCDC_TLS_CA_FILE=")
 	check("authentication", "FAIL 69", "speak to", "does not use SASL")
 	env = append(g.tls(), brokers+g.k.SASLBrokers()[0])
 	check("authentication", "FAIL 69", "speak to", "may require SASL")

@@ -79,7 +79,7 @@ func TestNoSecretIsShown(t *testing.T) {
 		"no token": o.start("OUTBOXCDC_POSTGRES_URL="+url, "OUTBOXCDC_KAFKA_SASL_MECHANISM=OAUTHBEARER", "OUTBOXCDC_KAFKA_SASL_USER=u",
 			"OUTBOXCDC_KAFKA_SASL_PASSWORD_FILE="+file("client", hiddenPart+"-client"), "OUTBOXCDC_KAFKA_SASL_TOKEN_URL=http://127.0.0.1:1/token?key="+hiddenPart),
 		"no password": o.start("OUTBOXCDC_POSTGRES_URL="+strings.Replace(unknown, hiddenPart+"-wrong", "", 1)[len("OUTBOXCDC_POSTGRES_URL="):], printsAndFails("OUTBOXCDC_POSTGRES_PASSWORD_COMMAND")),
-		"no AWS keys": o.start("OUTBOXCDC_POSTGRES_URL="+url, "OUTBOXCDC_KAFKA_SASL_MECHANISM=AWS_MSK_IAM", "OUTBOXCDC_KAFKA_TLS_ENABLED=true", "AWS_REGION=eu-central-1",
+		"no AWS keys": o.start("OUTBOXCDC_POSTGRES_URL="+url, "OUTBOXCDC_KAFKA_SASL_MECHANISM=AWS_MSK_IAM", "OUTBOXCDC_TLS_ENABLED=true", "AWS_REGION=eu-central-1",
 			printsAndFails("OUTBOXCDC_KAFKA_SASL_TOKEN_COMMAND")),
 		"no token printed": o.start("OUTBOXCDC_POSTGRES_URL="+url, "OUTBOXCDC_KAFKA_SASL_MECHANISM=OAUTHBEARER", printsAndFails("OUTBOXCDC_KAFKA_SASL_TOKEN_COMMAND")),
 	}
