@@ -87,7 +87,7 @@ func OpenReceiver(now func() *config.Config, reg prometheus.Registerer, log *slo
 	cfg, rcfg := now(), httpsink.DefaultConfig()
 	rcfg.Target = func() (httpsink.Target, error) { return ReceiverTarget(now()) }
 	rcfg.Lanes, rcfg.Batch, rcfg.Timeout = cfg.Receiver.Lanes, cfg.Receiver.Batch, cfg.Receiver.Timeout
-	rcfg.UserAgent, rcfg.Logger = cfg.ClientID(), log.With("component", "receiver")
+	rcfg.Name, rcfg.Logger = cfg.ClientID(), log.With("component", "receiver")
 	return httpsink.New(rcfg, reg)
 }
 

@@ -13,7 +13,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"log/slog"
 	"net"
 	"net/url"
 	"strings"
@@ -21,31 +20,22 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/outboxcdc/outboxcdc/sink"
 	"github.com/outboxcdc/outboxcdc/sink/lane"
 )
 
-// Config has the settings of a receiver.
+// Config has the settings of a receiver. A lane is a request in flight. A batch of 1 is sent in structured mode, a
+// larger one in batched mode.
 type Config struct {
-	// Target returns where and how to send. It is called for each session and each probe, so that rotated secrets are
-	// used.
+	lane.Settings
 	Target        func() (Target, error)
-	Lanes         int           // number of lanes, and so the maximum number of requests in flight
-	Batch         int           // maximum number of events in a request; 1: structured mode, more: batched mode
-	Timeout       time.Duration // maximum time of a request, from the connection to the answer
 	RetryAfterMax time.Duration // maximum time for which Retry-After is obeyed
-	BackoffMin    time.Duration // full jitter between tries: 0 to BackoffMin, doubling up to BackoffMax
-	BackoffMax    time.Duration
-	UserAgent     string
-	Logger        *slog.Logger
 }
 
 // DefaultConfig returns the default settings, without a target.
 func DefaultConfig() Config {
-	return Config{
-		Lanes: 16, Batch: 1, Timeout: 10 * time.Second, RetryAfterMax: 5 * time.Minute, BackoffMin: 100 * time.Millisecond, BackoffMax: 10 * time.Second,
-		UserAgent: "outboxcdc", Logger: slog.New(slog.DiscardHandler),
-	}
+	c := Config{Settings: lane.Defaults(), RetryAfterMax: 5 * time.Minute}
+	c.Lanes = 16
+	return c
 }
 
 // Target is where and how events are sent.
@@ -71,8 +61,8 @@ func (t *Target) at(topic string) (*url.URL, error) {
 
 // Receiver opens sessions with a receiver of events.
 type Receiver struct {
+	*lane.Receiver[Target, *transport]
 	cfg     Config
-	metrics *lane.Metrics
 	silence *lane.Silence // Retry-After
 }
 
@@ -82,32 +72,13 @@ func New(cfg Config, reg prometheus.Registerer) (*Receiver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Receiver{cfg: cfg, metrics: m, silence: &lane.Silence{Max: cfg.RetryAfterMax}}, nil
+	r := &Receiver{cfg: cfg, silence: &lane.Silence{Max: cfg.RetryAfterMax}}
+	r.Receiver = lane.NewReceiver(lane.Config{Settings: cfg.Settings, Metrics: m, Silence: r.silence}, cfg.Target, r.reach)
+	return r, nil
 }
 
-// Open connects to the receiver once, to find out whether it can be reached, and opens a session.
-func (r *Receiver) Open(ctx context.Context, cb sink.Callbacks) (*lane.Producer, error) {
-	target, err := r.reach(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return lane.New(lane.Config{
-		Lanes: r.cfg.Lanes, Batch: r.cfg.Batch, BackoffMin: r.cfg.BackoffMin, BackoffMax: r.cfg.BackoffMax,
-		Metrics: r.metrics, Silence: r.silence, Logger: r.cfg.Logger,
-	}, newTransport(r, target), cb), nil
-}
-
-// Probe returns nil if the receiver can be reached, and has not asked for silence. It sends no event.
-func (r *Receiver) Probe(ctx context.Context) error {
-	_, err := r.reach(ctx)
-	return err
-}
-
-func (r *Receiver) reach(ctx context.Context) (*Target, error) {
-	target, err := r.cfg.Target()
-	if err != nil {
-		return nil, &lane.Failure{Op: "read the settings of the receiver", Code: lane.CodeSecret, Err: err}
-	}
+// reach connects once, to find out whether that is possible, unless the receiver has asked for silence.
+func (r *Receiver) reach(ctx context.Context, target Target) (*transport, error) {
 	if _, err := r.silence.Left(); err != nil {
 		return nil, err
 	}
@@ -122,7 +93,7 @@ func (r *Receiver) reach(ctx context.Context) (*Target, error) {
 		return nil, &lane.Failure{Op: "connect to the receiver at " + u.Host, Code: lane.CodeOf(err), Err: err}
 	}
 	_ = conn.Close() // nothing was sent
-	return &target, nil
+	return newTransport(r, &target), nil
 }
 
 // dial connects as a request does, with TLS for https.

@@ -1,7 +1,6 @@
 package httpsink
 
 import (
-	"context"
 	"encoding/json"
 	"io"
 	"net"
@@ -15,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outboxcdc/outboxcdc/router"
-	"github.com/outboxcdc/outboxcdc/sink"
 	"github.com/outboxcdc/outboxcdc/sink/sinktest"
 )
 
@@ -231,16 +229,6 @@ func testReceiver(t *testing.T, url string, change ...func(*Config)) *Receiver {
 	return r
 }
 
-func open(r *Receiver) func(context.Context, sink.Callbacks) (sink.Producer, error) {
-	return func(ctx context.Context, cb sink.Callbacks) (sink.Producer, error) {
-		p, err := r.Open(ctx, cb)
-		if err != nil {
-			return nil, err
-		}
-		return p, nil
-	}
-}
-
 func TestContract(t *testing.T) {
 	for name, batch := range map[string]int{"structured": 1, "batch": 30} {
 		many := 10_000 // requests
@@ -251,7 +239,7 @@ func TestContract(t *testing.T) {
 			sinktest.Run(t, func(t *testing.T) *sinktest.Suite {
 				s := newServer(t)
 				r := testReceiver(t, "http://"+s.addr+"/in/{topic}", func(c *Config) { c.Batch = batch })
-				return &sinktest.Suite{Open: open(r), Probe: r.Probe, Receiver: s, Record: record, Discard: s.discard, Many: many}
+				return &sinktest.Suite{Open: sinktest.Opener(r.Open), Probe: r.Probe, Receiver: s, Record: record, Discard: s.discard, Many: many}
 			})
 		})
 	}

@@ -74,7 +74,7 @@ func (t *transport) request(ctx context.Context, to string, m *message, now time
 		return nil, err
 	}
 	req.Header = m.header
-	req.Header.Set("User-Agent", t.receiver.cfg.UserAgent)
+	req.Header.Set("User-Agent", t.receiver.cfg.Name)
 	if user := req.URL.User; user != nil {
 		password, _ := user.Password()
 		req.SetBasicAuth(user.Username(), password)

@@ -1,7 +1,6 @@
 package httpsink
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/base64"
@@ -11,91 +10,37 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
 	"github.com/outboxcdc/outboxcdc/router"
-	"github.com/outboxcdc/outboxcdc/sink"
 	"github.com/outboxcdc/outboxcdc/sink/lane"
 	"github.com/outboxcdc/outboxcdc/sink/sinktest"
 )
-
-// listener collects callbacks.
-type listener struct {
-	mu     sync.Mutex
-	acked  []uint64
-	failed error
-}
-
-func (l *listener) callbacks() sink.Callbacks {
-	return sink.Callbacks{
-		Acked:  func(events []uint64) { l.mu.Lock(); defer l.mu.Unlock(); l.acked = append(l.acked, events...) },
-		Failed: func(err error) { l.mu.Lock(); defer l.mu.Unlock(); l.failed = err },
-		Wake:   func() {},
-	}
-}
-
-func (l *listener) acks() []uint64 { l.mu.Lock(); defer l.mu.Unlock(); return slices.Clone(l.acked) }
-func (l *listener) err() error     { l.mu.Lock(); defer l.mu.Unlock(); return l.failed }
-
-// openSession opens a session that is closed with the test.
-func openSession(t *testing.T, r *Receiver) (*lane.Producer, *listener) {
-	t.Helper()
-	l := &listener{}
-	p, err := r.Open(t.Context(), l.callbacks())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close(ended()) })
-	return p, l
-}
-
-func ended() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}
-
-func send(t *testing.T, p *lane.Producer, n uint64, rec *router.Record) {
-	t.Helper()
-	if err := p.Send(rec, n); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("not in time: " + what)
-		}
-	}
-}
 
 // TestLanes: a lane has one request in flight, and the lanes have one each at the same time.
 func TestLanes(t *testing.T) {
 	s := newServer(t)
 	s.Script(func() sinktest.Fault { return sinktest.Held })
-	p, l := openSession(t, testReceiver(t, "http://"+s.addr+"/in/{topic}", func(c *Config) { c.Lanes, c.Timeout = 4, time.Hour }))
+	p, l := sinktest.Open(t, testReceiver(t, "http://"+s.addr+"/in/{topic}", func(c *Config) { c.Lanes, c.Timeout = 4, time.Hour }).Open)
 	lanes := map[int32]bool{}
 	const count = 200
 	for i := range uint64(count) {
 		rec := record(fmt.Sprint(i), fmt.Sprint("k", i%40), "orders")
 		lanes[p.Lane(rec)] = true
-		send(t, p, i, rec)
+		sinktest.Send(t, p, i, rec)
 	}
 	if len(lanes) != 4 {
 		t.Fatalf("%d lanes are used", len(lanes))
 	}
-	eventually(t, "a request in each lane", func() bool { return s.Requests() >= 4 })
+	sinktest.Eventually(t, "a request in each lane", func() bool { return s.Requests() >= 4 })
 	if n := s.Requests(); n != 4 {
 		t.Fatalf("%d requests in 4 lanes", n)
 	}
 	s.Release()
-	eventually(t, "all acknowledgements", func() bool { return len(l.acks()) == count })
+	sinktest.Eventually(t, "all acknowledgements", func() bool { return len(l.Acks()) == count })
 	if s.most != 1 {
 		t.Errorf("%d requests of one key at once", s.most)
 	}
@@ -150,17 +95,17 @@ func TestRefusal(t *testing.T) {
 		w.WriteHeader(http.StatusUnprocessableEntity)
 		fmt.Fprintf(w, "no field amount; user %s, password %s, query %s%s", user, password, req.URL.RawQuery, strings.Repeat("x", 10_000))
 	}
-	p, l := openSession(t, testReceiver(t, "http://u:s3cr3t@"+s.addr+"/in?code=t0k3n"))
-	send(t, p, 7, record("a", "k", "orders"))
-	eventually(t, "a failure", func() bool { return l.err() != nil })
-	text := l.err().Error()
+	p, l := sinktest.Open(t, testReceiver(t, "http://u:s3cr3t@"+s.addr+"/in?code=t0k3n").Open)
+	sinktest.Send(t, p, 7, record("a", "k", "orders"))
+	sinktest.Eventually(t, "a failure", func() bool { return l.Err() != nil })
+	text := l.Err().Error()
 	if !strings.Contains(text, "send event a of topic orders to "+s.addr+": the receiver answers 422 Unprocessable Entity, \"no field amount; user u, password xxxxx, query xxxxx") ||
 		strings.Contains(text, "s3cr3t") || strings.Contains(text, "t0k3n") || len(text) > 2*maxQuoted+100 {
 		t.Error(text)
 	}
 	var f *lane.Failure
-	if !errors.As(l.err(), &f) {
-		t.Fatalf("%T", l.err())
+	if !errors.As(l.Err(), &f) {
+		t.Fatalf("%T", l.Err())
 	}
 	if numbers, ok := f.Refused(); !ok || !slices.Equal(numbers, []uint64{7}) {
 		t.Errorf("refused %v, %v", numbers, ok)
@@ -176,10 +121,10 @@ func TestRetryAfter(t *testing.T) {
 		w.WriteHeader(http.StatusTooManyRequests)
 	}
 	r := testReceiver(t, "http://"+s.addr+"/in", func(c *Config) { c.RetryAfterMax = time.Minute })
-	p, l := openSession(t, r)
+	p, l := sinktest.Open(t, r.Open)
 	requests := func() (n int) { s.edit(func() { n = len(s.bodies) }); return n }
-	send(t, p, 1, record("a", "k", "orders"))
-	eventually(t, "silence", func() bool {
+	sinktest.Send(t, p, 1, record("a", "k", "orders"))
+	sinktest.Eventually(t, "silence", func() bool {
 		if requests() > 3 {
 			t.Fatal("the receiver gets more requests than the one that it answered with Retry-After")
 		}
@@ -190,7 +135,7 @@ func TestRetryAfter(t *testing.T) {
 	for p.Lane(record("b", fmt.Sprint("k", other), "orders")) == busy {
 		other++
 	}
-	send(t, p, 2, record("b", fmt.Sprint("k", other), "orders"))
+	sinktest.Send(t, p, 2, record("b", fmt.Sprint("k", other), "orders"))
 	for range 50 { // a request of the other lane would follow at once
 		time.Sleep(time.Millisecond)
 	}
@@ -200,21 +145,21 @@ func TestRetryAfter(t *testing.T) {
 	if n := requests(); n != 1 {
 		t.Errorf("%d requests", n)
 	}
-	for what, err := range map[string]error{"probe": r.Probe(t.Context()), "healthy": p.Healthy(), "open": func() error { _, err := r.Open(t.Context(), l.callbacks()); return err }()} {
+	for what, err := range map[string]error{"probe": r.Probe(t.Context()), "healthy": p.Healthy(), "open": func() error { _, err := r.Open(t.Context(), l.Callbacks()); return err }()} {
 		if err == nil || !strings.Contains(err.Error(), "as the receiver has asked") || !strings.Contains(err.Error(), "429 Too Many Requests") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	if err := p.Close(ended()); err == nil {
+	if err := p.Close(sinktest.Ended()); err == nil {
 		t.Error("Close knows of no event")
 	}
 	s.edit(func() { s.answer = nil })
-	r.silence = &lane.Silence{Max: time.Minute}
+	*r.silence = lane.Silence{Max: time.Minute}
 	r.silence.Keep(50*time.Millisecond, errors.New("the minute is over, nearly"))
-	eventually(t, "the end of the silence", func() bool { return r.Probe(t.Context()) == nil })
-	p, l = openSession(t, r)
-	send(t, p, 1, record("a", "k", "orders"))
-	eventually(t, "an acknowledgement", func() bool { return len(l.acks()) == 1 })
+	sinktest.Eventually(t, "the end of the silence", func() bool { return r.Probe(t.Context()) == nil })
+	p, l = sinktest.Open(t, r.Open)
+	sinktest.Send(t, p, 1, record("a", "k", "orders"))
+	sinktest.Eventually(t, "an acknowledgement", func() bool { return len(l.Acks()) == 1 })
 }
 
 func TestRetryAfterForms(t *testing.T) {
@@ -267,11 +212,11 @@ func TestHeaders(t *testing.T) {
 				return Target{URL: "http://" + s.addr + "/in/{topic}", Secrets: [][]byte{secret}}, nil
 			}
 		})
-		p, l := openSession(t, r)
+		p, l := sinktest.Open(t, r.Open)
 		rec := record("ä \"1%", "k", "orders")
 		rec.Headers = []router.Header{{Name: "traceparent", Value: []byte("00-1-2-01")}, {Name: "authorization", Value: []byte("no")}, {Name: "tracestate"}, {Name: "outboxcdc-position", Value: []byte("x")}}
-		send(t, p, 1, rec)
-		eventually(t, "an acknowledgement", func() bool { return len(l.acks()) == 1 })
+		sinktest.Send(t, p, 1, rec)
+		sinktest.Eventually(t, "an acknowledgement", func() bool { return len(l.Acks()) == 1 })
 		if len(s.seen) != 2 || s.bodies[0] != s.bodies[1] {
 			t.Fatalf("%d requests: %q", len(s.seen), s.bodies)
 		}
@@ -324,9 +269,9 @@ func TestTLS(t *testing.T) {
 	pool := x509.NewCertPool()
 	pool.AddCert(srv.Certificate())
 	target.TLS = &tls.Config{RootCAs: pool, Certificates: srv.TLS.Certificates}
-	p, l := openSession(t, r)
-	send(t, p, 1, record("a", "k", "orders"))
-	eventually(t, "an acknowledgement", func() bool { return len(l.acks()) == 1 })
+	p, l := sinktest.Open(t, r.Open)
+	sinktest.Send(t, p, 1, record("a", "k", "orders"))
+	sinktest.Eventually(t, "an acknowledgement", func() bool { return len(l.Acks()) == 1 })
 	if got := s.Read(); !slices.Equal(got, []string{"a"}) {
 		t.Errorf("stored %v", got)
 	}
@@ -353,12 +298,12 @@ func TestNoGoroutinesLeft(t *testing.T) {
 	s := newServer(t)
 	before := goleak.IgnoreCurrent()
 	s.Script(func() sinktest.Fault { return sinktest.NoAnswer })
-	p, _ := openSession(t, testReceiver(t, "http://"+s.addr+"/in/{topic}", func(c *Config) { c.Timeout = time.Hour }))
+	p, _ := sinktest.Open(t, testReceiver(t, "http://"+s.addr+"/in/{topic}", func(c *Config) { c.Timeout = time.Hour }).Open)
 	for i := range uint64(20) {
-		send(t, p, i, record(fmt.Sprint(i), fmt.Sprint("k", i), "orders"))
+		sinktest.Send(t, p, i, record(fmt.Sprint(i), fmt.Sprint("k", i), "orders"))
 	}
-	eventually(t, "a request", func() bool { return s.Requests() > 0 })
-	if err := p.Close(ended()); err == nil || !strings.Contains(err.Error(), "20 events") {
+	sinktest.Eventually(t, "a request", func() bool { return s.Requests() > 0 })
+	if err := p.Close(sinktest.Ended()); err == nil || !strings.Contains(err.Error(), "20 events") {
 		t.Errorf("close: %v", err)
 	}
 	s.Stop()
@@ -375,9 +320,9 @@ func TestLongAnswer(t *testing.T) {
 			}
 		}
 	}
-	p, l := openSession(t, testReceiver(t, "http://"+s.addr+"/in"))
+	p, l := sinktest.Open(t, testReceiver(t, "http://"+s.addr+"/in").Open)
 	for i := range uint64(20) {
-		send(t, p, i, record(fmt.Sprint(i), "k", "orders"))
+		sinktest.Send(t, p, i, record(fmt.Sprint(i), "k", "orders"))
 	}
-	eventually(t, "all acknowledgements", func() bool { return len(l.acks()) == 20 })
+	sinktest.Eventually(t, "all acknowledgements", func() bool { return len(l.Acks()) == 20 })
 }

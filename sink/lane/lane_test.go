@@ -3,7 +3,6 @@ package lane
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -52,7 +51,9 @@ func TestOneCallInALane(t *testing.T) {
 		}
 		const count = 200
 		acked := 0
-		p := New(Config{Lanes: 4, Batch: 1, BackoffMin: time.Millisecond, BackoffMax: time.Second, Metrics: m, Logger: slog.New(slog.DiscardHandler)}, h, sink.Callbacks{
+		cfg := Config{Settings: Defaults(), Metrics: m}
+		cfg.Lanes = 4
+		p := New(cfg, h, sink.Callbacks{
 			Acked: func(events []uint64) { acked += len(events) }, Failed: func(err error) { t.Error(err) },
 		})
 		for i := range uint64(count) {

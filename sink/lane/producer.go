@@ -8,7 +8,6 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
-	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -37,13 +36,9 @@ type Transport interface {
 
 // Config has the settings of a session.
 type Config struct {
-	Lanes      int           // number of lanes, in which all topics are; 0: each topic is a lane
-	Batch      int           // maximum number of records in a call of Deliver
-	BackoffMin time.Duration // full jitter between tries: 0 to BackoffMin, doubling up to BackoffMax
-	BackoffMax time.Duration
-	Metrics    *Metrics
-	Silence    *Silence // of the receiver, in all of its sessions; nil: it has no such answer
-	Logger     *slog.Logger
+	Settings
+	Metrics *Metrics
+	Silence *Silence // of the receiver, in all of its sessions; nil: it has no such answer
 }
 
 // Item is a record that is not acknowledged. It is valid during a call of Deliver; its texts do not change.

@@ -31,9 +31,9 @@ type sender struct {
 
 func newSender(t *testing.T, url string, change ...func(*Config)) *sender {
 	t.Helper()
-	tr, why := testReceiver(t, url, change...).reach(t.Context())
-	if why != nil {
-		t.Fatal(why)
+	tr, err := testReceiver(t, url, change...).Reach(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
 	t.Cleanup(tr.Close)
 	return &sender{t, tr}

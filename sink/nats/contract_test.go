@@ -1,11 +1,8 @@
 package natssink
 
 import (
-	"context"
 	"fmt"
-	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -13,7 +10,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outboxcdc/outboxcdc/router"
-	"github.com/outboxcdc/outboxcdc/sink"
 	"github.com/outboxcdc/outboxcdc/sink/sinktest"
 	"github.com/outboxcdc/outboxcdc/test/natstest"
 )
@@ -32,114 +28,46 @@ func users(publish string) string {
 // documented are the permissions in docs/sinks.md.
 const documented = `"orders", "$JS.API.STREAM.INFO.EVENTS"`
 
-// store is a server that may be killed, behind a proxy with faults.
+// store is a server behind a proxy with faults.
 type store struct {
-	t      *testing.T
+	sinktest.Store
 	server *natstest.Server
-	proxy  *proxy
-
-	mu       sync.Mutex
-	cfg      jetstream.StreamConfig
-	down     bool
-	ids      []string // of the messages that were read
-	has      map[string]bool
-	unread   []string // acknowledged while the server was down
-	requests int
-	records  map[string]*router.Record
+	addr   string // of the proxy
+	cfg    jetstream.StreamConfig
 }
 
 func newStore(t *testing.T) *store {
-	s := &store{t: t, has: map[string]bool{}, records: map[string]*router.Record{}, cfg: jetstream.StreamConfig{Subjects: []string{topic}}}
-	s.server = natstest.Start(t, admin, users(documented))
+	s := &store{cfg: jetstream.StreamConfig{Subjects: []string{topic}}, server: natstest.Start(t, admin, users(documented))}
 	s.server.Create(s.cfg)
-	s.proxy = startProxy(t, s.server.Addr)
-	s.proxy.full = func(full bool) {
-		s.change(func(c *jetstream.StreamConfig) {
-			c.MaxBytes, c.Discard = -1, jetstream.DiscardOld
-			if full {
-				c.MaxBytes, c.Discard = 1, jetstream.DiscardNew
-			}
-		})
-	}
-	s.Script(func() sinktest.Fault { return sinktest.None })
+	read := 0
+	s.Store = sinktest.Store{T: t, Kill: s.server.Kill, Run: s.server.Start, Make: recordAt, Unread: func() (ids []string) {
+		for _, m := range s.server.Read(read) {
+			ids = append(ids, m.Headers().Get(headerID))
+		}
+		read += len(ids)
+		return ids
+	}}
+	s.Init()
+	s.addr = sinktest.Proxy(t, s.server.Addr, s.serve)
 	return s
 }
 
 // change changes the stream.
 func (s *store) change(f func(c *jetstream.StreamConfig)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Lock()
+	defer s.Unlock()
 	f(&s.cfg)
 	s.server.Create(s.cfg)
 }
 
-func (s *store) Script(fault func() sinktest.Fault) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.proxy.fault = func() sinktest.Fault {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.requests++
-		return fault()
-	}
-}
-
-func (s *store) Requests() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.requests
-}
-
-func (s *store) Release() { close(s.proxy.held) }
-
-func (s *store) Stop() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.down = true
-	s.server.Kill()
-}
-
-func (s *store) Start() {
-	s.server.Start()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.down = false
-	s.read()
-	for _, id := range s.unread {
-		if !s.has[id] {
-			s.t.Errorf("record %s was acknowledged before the server was killed, and is not stored", id)
+// full has the stream refuse messages, or not.
+func (s *store) full(full bool) {
+	s.change(func(c *jetstream.StreamConfig) {
+		c.MaxBytes, c.Discard = -1, jetstream.DiscardOld
+		if full {
+			c.MaxBytes, c.Discard = 1, jetstream.DiscardNew
 		}
-	}
-	s.unread = nil
-}
-
-// read reads the new messages. s.mu is held.
-func (s *store) read() {
-	for _, m := range s.server.Read(len(s.ids)) {
-		id := m.Headers().Get(headerID)
-		s.ids, s.has[id] = append(s.ids, id), true
-	}
-}
-
-func (s *store) Read() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.read()
-	return s.ids
-}
-
-func (s *store) Has(id string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.has[id]:
-	case s.down: // Start looks
-		s.unread = append(s.unread, id)
-		return true
-	default:
-		s.read()
-	}
-	return s.has[id]
+	})
 }
 
 // Delete and Create give the subject of the stream another name: what is stored remains.
@@ -157,23 +85,10 @@ func (s *store) Allow(string)  { s.server.Reload(users(documented)) }
 // Refuse makes a record too large for the stream.
 func (s *store) Refuse(id string) {
 	s.change(func(c *jetstream.StreamConfig) { c.MaxMsgSize = 1000 })
-	s.records[id].Value = []byte(strings.Repeat("x", 1001))
+	s.Made(id).Value = []byte(strings.Repeat("x", 1001))
 }
 
-// record is what the router makes of an event. The number in the id is the commit LSN.
-func (s *store) record(id, key, topic string) *router.Record {
-	_, number, _ := strings.Cut(id, "-")
-	n, err := strconv.ParseUint(number, 10, 32)
-	if err != nil {
-		panic(err)
-	}
-	rec := recordAt(id, key, topic, n)
-	if len(s.records) < 1000 {
-		s.records[id] = rec
-	}
-	return rec
-}
-
+// recordAt is what the router makes of an event.
 func recordAt(id, key, topic string, lsn uint64) *router.Record {
 	return &router.Record{
 		ID: []byte(id), Topic: topic, Key: []byte(key), PartitionBy: []byte(key), Value: []byte(strings.Repeat("v", 60) + id),
@@ -200,35 +115,18 @@ func testReceiver(t *testing.T, url string, change ...func(*Config)) *Receiver {
 	return r
 }
 
-func open(r *Receiver) func(context.Context, sink.Callbacks) (sink.Producer, error) {
-	return func(ctx context.Context, cb sink.Callbacks) (sink.Producer, error) {
-		p, err := r.Open(ctx, cb)
-		if err != nil {
-			return nil, err
-		}
-		return p, nil
-	}
-}
-
 // TestContract: a real server behind a proxy with faults passes the contract. No message is stored twice.
 func TestContract(t *testing.T) {
 	sinktest.Run(t, func(t *testing.T) *sinktest.Suite {
 		s := newStore(t)
-		r := testReceiver(t, "nats://daemon:"+password+"@"+s.proxy.addr())
+		r := testReceiver(t, "nats://daemon:"+password+"@"+s.addr)
 		discarded := false
 		t.Cleanup(func() {
-			if t.Failed() || discarded {
-				return
-			}
-			seen := map[string]bool{}
-			for _, id := range s.Read() {
-				if seen[id] {
-					t.Errorf("event %s is stored twice", id)
-				}
-				seen[id] = true
+			if !t.Failed() && !discarded {
+				s.Twice()
 			}
 		})
-		return &sinktest.Suite{Open: open(r), Probe: r.Probe, Receiver: s, Record: s.record, Many: 40_000, Discard: func() func() int {
+		return &sinktest.Suite{Open: sinktest.Opener(r.Open), Probe: r.Probe, Receiver: s, Record: s.Record, Many: 40_000, Discard: func() func() int {
 			discarded = true
 			return s.server.Count
 		}}

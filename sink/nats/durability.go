@@ -30,9 +30,9 @@ type streamConfig struct {
 // Durability reads what an acknowledgement of the stream means at present, and by what an acknowledged event can be
 // lost. What cannot be read is among the risks, because nothing is known about it.
 func (r *Receiver) Durability(ctx context.Context) (means string, risks []string, err error) {
-	t, why := r.reach(ctx)
-	if why != nil {
-		return "", nil, why
+	t, err := r.Reach(ctx)
+	if err != nil {
+		return "", nil, err
 	}
 	defer t.Close()
 	c := t.link.Current()

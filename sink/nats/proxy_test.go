@@ -7,53 +7,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"testing"
 
 	"github.com/outboxcdc/outboxcdc/sink/sinktest"
 )
-
-// proxy is between the sink and a server. It has faults at the messages of a topic.
-type proxy struct {
-	t      *testing.T
-	l      net.Listener
-	server string
-	fault  func() sinktest.Fault // of the next message
-	full   func(bool)            // has the stream refuse messages
-	held   chan struct{}
-
-	mu    sync.Mutex
-	conns []net.Conn
-}
-
-func startProxy(t *testing.T, server string) *proxy {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &proxy{t: t, l: l, server: server, held: make(chan struct{})}
-	var running sync.WaitGroup
-	t.Cleanup(func() {
-		_ = l.Close()
-		p.mu.Lock()
-		for _, c := range p.conns {
-			_ = c.Close()
-		}
-		p.mu.Unlock()
-		running.Wait()
-	})
-	running.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			running.Go(func() { p.serve(c) })
-		}
-	})
-	return p
-}
-
-func (p *proxy) addr() string { return p.l.Addr().String() }
 
 // passing is a connection through the proxy.
 type passing struct {
@@ -63,16 +19,8 @@ type passing struct {
 	answers map[string]func() (forward bool) // by the subject of the answer
 }
 
-func (p *proxy) serve(client net.Conn) {
-	defer client.Close()
-	server, err := net.Dial("tcp", p.server)
-	if err != nil {
-		return
-	}
-	defer server.Close()
-	p.mu.Lock()
-	p.conns = append(p.conns, client, server)
-	p.mu.Unlock()
+// serve has faults at the messages of a topic.
+func (s *store) serve(client, server net.Conn) {
 	at := &passing{client: client, server: server, answers: map[string]func() bool{}}
 	ended := make(chan struct{})
 	go func() {
@@ -83,7 +31,7 @@ func (p *proxy) serve(client net.Conn) {
 	from := bufio.NewReader(client)
 	for {
 		words, command, err := readCommand(from)
-		if err != nil || !p.pass(at, words, command, ended) {
+		if err != nil || !s.pass(at, words, command, ended) {
 			break
 		}
 	}
@@ -92,10 +40,10 @@ func (p *proxy) serve(client net.Conn) {
 }
 
 // pass forwards a command. It reports false if the connection is to be cut.
-func (p *proxy) pass(at *passing, words []string, command []byte, ended chan struct{}) bool {
+func (s *store) pass(at *passing, words []string, command []byte, ended chan struct{}) bool {
 	fault := sinktest.None
 	if words[0] == "HPUB" && !strings.HasPrefix(words[1], "$") {
-		fault = p.fault()
+		fault = s.Fault()
 	}
 	answered := make(chan struct{})
 	on := func(forward bool) {
@@ -109,11 +57,11 @@ func (p *proxy) pass(at *passing, words []string, command []byte, ended chan str
 	case sinktest.NoAnswer:
 		return true
 	case sinktest.Held:
-		<-p.held
+		s.AwaitRelease()
 	case sinktest.AckLost, sinktest.AckNeverComes:
 		on(false)
 	case sinktest.Unavailable:
-		p.full(true)
+		s.full(true)
 		on(true)
 	}
 	_, err := at.server.Write(command)
@@ -128,7 +76,7 @@ func (p *proxy) pass(at *passing, words []string, command []byte, ended chan str
 		if fault == sinktest.AckLost {
 			return false
 		}
-		p.full(false)
+		s.full(false)
 	}
 	return true
 }

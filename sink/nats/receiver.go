@@ -12,37 +12,22 @@ package natssink
 import (
 	"context"
 	"crypto/tls"
-	"log/slog"
-	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/outboxcdc/outboxcdc/sink"
 	"github.com/outboxcdc/outboxcdc/sink/lane"
 )
 
-// Config has the settings of a server.
+// Config has the settings of a server. A lane is a message in flight.
 type Config struct {
-	// Target returns where and how to connect. It is called for each session and each probe, so that rotated secrets are
-	// used.
-	Target     func() (Target, error)
-	Stream     string        // the stream that has the subjects
-	Lanes      int           // number of lanes, and so the maximum number of messages in flight
-	Timeout    time.Duration // maximum time until a connection to a server is open, and until a message is acknowledged
-	BackoffMin time.Duration // full jitter between tries: 0 to BackoffMin, doubling up to BackoffMax
-	BackoffMax time.Duration
-	Name       string // names the connection at the server
-	Logger     *slog.Logger
+	lane.Settings
+	Target func() (Target, error)
+	Stream string // the stream that has the subjects
 }
 
 // DefaultConfig returns the default settings, without target and stream.
-func DefaultConfig() Config {
-	return Config{
-		Lanes: 1024, Timeout: 10 * time.Second, BackoffMin: 100 * time.Millisecond, BackoffMax: 10 * time.Second,
-		Name: "outboxcdc", Logger: slog.New(slog.DiscardHandler),
-	}
-}
+func DefaultConfig() Config { return Config{Settings: lane.Defaults()} }
 
 // Target is the server, or several servers of a cluster.
 type Target struct {
@@ -53,8 +38,8 @@ type Target struct {
 
 // Receiver opens sessions with a server.
 type Receiver struct {
-	cfg     Config
-	metrics *lane.Metrics
+	*lane.Receiver[Target, *transport]
+	cfg Config
 }
 
 // New returns a receiver. It connects to nothing.
@@ -63,37 +48,15 @@ func New(cfg Config, reg prometheus.Registerer) (*Receiver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Receiver{cfg: cfg, metrics: m}, nil
-}
-
-// Open connects and logs in, and opens a session.
-func (r *Receiver) Open(ctx context.Context, cb sink.Callbacks) (*lane.Producer, error) {
-	t, why := r.reach(ctx)
-	if why != nil {
-		return nil, why
-	}
-	return lane.New(lane.Config{
-		Lanes: r.cfg.Lanes, Batch: 1, BackoffMin: r.cfg.BackoffMin, BackoffMax: r.cfg.BackoffMax, Metrics: r.metrics, Logger: r.cfg.Logger,
-	}, t, cb), nil
-}
-
-// Probe returns nil if a server can be reached and lets the daemon log in. It sends no event.
-func (r *Receiver) Probe(ctx context.Context) error {
-	t, why := r.reach(ctx)
-	if why != nil {
-		return why
-	}
-	t.Close()
-	return nil
+	r := &Receiver{cfg: cfg}
+	r.Receiver = lane.NewReceiver(lane.Config{Settings: cfg.Settings, Metrics: m}, cfg.Target, r.reach)
+	return r, nil
 }
 
 // reach returns a transport with an open connection.
-func (r *Receiver) reach(ctx context.Context) (*transport, *lane.Failure) {
-	target, err := r.cfg.Target()
-	if err != nil {
-		return nil, &lane.Failure{Op: "read the settings of the receiver", Code: lane.CodeSecret, Err: err}
-	}
+func (r *Receiver) reach(ctx context.Context, target Target) (*transport, error) {
 	t := &transport{cfg: &r.cfg, target: target}
+	var err error
 	if t.hosts, t.tls, err = parse(target.URL); err != nil {
 		return nil, &lane.Failure{Op: "connect to NATS", Code: lane.CodeSecret, Err: err}
 	}

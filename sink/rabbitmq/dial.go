@@ -1,6 +1,7 @@
 package rabbitmq
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -95,12 +96,13 @@ func (t *transport) login(ctx context.Context, raw net.Conn) (*connection, error
 	}
 	props := amqp.NewConnectionProperties()
 	props["connection_name"] = t.cfg.Name
-	ac, err := amqp.Open(newGatheringConn(stream), amqp.Config{
+	conn := newGatheringConn(stream)
+	ac, err := amqp.Open(conn, amqp.Config{
 		SASL: []amqp.Authentication{&plain{props, t.address.Username, t.address.Password}}, Vhost: t.address.Vhost, Locale: "en_US",
 		Heartbeat: heartbeat, FrameSize: maxFrame, Properties: props,
 	})
 	if err != nil {
-		return nil, err
+		return nil, cmp.Or(conn.refusal(), err)
 	}
 	return newConnection(ac, raw, t.cfg), nil
 }

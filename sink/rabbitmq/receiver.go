@@ -15,35 +15,21 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"log/slog"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/outboxcdc/outboxcdc/sink"
 	"github.com/outboxcdc/outboxcdc/sink/lane"
 )
 
-// Config has the settings of a broker.
+// Config has the settings of a broker. A lane is a message in flight.
 type Config struct {
-	// Target returns where and how to connect. It is called for each session and each probe, so that rotated secrets are
-	// used.
-	Target     func() (Target, error)
-	Lanes      int           // number of lanes, and so the maximum number of messages in flight
-	Timeout    time.Duration // maximum time until a connection is open, and until a message is confirmed
-	BackoffMin time.Duration // full jitter between tries: 0 to BackoffMin, doubling up to BackoffMax
-	BackoffMax time.Duration
-	Name       string // names the connection at the broker
-	Logger     *slog.Logger
+	lane.Settings
+	Target func() (Target, error)
 }
 
 // DefaultConfig returns the default settings, without a target.
-func DefaultConfig() Config {
-	return Config{
-		Lanes: 1024, Timeout: 10 * time.Second, BackoffMin: 100 * time.Millisecond, BackoffMax: 10 * time.Second,
-		Name: "outboxcdc", Logger: slog.New(slog.DiscardHandler),
-	}
-}
+func DefaultConfig() Config { return Config{lane.Defaults(), nil} }
 
 // pauses returns the times between tries of what is known to fail.
 func (c *Config) pauses() (least, most time.Duration) { return c.BackoffMin, c.BackoffMax / 10 }
@@ -55,10 +41,7 @@ type Target struct {
 }
 
 // Receiver opens sessions with a broker.
-type Receiver struct {
-	cfg     Config
-	metrics *lane.Metrics
-}
+type Receiver = lane.Receiver[Target, *transport]
 
 // New returns a receiver. It connects to nothing.
 func New(cfg Config, reg prometheus.Registerer) (*Receiver, error) {
@@ -66,47 +49,22 @@ func New(cfg Config, reg prometheus.Registerer) (*Receiver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Receiver{cfg: cfg, metrics: m}, nil
-}
-
-// Open connects and logs in, and opens a session.
-func (r *Receiver) Open(ctx context.Context, cb sink.Callbacks) (*lane.Producer, error) {
-	t, why := r.reach(ctx)
-	if why != nil {
-		return nil, why
-	}
-	return lane.New(lane.Config{
-		Lanes: r.cfg.Lanes, Batch: 1, BackoffMin: r.cfg.BackoffMin, BackoffMax: r.cfg.BackoffMax, Metrics: r.metrics, Logger: r.cfg.Logger,
-	}, t, cb), nil
-}
-
-// Probe returns nil if the broker can be reached and lets the daemon log in. It sends no event.
-func (r *Receiver) Probe(ctx context.Context) error {
-	t, why := r.reach(ctx)
-	if why != nil {
-		return why
-	}
-	t.Close()
-	return nil
+	return lane.NewReceiver(lane.Config{Settings: cfg.Settings, Metrics: m}, cfg.Target, cfg.reach), nil
 }
 
 // reach returns a transport with an open connection.
-func (r *Receiver) reach(ctx context.Context) (*transport, *lane.Failure) {
-	target, err := r.cfg.Target()
-	if err != nil {
-		return nil, &lane.Failure{Op: "read the settings of the receiver", Code: lane.CodeSecret, Err: err}
-	}
+func (c *Config) reach(ctx context.Context, target Target) (*transport, error) {
 	address, err := parse(target.URL)
 	if err != nil {
 		return nil, &lane.Failure{Op: "connect to RabbitMQ", Code: lane.CodeSecret, Err: err}
 	}
-	t := &transport{cfg: &r.cfg, address: address, tls: target.TLS, missing: map[string]*lane.Gate{}}
-	c, why := t.dial(ctx)
+	t := &transport{cfg: c, address: address, tls: target.TLS, missing: map[string]*lane.Gate{}}
+	first, why := t.dial(ctx)
 	if why != nil {
 		return nil, why
 	}
-	least, most := r.cfg.pauses()
-	t.link, t.frameMax = lane.NewLink(c, least, most, t.dial), c.amqp.Config.FrameSize
+	least, most := c.pauses()
+	t.link, t.frameMax = lane.NewLink(first, least, most, t.dial), first.amqp.Config.FrameSize
 	return t, nil
 }
 

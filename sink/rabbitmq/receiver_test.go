@@ -1,12 +1,11 @@
 package rabbitmq
 
 import (
-	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/outboxcdc/outboxcdc/router"
-	"github.com/outboxcdc/outboxcdc/sink"
 	"github.com/outboxcdc/outboxcdc/sink/lane"
 	"github.com/outboxcdc/outboxcdc/sink/sinktest"
 )
@@ -46,65 +44,9 @@ func TestContract(t *testing.T) {
 				b := newBroker(t)
 				b.unbound = unbound
 				r := testReceiver(t, b.url(b.password))
-				open := func(ctx context.Context, cb sink.Callbacks) (sink.Producer, error) {
-					p, err := r.Open(ctx, cb)
-					if err != nil {
-						return nil, err
-					}
-					return p, nil
-				}
-				return &sinktest.Suite{Open: open, Probe: r.Probe, Receiver: b, Record: record, Discard: b.discard, Many: 10_000}
+				return &sinktest.Suite{Open: sinktest.Opener(r.Open), Probe: r.Probe, Receiver: b, Record: record, Discard: b.discard, Many: 10_000}
 			})
 		})
-	}
-}
-
-// listener collects callbacks.
-type listener struct {
-	mu    sync.Mutex
-	acked []uint64
-}
-
-func (l *listener) callbacks() sink.Callbacks {
-	return sink.Callbacks{
-		Acked:  func(events []uint64) { l.mu.Lock(); defer l.mu.Unlock(); l.acked = append(l.acked, events...) },
-		Failed: func(error) {},
-		Wake:   func() {},
-	}
-}
-
-func (l *listener) acks() []uint64 { l.mu.Lock(); defer l.mu.Unlock(); return slices.Clone(l.acked) }
-
-func openSession(t *testing.T, r *Receiver) (*lane.Producer, *listener) {
-	t.Helper()
-	l := &listener{}
-	p, err := r.Open(t.Context(), l.callbacks())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close(ended()) })
-	return p, l
-}
-
-func ended() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}
-
-func send(t *testing.T, p *lane.Producer, n uint64, rec *router.Record) {
-	t.Helper()
-	if err := p.Send(rec, n); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for end := time.Now().Add(2 * time.Minute); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("not in time: " + what)
-		}
 	}
 }
 
@@ -112,29 +54,29 @@ func eventually(t *testing.T, what string, done func() bool) {
 func TestLanes(t *testing.T) {
 	b := newBroker(t)
 	b.Script(func() sinktest.Fault { return sinktest.Held })
-	p, l := openSession(t, testReceiver(t, b.url(b.password), func(c *Config) { c.Lanes, c.Timeout = 4, time.Hour }))
+	p, l := sinktest.Open(t, testReceiver(t, b.url(b.password), func(c *Config) { c.Lanes, c.Timeout = 4, time.Hour }).Open)
 	const count = 200
 	for i := range uint64(count) {
-		send(t, p, i, record(fmt.Sprint(i), fmt.Sprint("k", i%40), "orders"))
+		sinktest.Send(t, p, i, record(fmt.Sprint(i), fmt.Sprint("k", i%40), "orders"))
 	}
-	eventually(t, "a message in each lane", func() bool { return b.Requests() >= 4 })
+	sinktest.Eventually(t, "a message in each lane", func() bool { return b.Requests() >= 4 })
 	if n := b.Requests(); n != 4 {
 		t.Fatalf("%d messages in 4 lanes", n)
 	}
 	b.Release()
-	eventually(t, "all acknowledgements", func() bool { return len(l.acks()) == count })
+	sinktest.Eventually(t, "all acknowledgements", func() bool { return len(l.Acks()) == count })
 }
 
 // TestMessage: what a message has. The broker stores it on disk, and returns it if no queue takes it.
 func TestMessage(t *testing.T) {
 	b := newBroker(t)
-	p, l := openSession(t, testReceiver(t, b.url(b.password)))
+	p, l := sinktest.Open(t, testReceiver(t, b.url(b.password)).Open)
 	rec := record("id-1", "customer 7", "orders")
 	rec.Headers = []router.Header{{Name: "Content-Type", Value: []byte("application/json")}, {Name: "a", Value: []byte("ä")}, {Name: "nothing"}}
 	began := uint64(time.Now().Unix())
-	send(t, p, 1, rec)
-	send(t, p, 2, &router.Record{ID: []byte("id-2"), Topic: "orders", PartitionBy: []byte("id-2")})
-	eventually(t, "the acknowledgements", func() bool { return len(l.acks()) == 2 })
+	sinktest.Send(t, p, 1, rec)
+	sinktest.Send(t, p, 2, &router.Record{ID: []byte("id-2"), Topic: "orders", PartitionBy: []byte("id-2")})
+	sinktest.Eventually(t, "the acknowledgements", func() bool { return len(l.Acks()) == 2 })
 	slices.SortFunc(b.stored, func(m, n message) int { return strings.Compare(m.id, n.id) })
 	m, empty := b.stored[0], b.stored[1]
 	if m.exchange != "orders" || m.key != "customer 7" || m.id != "id-1" || m.contentType != "application/json" || string(m.body) != string(rec.Value) || m.timestamp < began {
@@ -157,7 +99,7 @@ func TestMessage(t *testing.T) {
 // of all.
 func TestCheck(t *testing.T) {
 	b := newBroker(t)
-	p, l := openSession(t, testReceiver(t, b.url(b.password)))
+	p, l := sinktest.Open(t, testReceiver(t, b.url(b.password)).Open)
 	longText := strings.Repeat("k", 256)
 	with := func(change func(*router.Record)) *router.Record { r := record("i", "k", "orders"); change(r); return r }
 	for what, c := range map[string]struct {
@@ -182,8 +124,8 @@ func TestCheck(t *testing.T) {
 	if _, poison := p.Check(edge); poison != nil {
 		t.Fatal(poison)
 	}
-	send(t, p, 1, edge)
-	eventually(t, "the acknowledgement", func() bool { return len(l.acks()) == 1 })
+	sinktest.Send(t, p, 1, edge)
+	sinktest.Eventually(t, "the acknowledgement", func() bool { return len(l.Acks()) == 1 })
 	if len(b.stored[0].body) != 1<<20 {
 		t.Errorf("%d bytes", len(b.stored[0].body))
 	}
@@ -195,28 +137,28 @@ func TestReturnedAmongAcknowledged(t *testing.T) {
 	b := newBroker(t)
 	b.unbound = true
 	b.Delete("lost")
-	p, l := openSession(t, testReceiver(t, b.url(b.password), func(c *Config) { c.Lanes = 64 }))
+	p, l := sinktest.Open(t, testReceiver(t, b.url(b.password), func(c *Config) { c.Lanes = 64 }).Open)
 	const count = 2000
 	for i := range uint64(count) {
-		send(t, p, i, record(fmt.Sprint(i), fmt.Sprint("k", i), "orders"))
+		sinktest.Send(t, p, i, record(fmt.Sprint(i), fmt.Sprint("k", i), "orders"))
 		if i%10 == 0 {
-			send(t, p, count+i, record("same id", fmt.Sprint("lost", i), "lost"))
+			sinktest.Send(t, p, count+i, record("same id", fmt.Sprint("lost", i), "lost"))
 		}
 	}
 	noneIsAcked := func() {
-		for _, n := range l.acks() {
+		for _, n := range l.Acks() {
 			if n >= count {
 				t.Fatalf("message %d was returned, and is acknowledged", n)
 			}
 		}
 	}
-	eventually(t, "the topic to be missing", func() bool { noneIsAcked(); return slices.Equal(p.Waiting(), []string{"lost"}) })
+	sinktest.Eventually(t, "the topic to be missing", func() bool { noneIsAcked(); return slices.Equal(p.Waiting(), []string{"lost"}) })
 	for range 100 {
 		time.Sleep(time.Millisecond)
 		noneIsAcked()
 	}
 	b.Create("lost")
-	eventually(t, "all acknowledgements", func() bool { return len(l.acks()) == count+count/10 })
+	sinktest.Eventually(t, "all acknowledgements", func() bool { return len(l.Acks()) == count+count/10 })
 }
 
 // TestMissingExchangeStopsOnlyItself: messages of other exchanges go on while one is missing, and the broker is not
@@ -224,17 +166,17 @@ func TestReturnedAmongAcknowledged(t *testing.T) {
 func TestMissingExchangeStopsOnlyItself(t *testing.T) {
 	b := newBroker(t)
 	b.Delete("gone")
-	p, l := openSession(t, testReceiver(t, b.url(b.password)))
+	p, l := sinktest.Open(t, testReceiver(t, b.url(b.password)).Open)
 	const count = 500
 	for i := range uint64(count) {
-		send(t, p, count+i, record(fmt.Sprint("g", i), fmt.Sprint("g", i), "gone"))
+		sinktest.Send(t, p, count+i, record(fmt.Sprint("g", i), fmt.Sprint("g", i), "gone"))
 	}
-	eventually(t, "the exchange to be missing", func() bool { return slices.Equal(p.Waiting(), []string{"gone"}) })
+	sinktest.Eventually(t, "the exchange to be missing", func() bool { return slices.Equal(p.Waiting(), []string{"gone"}) })
 	for i := range uint64(count) {
-		send(t, p, i, record(fmt.Sprint(i), fmt.Sprint("k", i%7), "orders"))
+		sinktest.Send(t, p, i, record(fmt.Sprint(i), fmt.Sprint("k", i%7), "orders"))
 	}
 	mine := func() (n int) {
-		for _, e := range l.acks() {
+		for _, e := range l.Acks() {
 			if e < count {
 				n++
 			}
@@ -251,9 +193,9 @@ func TestMissingExchangeStopsOnlyItself(t *testing.T) {
 			want++
 		}
 	}
-	eventually(t, "the messages that are behind no other one", func() bool { return mine() >= want })
+	sinktest.Eventually(t, "the messages that are behind no other one", func() bool { return mine() >= want })
 	b.Create("gone")
-	eventually(t, "all acknowledgements", func() bool { return len(l.acks()) == 2*count })
+	sinktest.Eventually(t, "all acknowledgements", func() bool { return len(l.Acks()) == 2*count })
 }
 
 // TestAnswersOfOthers: the broker closes a channel to answer about one message. What it says is not about the other
@@ -263,7 +205,7 @@ func TestAnswersOfOthers(t *testing.T) {
 	b.Delete("gone")
 	b.Refuse("bad")
 	b.Script(func() sinktest.Fault { return sinktest.Held })
-	tr, why := testReceiver(t, b.url(b.password), func(c *Config) { c.Timeout = time.Hour }).reach(t.Context())
+	tr, why := testReceiver(t, b.url(b.password), func(c *Config) { c.Timeout = time.Hour }).Reach(t.Context())
 	if why != nil {
 		t.Fatal(why)
 	}
@@ -278,7 +220,7 @@ func TestAnswersOfOthers(t *testing.T) {
 	for topic, result := range results {
 		go func() { result <- deliver("of "+topic, topic, 7) }()
 	}
-	eventually(t, "both messages", func() bool { return b.Requests() == 2 })
+	sinktest.Eventually(t, "both messages", func() bool { return b.Requests() == 2 })
 	if why := deliver("x", "gone", 7); why == nil || why.Meaning != lane.Missing {
 		t.Errorf("missing exchange: %v", why)
 	}
@@ -297,11 +239,11 @@ func TestAnswersOfOthers(t *testing.T) {
 // TestManyExchanges: there may be more exchanges than channels.
 func TestManyExchanges(t *testing.T) {
 	b := newBroker(t)
-	p, l := openSession(t, testReceiver(t, b.url(b.password), func(c *Config) { c.Lanes = 8 }))
+	p, l := sinktest.Open(t, testReceiver(t, b.url(b.password), func(c *Config) { c.Lanes = 8 }).Open)
 	for i := range uint64(200) {
-		send(t, p, i, record(fmt.Sprint(i), fmt.Sprint("k", i), fmt.Sprint("topic", i%50)))
+		sinktest.Send(t, p, i, record(fmt.Sprint(i), fmt.Sprint("k", i), fmt.Sprint("topic", i%50)))
 	}
-	eventually(t, "all acknowledgements", func() bool { return len(l.acks()) == 200 })
+	sinktest.Eventually(t, "all acknowledgements", func() bool { return len(l.Acks()) == 200 })
 }
 
 // TestBlocked: while the broker says that it takes nothing, nothing is sent, the connection is not cut, and the health
@@ -309,7 +251,7 @@ func TestManyExchanges(t *testing.T) {
 func TestBlocked(t *testing.T) {
 	b := newBroker(t)
 	b.Script(func() sinktest.Fault { return sinktest.Held })
-	tr, why := testReceiver(t, b.url(b.password), func(c *Config) { c.Timeout = time.Hour }).reach(t.Context())
+	tr, why := testReceiver(t, b.url(b.password), func(c *Config) { c.Timeout = time.Hour }).Reach(t.Context())
 	if why != nil {
 		t.Fatal(why)
 	}
@@ -320,9 +262,9 @@ func TestBlocked(t *testing.T) {
 		results <- why
 	}
 	go deliver("a")
-	eventually(t, "a message", func() bool { return b.Requests() == 1 })
+	sinktest.Eventually(t, "a message", func() bool { return b.Requests() == 1 })
 	b.block("low on memory")
-	eventually(t, "the health to say so", func() bool { err := tr.Healthy(); return err != nil && strings.Contains(err.Error(), "low on memory") })
+	sinktest.Eventually(t, "the health to say so", func() bool { err := tr.Healthy(); return err != nil && strings.Contains(err.Error(), "low on memory") })
 	if tr.link.Current().expire(time.Now().Add(2 * time.Hour)) {
 		t.Error("the connection is cut because a broker that takes nothing has not answered")
 	}
@@ -331,7 +273,7 @@ func TestBlocked(t *testing.T) {
 	c.timeout = 10 * time.Millisecond
 	c.mu.Unlock()
 	go deliver("b")
-	eventually(t, "an answer", func() bool {
+	sinktest.Eventually(t, "an answer", func() bool {
 		if n := b.Requests(); n != 1 {
 			t.Fatalf("%d messages are sent", n)
 		}
@@ -345,11 +287,11 @@ func TestBlocked(t *testing.T) {
 	c.mu.Unlock()
 	go deliver("b")
 	b.block("")
-	eventually(t, "health", func() bool { return tr.Healthy() == nil })
+	sinktest.Eventually(t, "health", func() bool { return tr.Healthy() == nil })
 	if tr.link.Current().expire(time.Now().Add(59 * time.Minute)) {
 		t.Error("the time in which the broker took nothing counts")
 	}
-	eventually(t, "the other message", func() bool { return b.Requests() == 2 })
+	sinktest.Eventually(t, "the other message", func() bool { return b.Requests() == 2 })
 	if !tr.link.Current().expire(time.Now().Add(2 * time.Hour)) {
 		t.Error("a message may be without an answer for ever")
 	}
@@ -366,7 +308,7 @@ func TestBlocked(t *testing.T) {
 func TestLogin(t *testing.T) {
 	b := newBroker(t)
 	r := testReceiver(t, b.url("wr0ng"))
-	for what, err := range map[string]error{"probe": r.Probe(t.Context()), "open": func() error { _, err := r.Open(t.Context(), (&listener{}).callbacks()); return err }()} {
+	for what, err := range map[string]error{"probe": r.Probe(t.Context()), "open": func() error { _, err := r.Open(t.Context(), (&sinktest.Listener{}).Callbacks()); return err }()} {
 		var f *lane.Failure
 		if !errors.As(err, &f) || !f.PermissionDenied() || !strings.Contains(err.Error(), "403 ACCESS_REFUSED") || strings.Contains(err.Error(), "wr0ng") {
 			t.Errorf("%s with a wrong password: %v", what, err)
@@ -403,14 +345,26 @@ func TestNoGoroutinesLeft(t *testing.T) {
 	b := newBroker(t)
 	before := goleak.IgnoreCurrent()
 	b.Script(func() sinktest.Fault { return sinktest.NoAnswer })
-	p, _ := openSession(t, testReceiver(t, b.url(b.password), func(c *Config) { c.Timeout = time.Hour }))
+	p, _ := sinktest.Open(t, testReceiver(t, b.url(b.password), func(c *Config) { c.Timeout = time.Hour }).Open)
 	for i := range uint64(20) {
-		send(t, p, i, record(fmt.Sprint(i), fmt.Sprint("k", i), "orders"))
+		sinktest.Send(t, p, i, record(fmt.Sprint(i), fmt.Sprint("k", i), "orders"))
 	}
-	eventually(t, "a message", func() bool { return b.Requests() > 0 })
-	if err := p.Close(ended()); err == nil || !strings.Contains(err.Error(), "20 events") {
+	sinktest.Eventually(t, "a message", func() bool { return b.Requests() > 0 })
+	if err := p.Close(sinktest.Ended()); err == nil || !strings.Contains(err.Error(), "20 events") {
 		t.Errorf("close: %v", err)
 	}
 	b.Stop()
 	goleak.VerifyNone(t, before)
+}
+
+// TestTLS: the broker's certificate is verified, and the client's is sent.
+func TestTLS(t *testing.T) {
+	b := newBroker(t)
+	sinktest.TLS(t, b.addr, lane.CodeTLS, func(addr string, conf *tls.Config) error {
+		address := strings.Replace(b.url(b.password), "amqp://", "amqps://", 1)
+		return testReceiver(t, "", func(c *Config) {
+			c.Timeout = time.Minute
+			c.Target = func() (Target, error) { return Target{URL: strings.Replace(address, b.addr, addr, 1), TLS: conf}, nil }
+		}).Probe(t.Context())
+	})
 }

@@ -3,6 +3,8 @@ package rabbitmq
 import (
 	"net"
 	"sync"
+
+	"github.com/outboxcdc/outboxcdc/sink/lane"
 )
 
 // gatheringConn writes together what is written while a write is under way. The client library flushes each message,
@@ -15,6 +17,7 @@ type gatheringConn struct {
 	spare   []byte // memory for pending
 	writing bool   // write runs
 	err     error
+	lost    error // why nothing more can be read
 }
 
 // maxPending is the size from which on Write waits.
@@ -24,6 +27,27 @@ func newGatheringConn(c net.Conn) *gatheringConn {
 	g := &gatheringConn{Conn: c}
 	g.room = sync.NewCond(&g.mu)
 	return g
+}
+
+func (g *gatheringConn) Read(b []byte) (int, error) {
+	n, err := g.Conn.Read(b)
+	if err != nil {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.lost = err
+	}
+	return n, err
+}
+
+// refusal returns why the other side has ended TLS, or nil. With TLS 1.3 it refuses a client certificate only after the
+// handshake, and the client library reports any end of the connection during the login in the same words.
+func (g *gatheringConn) refusal() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.lost != nil && lane.CodeOf(g.lost) == lane.CodeTLS {
+		return g.lost
+	}
+	return nil
 }
 
 func (g *gatheringConn) Write(b []byte) (int, error) {

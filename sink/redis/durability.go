@@ -11,7 +11,11 @@ import (
 // Durability reads what an acknowledgement of the server means at present, and by what an acknowledged event can be
 // lost. A setting that may not be read is among the risks, because nothing is known about it.
 func (r *Receiver) Durability(ctx context.Context) (means string, risks []string, err error) {
-	t, err := r.connect()
+	target, err := r.Target()
+	if err != nil {
+		return "", nil, err
+	}
+	t, err := r.connect(target)
 	if err != nil {
 		return "", nil, err
 	}

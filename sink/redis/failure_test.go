@@ -2,6 +2,7 @@ package redissink
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/outboxcdc/outboxcdc/sink/lane"
+	"github.com/outboxcdc/outboxcdc/sink/sinktest"
 	"github.com/outboxcdc/outboxcdc/test/redistest"
 )
 
@@ -98,7 +100,7 @@ func TestPermissions(t *testing.T) {
 
 func newSenderAt(t *testing.T, server *redistest.Server, url string) *sender {
 	t.Helper()
-	tr, err := testReceiver(t, url).reach(t.Context())
+	tr, err := testReceiver(t, url).Reach(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -169,4 +171,14 @@ func TestMeanings(t *testing.T) {
 			t.Errorf("%s: %d %s", text, got, code)
 		}
 	}
+}
+
+// TestTLS: the server's certificate is verified, and the client's is sent.
+func TestTLS(t *testing.T) {
+	sinktest.TLS(t, redistest.Start(t).Addr, lane.CodeTLS, func(addr string, conf *tls.Config) error {
+		return testReceiver(t, "", func(c *Config) {
+			c.Timeout = time.Minute
+			c.Target = func() (Target, error) { return Target{URL: "rediss://" + addr, TLS: conf}, nil }
+		}).Probe(t.Context())
+	})
 }

@@ -8,69 +8,12 @@ import (
 	"net"
 	"strconv"
 	"strings"
-	"sync"
-	"testing"
 
 	"github.com/outboxcdc/outboxcdc/sink/sinktest"
 )
 
-// proxy is between the sink and a server. It reads single commands, and has faults at those that run the script.
-type proxy struct {
-	t      *testing.T
-	l      net.Listener
-	server string
-	fault  func() sinktest.Fault // of the next script
-	full   func(bool)            // has the server refuse writes
-	held   chan struct{}
-
-	mu    sync.Mutex
-	conns []net.Conn
-}
-
-func startProxy(t *testing.T, server string) *proxy {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &proxy{t: t, l: l, server: server, fault: func() sinktest.Fault { return sinktest.None }, held: make(chan struct{})}
-	var running sync.WaitGroup
-	t.Cleanup(func() {
-		_ = l.Close()
-		p.cutAll()
-		running.Wait()
-	})
-	running.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			running.Go(func() { p.serve(c) })
-		}
-	})
-	return p
-}
-
-func (p *proxy) addr() string { return p.l.Addr().String() }
-
-func (p *proxy) cutAll() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, c := range p.conns {
-		_ = c.Close()
-	}
-}
-
-func (p *proxy) serve(client net.Conn) {
-	defer client.Close()
-	server, err := net.Dial("tcp", p.server)
-	if err != nil {
-		return
-	}
-	defer server.Close()
-	p.mu.Lock()
-	p.conns = append(p.conns, client, server)
-	p.mu.Unlock()
+// serve reads single commands, and has faults at those that run the script.
+func (s *store) serve(client, server net.Conn) {
 	from, answers := bufio.NewReader(client), bufio.NewReader(server)
 	for {
 		command, err := readValue(from)
@@ -79,7 +22,7 @@ func (p *proxy) serve(client net.Conn) {
 		}
 		fault := sinktest.None
 		if isScript(command) {
-			fault = p.fault()
+			fault = s.Fault()
 		}
 		switch fault {
 		case sinktest.Lost:
@@ -88,14 +31,14 @@ func (p *proxy) serve(client net.Conn) {
 			_, _ = io.Copy(io.Discard, client)
 			return
 		case sinktest.Held:
-			<-p.held
+			s.AwaitRelease()
 		case sinktest.Unavailable:
-			p.full(true)
+			s.full(true)
 		}
 		_, err = server.Write(command)
 		answer, err2 := readValue(answers)
 		if fault == sinktest.Unavailable {
-			p.full(false)
+			s.full(false)
 		}
 		if err != nil || err2 != nil || fault == sinktest.AckLost {
 			return

@@ -10,37 +10,29 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"log/slog"
 	"net"
 	"net/url"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/outboxcdc/outboxcdc/sink"
 	"github.com/outboxcdc/outboxcdc/sink/lane"
 )
 
-// Config has the settings of a receiver.
+// Config has the settings of a receiver. There is a lane for each topic.
 type Config struct {
-	// Target returns where to send. It is called for each session and each probe, so that rotated secrets are used.
+	lane.Settings
 	Target       func() (Target, error)
-	Batch        int           // maximum number of events in a script
-	Timeout      time.Duration // maximum time of a request
-	MaxLength    int           // number of entries to which streams are trimmed, approximately; 0: they are not
-	WaitReplicas int           // number of replicas that must have an event before it is acknowledged
-	BackoffMin   time.Duration // full jitter between tries: 0 to BackoffMin, doubling up to BackoffMax
-	BackoffMax   time.Duration
-	Logger       *slog.Logger
+	MaxLength    int // number of entries to which streams are trimmed, approximately; 0: they are not
+	WaitReplicas int // number of replicas that must have an event before it is acknowledged
 }
 
 // DefaultConfig returns the default settings, without a target.
 func DefaultConfig() Config {
-	return Config{
-		Batch: maxBatch, Timeout: 10 * time.Second, BackoffMin: 100 * time.Millisecond, BackoffMax: 10 * time.Second, Logger: slog.New(slog.DiscardHandler),
-	}
+	c := Config{Settings: lane.Defaults()}
+	c.Lanes, c.Batch = 0, maxBatch
+	return c
 }
 
 // Target is where events are sent.
@@ -51,13 +43,14 @@ type Target struct {
 
 // Receiver opens sessions with a server of Redis.
 type Receiver struct {
+	*lane.Receiver[Target, *transport]
 	cfg     Config
-	metrics *lane.Metrics
 	repeats *prometheus.CounterVec
 }
 
 // New returns a receiver. It connects to nothing.
 func New(cfg Config, reg prometheus.Registerer) (*Receiver, error) {
+	cfg.Batch = min(cfg.Batch, maxBatch)
 	r := &Receiver{cfg: cfg, repeats: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "outboxcdc_redis_repeats_total",
 		Help: "Events whose position the stream had passed. found=yes: their entry was there, and nothing was stored. found=no: it was not, and the event was stored at the end of the stream.",
@@ -68,34 +61,14 @@ func New(cfg Config, reg prometheus.Registerer) (*Receiver, error) {
 	if err := reg.Register(r.repeats); err != nil {
 		return nil, err
 	}
-	var err error
-	r.metrics, err = lane.NewMetrics(reg, codeReplicas)
+	m, err := lane.NewMetrics(reg, codeReplicas)
+	r.Receiver = lane.NewReceiver(lane.Config{Settings: cfg.Settings, Metrics: m}, cfg.Target, r.reach)
 	return r, err
 }
 
-// Open logs in, and opens a session.
-func (r *Receiver) Open(ctx context.Context, cb sink.Callbacks) (*lane.Producer, error) {
-	t, err := r.reach(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return lane.New(lane.Config{
-		Batch: min(r.cfg.Batch, maxBatch), BackoffMin: r.cfg.BackoffMin, BackoffMax: r.cfg.BackoffMax, Metrics: r.metrics, Logger: r.cfg.Logger,
-	}, t, cb), nil
-}
-
-// Probe returns nil if the server lets the daemon log in. It sends no event.
-func (r *Receiver) Probe(ctx context.Context) error {
-	t, err := r.reach(ctx)
-	if err == nil {
-		t.Close()
-	}
-	return err
-}
-
 // reach connects, and reads what Check needs.
-func (r *Receiver) reach(ctx context.Context) (*transport, error) {
-	t, err := r.connect()
+func (r *Receiver) reach(ctx context.Context, target Target) (*transport, error) {
+	t, err := r.connect(target)
 	if err != nil {
 		return nil, err
 	}
@@ -110,11 +83,7 @@ func (r *Receiver) reach(ctx context.Context) (*transport, error) {
 }
 
 // connect returns a transport, which connects when it is used.
-func (r *Receiver) connect() (*transport, error) {
-	target, err := r.cfg.Target()
-	if err != nil {
-		return nil, &lane.Failure{Op: "read the settings of the receiver", Code: lane.CodeSecret, Err: err}
-	}
+func (r *Receiver) connect(target Target) (*transport, error) {
 	u, err := url.Parse(target.URL)
 	if err != nil || u.Hostname() == "" || u.Scheme != "redis" && u.Scheme != "rediss" {
 		return nil, &lane.Failure{Op: "connect to Redis", Code: lane.CodeSecret, Err: errors.New("the address (not shown, it may have a password) is not a URL that begins with redis:// or rediss://")}

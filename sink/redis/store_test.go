@@ -27,7 +27,7 @@ type sender struct {
 func newSender(t *testing.T, server *redistest.Server, change ...func(*Config)) *sender {
 	t.Helper()
 	r := testReceiver(t, "redis://"+server.Addr, append([]func(*Config){func(c *Config) { c.Timeout = time.Minute }}, change...)...)
-	tr, err := r.reach(t.Context())
+	tr, err := r.Reach(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
