@@ -241,8 +241,6 @@ func (r *Router) fieldText(f *field, ev *decoder.Event, rec *Record) []byte {
 	switch {
 	case null >= 0:
 		return nil
-	case text == nil:
-		return []byte{}
 	case f.encoding == asBool && f.header != "" && (string(text) == "t" || string(text) == "f"):
 		return canonicalBool[text[0] == 't']
 	case f.encoding == asTime && isCalendar(text):

@@ -395,5 +395,10 @@ func (r *Router) columnBytes(p *plan, column int, text []byte) ([]byte, error) {
 }
 
 // scratchFrom returns the scratch memory from start on. The capacity is limited, so that an append does not overwrite
-// later parts. The slice stays valid when scratch is reallocated.
-func (r *Router) scratchFrom(start int) []byte { return r.scratch[start:len(r.scratch):len(r.scratch)] }
+// later parts. The slice stays valid when scratch is reallocated. It is never nil, which would mean NULL.
+func (r *Router) scratchFrom(start int) []byte {
+	if r.scratch == nil {
+		return []byte{}
+	}
+	return r.scratch[start:len(r.scratch):len(r.scratch)]
+}
