@@ -34,13 +34,14 @@ func (d *Decoder) decodeRelation(r *reader, m *Message) error {
 		return err
 	}
 	// The server announces a table again whenever its definition may have changed (and after ANALYZE). The pointer
-	// identifies the version, so it changes only with the definition.
+	// identifies the version, so it changes only with the definition. A table that was not attached may be attached now:
+	// PostgreSQL 14 goes on to send its rows under its own name.
 	*m = Message{Kind: KindRelation, Relation: rel}
 	hash := hashDefinition(rel)
 	if d.ignored[rel.OID] == hash {
 		return nil
 	}
-	if old, ok := d.relations[rel.OID]; ok && old.Namespace == rel.Namespace && old.Name == rel.Name && slices.Equal(old.Columns, rel.Columns) {
+	if old, ok := d.relations[rel.OID]; ok && !old.Unattached && old.Namespace == rel.Namespace && old.Name == rel.Name && slices.Equal(old.Columns, rel.Columns) {
 		m.Relation = old.Relation
 		return nil
 	}

@@ -107,6 +107,36 @@ func TestPublicationOfWhatIsNotAttached(t *testing.T) {
 	}
 }
 
+// A session that has read rows of a table delivers what is written after it is attached. PostgreSQL 14 sends these
+// rows under the name of the table, because it has decided how to send it, and announces it again.
+func TestAttachedWhileRead(t *testing.T) {
+	for _, major := range []string{"14", "18"} {
+		b := newBench(t, major)
+		b.source.cfg.Publication = "moment"
+		b.source.cfg.Tables = []Table{{Schema: "public", Name: "part", Columns: []string{"no"}}}
+		b.exec(`CREATE TABLE part (no int PRIMARY KEY, body text) PARTITION BY RANGE (no)`)
+		b.exec(`CREATE TABLE more (LIKE part INCLUDING ALL)`)
+		b.exec(`CREATE PUBLICATION moment FOR ALL TABLES WITH (publish = 'insert', publish_via_partition_root = true)`)
+		b.exec(`SELECT pg_drop_replication_slot('slot')`)
+		b.exec(`SELECT pg_create_logical_replication_slot('slot', 'pgoutput')`)
+		st := b.open()
+		dec := newDecoder(b.T, st)
+		read := func(sql, no string, unattached bool) {
+			b.exec(sql)
+			ev, err := b.nextRow(st, dec)
+			must(t, err)
+			if got := string(ev.Values[0].Data); got != no || ev.Relation.Unattached != unattached {
+				t.Errorf("%s: after %s: row %s of %s, unattached: %v", major, sql, got, ev.Relation, ev.Relation.Unattached)
+			}
+		}
+		read(`INSERT INTO more VALUES (101)`, "101", true)
+		b.exec(`ALTER TABLE part ATTACH PARTITION more FOR VALUES FROM (100) TO (200)`)
+		read(`INSERT INTO part VALUES (102)`, "102", false)
+		read(`INSERT INTO more VALUES (103)`, "103", false)
+		_ = st.Close(0, time.Now())
+	}
+}
+
 // PostgreSQL 14 may not send the rows of a partition that was a table before. A session says so once, and so does what
 // compares the catalogs with the text of its last look.
 func TestAttachedLate(t *testing.T) {
