@@ -203,7 +203,8 @@ func ping(b *sarama.Broker) error {
 // errStarting is metadata without brokers. A broker that is fenced by the controller answers so, too.
 var errStarting = errors.New("broker is still starting: its metadata names no brokers")
 
-// topics looks up metadata of topics, by name.
+// topics looks up metadata of topics, by name. An answer that lacks a topic or a leader is doubted: another broker may
+// know them.
 func (c *control) topics(ctx context.Context, names []string) (map[string]*sarama.TopicMetadata, error) {
 	res, err := ask(ctx, c, func(b *sarama.Broker) (*sarama.MetadataResponse, error) {
 		req := sarama.NewMetadataRequest(c.conf.Version, names)
@@ -224,9 +225,15 @@ func (c *control) topics(ctx context.Context, names []string) (map[string]*saram
 		c.brokers[b.ID()] = b.Addr()
 	}
 	out := make(map[string]*sarama.TopicMetadata, len(res.Topics))
+	complete := true
 	for _, t := range res.Topics {
 		c.cluster.keepNewest(t)
 		out[t.Name] = t
+		_, led := leaderless(t)
+		complete = complete && led && checkComplete(t) == nil
+	}
+	if !complete {
+		c.doubt()
 	}
 	return out, nil
 }

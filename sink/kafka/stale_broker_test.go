@@ -102,6 +102,45 @@ func TestBrokerWithOldMetadataIsFaster(t *testing.T) {
 	l.waitAcks(t, 1)
 }
 
+// TestTopicsLaterThanOldMetadata: the first broker does not know topics that were created after it had lost its
+// controller. Another one is asked, however fast the first one says that a topic is missing.
+func TestTopicsLaterThanOldMetadata(t *testing.T) {
+	f := newFake(t, kfake.NumBrokers(2))
+	f.createTopic(t, "t", 1, nil)
+	f.createTopic(t, positions, 1, nil)
+	cfg := withPositions(testConfig(f.ListenAddrs()...))
+	cfg.HeadStart = 50 * time.Millisecond
+	f.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		f.KeepControl()
+		if f.CurrentNode() == 1 {
+			f.SleepControl(func() { <-time.After(4 * cfg.HeadStart) })
+			return nil, nil, false
+		}
+		res := f.metadata(r.(*kmsg.MetadataRequest), []int32{0, 1}, 0, 1<<3|1<<4)
+		for i := range res.Topics {
+			mt := &res.Topics[i]
+			mt.ErrorCode, mt.TopicID, mt.Partitions = kerr.UnknownTopicOrPartition.Code, [16]byte{}, nil
+		}
+		return res, nil, true
+	})
+	c := newTestCluster(t, cfg)
+	p, l := openSession(t, c)
+	if s := load(t, p); s != nil {
+		t.Errorf("loaded %+v", s)
+	}
+	waitReady(t, p, "t")
+	send(t, p, 1, event("t", "k", at(1)))
+	l.waitAcks(t, 1)
+	must(t, finish(within(10*time.Second), p))
+	var err error
+	for range 2 { // the daemon probes until it succeeds
+		if err = c.Probe(t.Context()); err == nil {
+			return
+		}
+	}
+	t.Error(err)
+}
+
 // TestHigherLeaderEpochWins: metadata of a topic with a lower leader epoch than known is corrected. A recreated topic
 // begins again.
 func TestHigherLeaderEpochWins(t *testing.T) {

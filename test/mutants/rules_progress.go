@@ -28,6 +28,8 @@ var progressMutants = []mutant{
 		edits{{"sink/kafka/broker_conn.go", "	c.cluster.doubts[c.answered] = c.cluster.doubted\n", ""}}, stale),
 	wrong("the-fastest-broker-is-right", "A broker whose answer has led nowhere is asked as soon as another one is slow.",
 		edits{{"sink/kafka/broker_conn.go", "	if c.doubted > 0 && c.doubts[addr] == c.doubted {\n", "	if false {\n"}}, stale),
+	wrong("a-topic-is-missing-if-one-broker-says-so", "A look-up that finds no topic, or no leader, asks the same broker again.",
+		edits{{"sink/kafka/control.go", "	if !complete {\n", "	if false {\n"}}, suite{"./sink/kafka", "^TestTopicsLaterThanOldMetadata$"}),
 	wrong("older-leader-wins", "The last metadata names the leader, whatever its epoch.",
 		edits{{"sink/kafka/control.go", "ok && part.LeaderEpoch < newest.epoch {", "ok && false && newest.id > 0 {"}}, stale),
 	wrong("positions-without-a-mark", "Position records are believed without a mark of the session.",
