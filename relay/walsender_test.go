@@ -308,7 +308,8 @@ func TestErrorsOfTheServer(t *testing.T) {
 		{"publication of that time", func(_ *wired, x *walsendertest.Session) {
 			x.Fail(walsendertest.Error("ERROR", "42704", "publication does not exist"))
 		}, Lost},
-		{"invalidated", func(_ *wired, x *walsendertest.Session) {
+		{"invalidated", func(w *wired, x *walsendertest.Session) {
+			w.srv.Edit(func(c *walsendertest.Catalog) { c.Slot.WALStatus = "lost" })
 			x.Fail(walsendertest.Error("ERROR", "55000", "can no longer access"))
 		}, Lost},
 		{"slot dropped", func(w *wired, x *walsendertest.Session) {

@@ -70,10 +70,10 @@ func TestClassifyBySQLSTATEAndPhase(t *testing.T) {
 		{"42704", starting, SlotMissing},
 		{"42704", streaming, PublicationMissing},
 		{"55000", starting, SlotLost},
-		{"55000", streaming, SlotLost},
+		{"55000", streaming, Unavailable},
 		{"55000", connecting, Unavailable},
-		{"58P01", starting, SlotLost},
-		{"58P01", streaming, SlotLost},
+		{"58P01", starting, Unavailable},
+		{"58P01", streaming, CannotSend},
 		{"57P01", streaming, Unavailable},
 		{"57P01", inspecting, Unavailable},
 		{"57P03", connecting, Unavailable},
@@ -90,6 +90,13 @@ func TestClassifyBySQLSTATEAndPhase(t *testing.T) {
 		err := classify("op", c.ph, &pgconn.PgError{Code: c.code, Message: "m"})
 		if err.Kind != c.want || err.SQLSTATE != c.code {
 			t.Errorf("%s in phase %d: %s, want %s", c.code, c.ph, err.Kind, c.want)
+		}
+	}
+	for _, routine := range []string{"WalSndSegmentOpen", "CheckXLogRemoved"} { // a WAL segment was removed
+		for ph, want := range map[phase]Kind{starting: SlotLost, streaming: SlotLost, inspecting: Unavailable} {
+			if err := classify("op", ph, &pgconn.PgError{Code: "58P01", Routine: routine}); err.Kind != want {
+				t.Errorf("58P01 of %s in phase %d: %s, want %s", routine, ph, err.Kind, want)
+			}
 		}
 	}
 	for message, want := range map[string]string{

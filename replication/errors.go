@@ -169,12 +169,14 @@ func classify(op string, ph phase, err error) *Error {
 			out.Kind, out.Remedy = SlotMissing, slotRemedy
 		}
 	case "55000": // object_not_in_prerequisite_state: an invalidated slot, or wal_level
-		if ph == starting || ph == streaming {
+		if ph == starting {
 			out.Kind, out.Remedy = SlotLost, slotRemedy
 		}
-	case "58P01": // undefined_file: a WAL segment was removed
-		if ph == starting || ph == streaming {
+	case "58P01": // undefined_file: a WAL segment was removed, or the library of a type is missing
+		if removed := pg.Routine == "WalSndSegmentOpen" || pg.Routine == "CheckXLogRemoved"; removed && (ph == starting || ph == streaming) {
 			out.Kind, out.Remedy = SlotLost, slotRemedy
+		} else if ph == streaming {
+			out.Kind = CannotSend
 		}
 	default:
 		// data_exception, insufficient_resources, program_limit_exceeded, internal_error

@@ -12,6 +12,8 @@ var (
 var tableMutants = []mutant{
 	wrong("rows-of-a-detached-table-are-events", "A row under the name of a partition is an event, whether the table was a partition when the row was written or not.",
 		edits{{"replication/relation.go", "return st.server.Major() >= 15 && st.cat.viaRoot", "return false && st.cat.viaRoot"}}, unattached),
+	wrong("a-missing-file-is-a-lost-slot", "A file that the server lacks is a WAL segment.",
+		edits{{"replication/errors.go", "removed := pg.Routine ==", "removed := true || pg.Routine =="}}, suite{"./replication", "^TestLibraryOfATypeIsMissing$"}),
 	wrong("unattached-for-ever", "A table that was not attached when a session first read a row of it is not attached later.",
 		edits{{"decoder/relation.go", "ok && !old.Unattached && old.Namespace", "ok && old.Namespace"}}, suite{"./replication", "^TestAttachedWhileRead$"}),
 	wrong("empty-is-null", "A value, a key or a field that is empty is NULL, unless the router has written something before it.",
