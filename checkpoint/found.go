@@ -72,9 +72,9 @@ func (q *Search) Note(topic string, partition int32, offset int64, p Position, i
 			part.tidy()
 			f.count += len(part.records)
 		}
-		f.full = f.count == MaxEvents
+		f.full = f.count > MaxEvents/16*15 // otherwise each record that does not count would lead to this again
 	}
-	if f.count == MaxEvents { // those before this one may not count because of it
+	if f.full { // those before this one may not count because of it
 		part.settled = max(part.settled, offset)
 		return
 	}

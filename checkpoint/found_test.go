@@ -115,3 +115,19 @@ func TestFoundFull(t *testing.T) {
 		t.Errorf("%d records, full: %v", n, full)
 	}
 }
+
+// TestFoundAlmostFull: a set that is almost full is not searched for room at each record.
+func TestFoundAlmostFull(t *testing.T) {
+	f := NewFound()
+	q := Search{Found: f, Until: 1 << 40}
+	at := func(n int) Position { return Position{7, 1, pglogrepl.LSN(n + 1), 0} }
+	for i := range MaxEvents - 10 {
+		q.Note("t", 0, int64(MaxEvents+i), at(i), nil)
+	}
+	for i := range 100 { // records of before, of events that were sent again
+		q.Note("t", 0, int64(i), at(i), nil)
+	}
+	if n, full := f.Len(); !full || n != MaxEvents-10 || !f.Has(at(0), nil) || !f.Has(at(MaxEvents-11), nil) {
+		t.Errorf("%d records, full: %v", n, full)
+	}
+}

@@ -20,6 +20,8 @@ var historyMutants = []mutant{
 		edits{{"relay/skip.go", "	id := s.sink.Lane(&s.rec)\n	first := parts[id]\n", "	var first *resent\n	var id int32\n	for id, first = range parts {\n	}\n"}}, suffix),
 	wrong("record-counts-before-an-earlier-event", "A record counts, although a record of an earlier event follows it in its partition.",
 		edits{{"checkpoint/found.go", "(kept[len(kept)-1].event.isAfter(rec.event) || kept", "(kept"}}, positions, suffix, simBeside),
+	wrong("room-is-searched-at-each-record", "A set of found events that is almost full is searched for room at each record.",
+		edits{{"checkpoint/found.go", "f.count > MaxEvents/16*15", "f.count == MaxEvents"}}, suite{"./checkpoint", "^TestFoundAlmostFull$"}),
 	wrong("record-counts-before-a-settled-event", "A record counts, although a record of an event at or before the acked position follows it in its partition.",
 		edits{{"checkpoint/found.go", "		if rec.offset < r.settled {\n", "		if rec.offset < -r.settled-2 {\n"}}, positions, ends),
 	wrong("unreadable-end-is-remembered", "What was read of an end counts, although the end can no longer be read.",
