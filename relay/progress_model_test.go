@@ -41,6 +41,17 @@ var brokenParts = []brokenPart{
 	{name: "a partition takes nothing, and Kafka says why", named: "partition 0 of topic u", spares: true, breaks: func(m *modelRun) {
 		m.b.kafka.dead, m.b.kafka.healthErr = map[string]bool{"u": true}, errors.New("partition 0 of topic u: NOT_ENOUGH_REPLICAS")
 	}},
+	{name: "a partition takes nothing, and then the server is silent once", named: "acknowledged", spares: true, breaks: func(m *modelRun) {
+		m.b.kafka.dead = map[string]bool{"u": true}
+		go func() {
+			m.b.sleep(modelSettle / 2) // until an event waits for that partition
+			m.b.pg.edit(func() {
+				if st := m.b.pg.live(); st != nil {
+					st.mute = true
+				}
+			})
+		}()
+	}},
 	{name: "a topic is deleted", named: "topic u", breaks: func(m *modelRun) {
 		delete(m.b.kafka.topics, "u")
 	}},
