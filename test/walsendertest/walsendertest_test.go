@@ -131,6 +131,8 @@ func TestServer(t *testing.T) {
 
 // TestScript covers scripted faults of a server.
 func TestScript(t *testing.T) {
+	removed := walsendertest.Error("ERROR", "58P01", "segment removed")
+	removed.Routine = "WalSndSegmentOpen"
 	for _, c := range []struct {
 		part string
 		act  walsendertest.Action
@@ -143,7 +145,7 @@ func TestScript(t *testing.T) {
 		{"pg_replication_slots", walsendertest.Action{Cut: true}, replication.Unavailable},
 		{"pg_publication_tables", walsendertest.Action{Err: walsendertest.Error("ERROR", "57014", "cancelled")}, replication.Unavailable},
 		{"IDENTIFY_SYSTEM", walsendertest.Action{Cut: true}, replication.Unavailable},
-		{"START_REPLICATION", walsendertest.Action{Err: walsendertest.Error("ERROR", "58P01", "segment removed")}, replication.SlotLost},
+		{"START_REPLICATION", walsendertest.Action{Err: removed}, replication.SlotLost},
 		{"START_REPLICATION", walsendertest.Action{Err: walsendertest.Error("ERROR", "55006", "active")}, replication.SlotActive},
 	} {
 		t.Run(c.part+" "+c.want.String(), func(t *testing.T) {
