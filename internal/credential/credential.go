@@ -16,6 +16,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/outboxcdc/outboxcdc/internal/process"
 )
 
 // Timeout is the maximum time of a command. Then it is killed, with the processes that it has started.
@@ -42,15 +44,14 @@ func Output(ctx context.Context, command, env []string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	var out, errs bytes.Buffer
-	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), env...), &limited{&out, maxOutput + 1}, &limited{&errs, maxOutput}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = time.Second // a process that has left the group may keep the pipes open
-	err := cmd.Run()
+	killed, err := run(ctx, cmd)
 	secret := strings.TrimSpace(out.String())
 	switch {
-	case ctx.Err() != nil && errors.Is(context.Cause(ctx), context.DeadlineExceeded):
+	case killed && errors.Is(ctx.Err(), context.DeadlineExceeded):
 		err = fmt.Errorf("it has not ended within %s", Timeout)
 	case err != nil:
 	case secret == "":
@@ -71,6 +72,32 @@ func Output(ctx context.Context, command, env []string) (string, error) {
 		return "", fmt.Errorf("run %s: %w: %q", strconv.Quote(command[0]), err, text)
 	}
 	return "", fmt.Errorf("run %s: %w", strconv.Quote(command[0]), err)
+}
+
+// kill is replaced by a test.
+var kill = syscall.Kill
+
+// run runs a command until it ends, or until ctx does: then its process group is killed. That comes before cmd.Wait in
+// the same goroutine, because only until then is the group's id sure to be that of the command.
+func run(ctx context.Context, cmd *exec.Cmd) (killed bool, err error) {
+	if err := cmd.Start(); err != nil {
+		return false, err
+	}
+	ended := make(chan struct{})
+	go func() {
+		process.AwaitExit(cmd.Process.Pid)
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		killed = kill(-cmd.Process.Pid, syscall.SIGKILL) == nil
+	}
+	err = cmd.Wait()
+	if killed && err != nil {
+		err = ctx.Err()
+	}
+	return killed, err
 }
 
 // limited drops what is written beyond a size, so that a command cannot fill the memory.

@@ -10,6 +10,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/outboxcdc/outboxcdc/internal/process"
 )
 
 func sh(script string) []string { return []string{"sh", "-c", script} }
@@ -70,6 +72,31 @@ func TestRunEnds(t *testing.T) {
 		if time.Now().After(end) {
 			t.Fatal("the child still runs")
 		}
+	}
+}
+
+// TestGroupIsOurs: the process group that is killed is that of the command, because the command was not waited for: its
+// id stays taken while kill runs, also after the command has ended.
+func TestGroupIsOurs(t *testing.T) {
+	defer func() { kill = syscall.Kill }()
+	called := false
+	kill = func(group int, s syscall.Signal) error {
+		called = true
+		err := syscall.Kill(group, s)
+		for range 50 {
+			process.AwaitExit(-group)
+			if stat, err := os.ReadFile("/proc/" + strconv.Itoa(-group) + "/stat"); err != nil || !strings.Contains(string(stat), ") Z "+strconv.Itoa(os.Getpid())+" ") {
+				t.Errorf("the command was waited for before its group was killed: %s, %v", stat, err)
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		return err
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, err := Run(ctx, sh("sleep 3600"), nil); err == nil || !strings.Contains(err.Error(), "has not ended within") || !called {
+		t.Errorf("%v, killed: %v", err, called)
 	}
 }
 

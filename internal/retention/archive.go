@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/outboxcdc/outboxcdc/internal/process"
 )
 
 // Command is an [Archive] that gives the rows to a command on its standard input. Only a command that has read
@@ -70,7 +72,7 @@ func (c *Command) store(ctx context.Context, leaf *Leaf, age Age, write func(io.
 	var last tail
 	ended, silent := make(chan struct{}), make(chan struct{})
 	go func() {
-		awaitEnd(cmd.Process.Pid)
+		process.AwaitExit(cmd.Process.Pid)
 		close(ended)
 	}()
 	go func() { // until no process has the output open

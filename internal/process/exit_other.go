@@ -1,6 +1,7 @@
 //go:build !linux
 
-package retention
+// Package process waits for the end of a child process without releasing its id.
+package process
 
 import (
 	"errors"
@@ -8,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// awaitEnd waits until a child has ended, and does not wait for it in the sense of wait(2): its process id stays taken.
-func awaitEnd(pid int) {
+// AwaitExit returns when a child has ended. It does not wait for it in the sense of wait(2): until the caller has done
+// that, no other process has the id of the child, and no other process group.
+func AwaitExit(pid int) {
 	queue, err := unix.Kqueue()
 	if err != nil {
 		return
