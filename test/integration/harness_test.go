@@ -66,6 +66,7 @@ const busyAllowance = 15 * time.Second
 func TestMain(m *testing.M) {
 	kafkatest.MaybeServe()
 	maybeReceive()
+	maybePrintToken()
 	os.Exit(testSuite.run(m))
 }
 

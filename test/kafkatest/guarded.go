@@ -28,12 +28,25 @@ type Guarded struct {
 	Plain map[string]string
 	// Reauthenticate is after how many milliseconds a connection must authenticate again; 0: never.
 	Reauthenticate int
+	// JWKS is the address of the keys with which tokens of OAUTHBEARER are signed, those of [TokenIssuer] for
+	// [TokenAudience]. Empty: tokens have no signature. Kafka allows no skew of the clock, and logs the end of
+	// connections that have not authenticated again in time ([Expired]).
+	JWKS string
 }
+
+// What a token is checked for besides its signature and its times.
+const (
+	TokenIssuer   = "outboxcdc-test"
+	TokenAudience = "kafka"
+)
+
+// Expired is in Kafka's log for each connection that it has closed because its token had expired.
+const Expired = "Disconnecting expired channel"
 
 // The guarded listeners, by Kafka's protocol.
 const (
 	listenerTLS  = "TLS"  // SSL with a client's certificate
-	listenerSASL = "SASL" // SASL_SSL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER (tokens without signature)
+	listenerSASL = "SASL" // SASL_SSL: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER
 )
 
 // guard finds ports and writes the broker's certificate.
@@ -91,6 +104,14 @@ func (r *Real) guardedSettings() map[string]string {
 		"listener.name.sasl.scram-sha-256.sasl.jaas.config": module + "scram.ScramLoginModule required;",
 		"listener.name.sasl.scram-sha-512.sasl.jaas.config": module + "scram.ScramLoginModule required;",
 		"listener.name.sasl.oauthbearer.sasl.jaas.config":   module + "oauthbearer.OAuthBearerLoginModule required;",
+	}
+	if g.JWKS != "" {
+		const listener = "listener.name.sasl.oauthbearer.sasl."
+		all[listener+"server.callback.handler.class"] = module + "oauthbearer.OAuthBearerValidatorCallbackHandler"
+		all[listener+"oauthbearer.jwks.endpoint.url"] = g.JWKS
+		all[listener+"oauthbearer.expected.issuer"] = TokenIssuer
+		all[listener+"oauthbearer.expected.audience"] = TokenAudience
+		all[listener+"oauthbearer.clock.skew.seconds"] = "0"
 	}
 	all["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 	all["super.users"] = "User:ANONYMOUS"

@@ -187,6 +187,9 @@ func (r *Real) command() child.Spec {
 	if r.options.QuickStart {
 		args = append(args, "-XX:TieredStopAtLevel=1")
 	}
+	if g := r.options.Guarded; g != nil && g.JWKS != "" {
+		args = append(args, "-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls="+g.JWKS, "-Dorg.slf4j.simpleLogger.log.kafka.network.Processor=debug")
+	}
 	if r.archive != "" {
 		args = append(args, r.archive)
 	}
