@@ -307,8 +307,8 @@ func (e *examination) nextSteps(ctx context.Context, system uint64) {
 	default:
 		text = "the slot is lost, and outboxcdc recover creates a new one"
 		steps = append(steps,
-			"run pg_upgrade, and start the new server with wal_level = logical (from PostgreSQL 19 on, replica is enough); the applications stay stopped",
-			"outboxcdc recover: it creates the slot, delivers the rows that Kafka lacks, and writes a position record",
+			"run pg_upgrade (for a managed service that refuses it because of the slot, drop the slot first: docs/upgrade.md), and start the new server with wal_level = logical (from PostgreSQL 19 on, replica is enough); the applications stay stopped",
+			"outboxcdc recover --this-server: it creates the slot, delivers the rows that Kafka lacks, and writes a position record",
 			"start the daemon and the applications")
 	}
 	var all []Remedy

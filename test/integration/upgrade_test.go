@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -105,9 +106,10 @@ func (o *outbox) upgradeCheck(env []string, exit int) *report {
 // upgradeCase is a way in which the daemon ends before pg_upgrade.
 type upgradeCase struct {
 	name, done string
-	always     bool // in `make test` as well
+	always     bool // without `make prove` as well
 	end        func(u *upgrade, o *outbox, r *relay, env []string)
 	lostSlot   bool // there is none on the new server
+	recovers   int  // how many events `recover` then has to send
 	runs       bool // the daemon of before still runs
 }
 
@@ -146,7 +148,7 @@ func upgradeCases() []upgradeCase {
 			r.awaitExit(patience)
 		}},
 		{
-			name: "slot dropped", lostSlot: true,
+			name: "slot dropped", lostSlot: true, recovers: 10,
 			done: "the slot dropped with undelivered events before pg_upgrade, as an upgrade of PostgreSQL 16 loses it",
 			end: func(u *upgrade, o *outbox, r *relay, env []string) {
 				r.term()
@@ -156,7 +158,50 @@ func upgradeCases() []upgradeCase {
 				u.stopOld(o)
 			},
 		},
+		{
+			name: "refused by a service", lostSlot: true, always: true,
+			done: "a managed service that refuses the upgrade until the slot is dropped, after `upgrade check`",
+			end: func(u *upgrade, o *outbox, r *relay, _ []string) {
+				steps := serviceSteps(u.t)
+				is(u.t, "the steps in docs/upgrade.md", steps[0]+", "+steps[2], "outboxcdc upgrade check, outboxcdc recover --this-server") // run before and after
+				if u.serviceAccepts(o) {
+					u.t.Error("the service accepts a slot")
+				}
+				r.term()
+				o.exec(strings.ReplaceAll(steps[1], "'outboxcdc'", "'"+o.name+"'"))
+				if !u.serviceAccepts(o) {
+					u.t.Fatal("the service refuses without a slot")
+				}
+				u.stopOld(o)
+			},
+		},
 	}
+}
+
+// serviceAccepts is whether a managed service that knows no slots begins the upgrade: as Amazon RDS before PostgreSQL
+// 17, it refuses if there is any.
+func (u *upgrade) serviceAccepts(o *outbox) bool {
+	u.t.Helper()
+	return o.query("SELECT count(*)::text FROM pg_replication_slots WHERE slot_type = 'logical'") == "0"
+}
+
+// serviceSteps returns the three steps of docs/upgrade.md for a service that refuses.
+func serviceSteps(t *testing.T) []string {
+	t.Helper()
+	doc, err := os.ReadFile("../../docs/upgrade.md")
+	must(t, err)
+	_, rest, _ := strings.Cut(string(doc), "\n## A managed service that refuses\n")
+	_, block, _ := strings.Cut(rest, "```\n")
+	block, _, _ = strings.Cut(block, "```")
+	var steps []string
+	for line := range strings.Lines(block) {
+		command, _, _ := strings.Cut(line, "  #")
+		steps = append(steps, strings.TrimSpace(command))
+	}
+	if len(steps) != 3 {
+		t.Fatalf("the steps of docs/upgrade.md: %q", steps)
+	}
+	return steps
 }
 
 // F95: pg_upgrade while the application is stopped. `upgrade check` fails until everything is delivered. The daemon
@@ -204,10 +249,13 @@ func upgradeServer(t *testing.T, c upgradeCase) {
 	}
 	if c.lostSlot {
 		r.awaitStop(patience, 79, "no logical slot of that name", "outboxcdc recover")
-		if _, text := o.adopt(env, 79, "--upgraded-from", u.oldID); !strings.Contains(text, "no logical slot of that name") {
+		if _, text := o.adopt(env, 79, "--upgraded-from", u.oldID); !strings.Contains(text, "is missing: run outboxcdc recover") {
 			t.Errorf("slot adopt without a slot: %s", text)
 		}
-		says(t, o.recover(env, 0), "10 records sent")
+		said := o.recover(env, 0, "--this-server")
+		if says(t, said, fmt.Sprintf("%d rows are missing", c.recovers)); c.recovers > 0 {
+			says(t, said, fmt.Sprintf("%d records sent", c.recovers))
+		}
 	} else {
 		r.awaitStop(patience, 79, "outboxcdc slot adopt --upgraded-from "+u.oldID)
 		u.adopt(o, env)
