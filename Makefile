@@ -25,7 +25,7 @@ P := 2
 HAVE_CC    = $(shell test "$$($(GO) env CGO_ENABLED)" = 1 && command -v "$$($(GO) env CC)" >/dev/null && echo yes)
 FUZZTIME  ?= 20s
 # Modules other than the product's (docs/adr/0025-modules-for-applications.md).
-MODULES   := inbox inbox/riverinbox outbox samples/tasks test/compose test/ends test/helm
+MODULES   := inbox inbox/riverinbox outbox outbox/registry samples/tasks test/compose test/ends test/helm
 
 .PHONY: help
 help: ## print the targets

@@ -98,11 +98,15 @@ func checkAttribute(s *source) string {
 		return "an attribute's name can only have a–z and 0–9"
 	}
 	literal := len(s.parts) == 1 && s.parts[0].name == ""
+	_, link := s.schemaLink()
 	switch s.name {
 	case "specversion", "id", "data":
 		return "cannot be set; the id is route.id's, the data is the payload"
 	case ceSource, ceDataSchema, ceContentType:
-		if !literal {
+		switch {
+		case s.name == ceDataSchema && !literal && (!link || len(s.parts) == 1):
+			return "has to be a constant, or a URI that ends with {schema_id}"
+		case s.name != ceDataSchema && !literal:
 			return "has to be a constant"
 		}
 	case ceTime:

@@ -88,6 +88,9 @@ func TestEnvelope(t *testing.T) {
 		{"BC", column("x:1114", "0044-03-15 12:00:00 BC"), x, `{"x":"0044-03-15 12:00:00 BC","data":1}`},
 		{"a column wins", column("trace_id", "own"), onlyFields(map[string]string{"x": "{trace_id}"}), `{"x":"own","data":1}`},
 		{"no trace", outbox("payload", "1", "headers", `{"traceparent": "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01"}`), onlyFields(map[string]string{"x": "{trace_id}"}), `{"x":null,"data":1}`},
+		{"a schema's id", outbox("payload:17", `\x00000000070a`, "headers", `{"schema_id": "7"}`), onlyFields(map[string]string{"x": "{schema_id}", "y": "https://r/ids/{schema_id}"}), `{"x":"7","y":"https://r/ids/7","data":"AAAAAAcK"}`},
+		{"no schema's id", outbox("payload", "1"), onlyFields(map[string]string{"x": "{schema_id}", "y": "https://r/ids/{schema_id}"}), `{"x":null,"y":null,"data":1}`},
+		{"a column with the id", column("schema_id", "8"), onlyFields(map[string]string{"x": "ids/{schema_id}"}), `{"x":"ids/8","data":1}`},
 		{"SQL NULL", outbox("payload", nil), nil, `nil`},
 		{"SQL NULL, empty", outbox("payload", nil), func(c *Config) { onlyFields(nil)(c); c.NullPayload = NullPayloadEmpty }, `{"data":null}`},
 		{"JSON null", outbox("payload", "null"), onlyFields(nil), `{"data":null}`},
@@ -144,6 +147,10 @@ func TestEnvelopeConfig(t *testing.T) {
 		"no field holds the payload":          func(c *Config) { c.Format = FormatEnvelope; c.Fields = map[string]string{"data": ""} },
 		`of "a": template "{": { without }`:   func(c *Config) { c.Format = FormatEnvelope; c.Fields = map[string]string{"a": "{"} },
 		`of "data": {payload} is already in`:  func(c *Config) { c.Format = FormatEnvelope; c.Fields = map[string]string{"a": "{payload}"} },
+		`of "a": {schema_id} cannot be a part`: func(c *Config) {
+			c.Format = FormatEnvelope
+			c.Fields = map[string]string{"a": "{schema_id}x"}
+		},
 		`of "a": {trace_id} cannot be a part`: func(c *Config) { c.Format = FormatEnvelope; c.Fields = map[string]string{"a": "x{trace_id}"} },
 		`the name "\xff" is not UTF-8`:        func(c *Config) { c.Format = FormatEnvelope; c.Fields = map[string]string{"\xff": "1"} },
 	} {

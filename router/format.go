@@ -25,16 +25,17 @@ const (
 	FormatCloudEventsStructured Format = "cloudevents_structured" // a JSON object of attributes and payload
 )
 
-// Reserved names in the sources of fields, which are not columns. If the table has a column commit_time or trace_id,
-// the name means the column, as for {table}.
+// Reserved names in the sources of fields, which are not columns. If the table has a column commit_time, trace_id or
+// schema_id, the name means the column, as for {table}.
 const (
 	payloadName = "payload"     // the payload, embedded unchanged
 	commitName  = "commit_time" // when the row was committed, RFC 3339
 	traceName   = "trace_id"    // the trace id in the header traceparent
+	schemaName  = "schema_id"   // the header schema_id: the id of the payload's schema in a registry
 )
 
 func isReservedName(name string) bool {
-	return name == payloadName || name == commitName || name == traceName
+	return name == payloadName || name == commitName || name == traceName || name == schemaName
 }
 
 // source is the configuration of a field.
@@ -49,6 +50,16 @@ func (s *source) singleName() string {
 		return s.parts[0].name
 	}
 	return ""
+}
+
+// schemaLink returns the text before {schema_id}, if the source is that: a link to the schema. No other reserved name
+// can be part of a longer text.
+func (s *source) schemaLink() (before string, is bool) {
+	last := len(s.parts) - 1
+	if last < 0 || last > 1 || s.parts[last].name != schemaName || s.parts[0].name != "" && last > 0 {
+		return "", false
+	}
+	return s.parts[0].literal, true
 }
 
 // sources returns the fields of the format in the order in which they are written: by name, the payload last.
@@ -74,12 +85,13 @@ func mergeSources(fields, set map[string]string) ([]source, error) {
 		if err != nil {
 			return nil, fmt.Errorf("of %q: %w", name, err)
 		}
+		s := source{name, parts}
+		_, link := s.schemaLink()
 		for _, p := range parts {
-			if isReservedName(p.name) && len(parts) > 1 {
+			if isReservedName(p.name) && len(parts) > 1 && !link {
 				return nil, fmt.Errorf("of %q: {%s} cannot be a part of a longer text; give it a field of its own", name, p.name)
 			}
 		}
-		s := source{name, parts}
 		if s.singleName() == payloadName {
 			if payload >= 0 {
 				return nil, fmt.Errorf("of %q: {payload} is already in %q", name, out[payload].name)
@@ -103,6 +115,7 @@ const (
 	fromPayload
 	fromCommit
 	fromTrace
+	fromSchema
 )
 
 // encoding is how a field's text is written as JSON.
@@ -122,6 +135,7 @@ type field struct {
 	name     string
 	prefix   string // in JSON: the bracket or comma, the name, the colon
 	header   string // of CloudEvents in binary mode
+	link     string // before the id of the schema
 	origin   origin
 	pieces   []piece
 	encoding encoding
@@ -140,7 +154,10 @@ func (b *binding) fields(sources []source, envelope bool) []field {
 			f.prefix = "{"
 		}
 		f.prefix += string(appendString(nil, []byte(s.name))) + ":"
+		link, isLink := s.schemaLink()
 		switch name := s.singleName(); {
+		case isLink && b.rel.Index(schemaName) < 0:
+			f.origin, f.link = fromSchema, link
 		case name == payloadName:
 			f.origin = fromPayload
 			if i := b.rel.Index(b.columns.Payload); i >= 0 && b.rel.Columns[i].TypeOID == byteaOID {
@@ -236,6 +253,14 @@ func (r *Router) fieldText(f *field, ev *decoder.Event, rec *Record) []byte {
 		return r.scratchFrom(start)
 	case fromTrace:
 		return traceID(rec.Headers)
+	case fromSchema:
+		for i := len(rec.Headers) - 1; i >= 0; i-- {
+			if h := &rec.Headers[i]; h.Name == schemaName && len(h.Value) > 0 {
+				r.scratch = append(append(r.scratch, f.link...), h.Value...)
+				return r.scratchFrom(start)
+			}
+		}
+		return nil
 	}
 	text, null := r.templateText(f.pieces, ev)
 	switch {

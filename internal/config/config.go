@@ -135,8 +135,8 @@ type Route struct {
 	// CloudEvent of the Kafka binding 1.0.2.
 	Format string `yaml:"format" default:"raw" oneof:"raw envelope cloudevents_binary cloudevents_structured"`
 	// Fields are changes to the fields of the envelope, or to the attributes of the CloudEvent: name → source; ""
-	// removes one. A source is a template, a constant, or one of {payload}, {commit_time} and {trace_id}. A CloudEvent
-	// requires the attribute source. See docs/routing.md.
+	// removes one. A source is a template, a constant, or one of {payload}, {commit_time}, {trace_id} and {schema_id}. A
+	// CloudEvent requires the attribute source. See docs/routing.md.
 	Fields map[string]string `yaml:"fields" default:""`
 	// Headers are further columns that become headers: "column" or "column:header". They override a member of the
 	// headers column with the same name; SQL NULL becomes a null header.

@@ -5,14 +5,21 @@ go 1.26.0
 tool github.com/outboxcdc/outboxcdc/cmd/outboxcdc
 
 require (
+	github.com/hamba/avro/v2 v2.31.0
 	github.com/jackc/pgx/v5 v5.12.0
 	github.com/lib/pq v1.10.9
 	github.com/outboxcdc/outboxcdc v0.0.0
 	github.com/outboxcdc/outboxcdc/outbox v0.0.0
+	github.com/outboxcdc/outboxcdc/outbox/registry v0.0.0
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
+	github.com/twmb/franz-go/pkg/sr v1.8.0
 )
 
 require (
+	github.com/go-viper/mapstructure/v2 v2.4.0 // indirect
+	github.com/json-iterator/go v1.1.12 // indirect
+	github.com/modern-go/concurrent v0.0.0-20180306012644-bacd9c7ef1dd // indirect
+	github.com/modern-go/reflect2 v1.0.2 // indirect
 	github.com/nats-io/nats.go v1.55.0 // indirect
 	github.com/nats-io/nkeys v0.4.16 // indirect
 	github.com/nats-io/nuid v1.0.1 // indirect
@@ -82,12 +89,13 @@ require (
 	golang.org/x/sys v0.48.0 // indirect
 	golang.org/x/text v0.43.0 // indirect
 	golang.org/x/time v0.15.0 // indirect
-	google.golang.org/protobuf v1.36.12 // indirect
+	google.golang.org/protobuf v1.36.12
 )
 
 replace (
 	github.com/outboxcdc/outboxcdc => ../..
 	github.com/outboxcdc/outboxcdc/outbox => ../../outbox
+	github.com/outboxcdc/outboxcdc/outbox/registry => ../../outbox/registry
 )
 
 replace github.com/outboxcdc/outboxcdc/inbox => ../../inbox

@@ -150,13 +150,13 @@ func planOf(ctx context.Context, target, only string) (plan, error) {
 	switch target {
 	case "unit": // no servers
 		packages, err := all.packages(ctx, "-short")
-		return plan{append(packages, application("outbox"), application("inbox"), application("inbox/riverinbox"))}, err
+		return plan{append(packages, application("outbox"), application("outbox/registry"), application("inbox"), application("inbox/riverinbox"))}, err
 	case "race":
 		return plan{race()}, nil
 	case "integration":
 		return plan{{all.integration(only)}}, nil
 	case "ends":
-		return plan{{application("outbox"), application("inbox"), application("inbox/riverinbox"), all.ends(only)}}, nil
+		return plan{{application("outbox"), application("outbox/registry"), application("inbox"), application("inbox/riverinbox"), all.ends(only)}}, nil
 	case "compose":
 		return plan{{outside("test/compose")}}, nil
 	case "helm":
@@ -170,7 +170,7 @@ func planOf(ctx context.Context, target, only string) (plan, error) {
 func (t tier) plan(packages lane) plan {
 	var modules lane
 	if t != rest {
-		modules = lane{application("outbox"), application("inbox"), application("inbox/riverinbox"), outside("test/compose")}
+		modules = lane{application("outbox"), application("outbox/registry"), application("inbox"), application("inbox/riverinbox"), outside("test/compose")}
 	}
 	modules = append(modules, t.ends(""))
 	if t == rest {
