@@ -10,8 +10,8 @@ import (
 )
 
 // Avro defines a kind of events in Avro. The schema is that of a named type (a record), and P is a Go type that package
-// github.com/hamba/avro/v2 encodes by it: the fields of a struct have the tag avro. It panics if the schema or a name is
-// not valid, so it is meant for package variables.
+// github.com/hamba/avro/v2 encodes by it: the fields of a struct have the tag avro. It panics if the schema or a name
+// is not valid, so it is meant for package variables.
 func Avro[P any](aggregateType, eventType, schema string, options ...Option) *Kind[P] {
 	parsed, err := avro.ParseWithCache(schema, "", new(avro.SchemaCache)) // not the cache of the process: another version may be there
 	if err != nil {

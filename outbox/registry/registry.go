@@ -179,8 +179,8 @@ func identify(schemas []Schema, what string, ask func(*definition) (int, error))
 }
 
 // Compatible asks the registry whether it would accept the schemas: each one by the compatibility rule of its subject.
-// It changes nothing, and a subject that does not exist accepts every schema. Call it in a test of the application, with
-// the registry that consumers use, so that a change that breaks them fails the build and not the next start.
+// It changes nothing, and a subject that does not exist accepts every schema. Call it in a test of the application,
+// with the registry that consumers use, so that a change that breaks them fails the build and not the next start.
 func Compatible(ctx context.Context, client *sr.Client, schemas ...Schema) error {
 	var problems []error
 	for _, s := range schemas {

@@ -42,7 +42,8 @@ func binaryTable(t *testing.T) string {
 }
 
 // What an application writes with a schema of a registry arrives unchanged, and a consumer's serde reads it; so does
-// any other sequence of bytes. The registry is away while events are written. Attributes of CloudEvents name the schema.
+// any other sequence of bytes. The registry is away while events are written. Attributes of CloudEvents name the
+// schema.
 func TestRegistry(t *testing.T) {
 	t.Parallel()
 	fake := srfake.New()
