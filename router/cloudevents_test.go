@@ -78,7 +78,8 @@ func TestCloudEvents(t *testing.T) {
 			`outbox.event.order key="\x00\xffA" by="\x00\xffA" value="1"` + own + position + ` ce_specversion="1.0" ce_id="` + id + `" ce_source="//shop.example/orders" ce_subject="AP9B" ce_type="OrderPlaced"`,
 		},
 		{
-			binary, outbox("payload", "1", "headers", `{"schema_id": "7"}`), []string{"dataschema", "https://r/ids/{schema_id}", "datacontenttype", ""},
+			binary, outbox("payload", "1", "headers", `{"schema_id": "7"}`),
+			[]string{"dataschema", "https://r/ids/{schema_id}", "datacontenttype", ""},
 			begin + `"1"` + own + ` schema_id="7"` + position + strings.Replace(attributes, `content-type="application/json"`, `ce_dataschema="https://r/ids/7"`, 1),
 		},
 		{binary, outbox("payload", "1"), []string{"dataschema", "https://r/ids/{schema_id}"}, begin + `"1"` + own + position + attributes},

@@ -142,11 +142,11 @@ func TestEnvelopePoisonKeepsEmpty(t *testing.T) {
 
 func TestEnvelopeConfig(t *testing.T) {
 	for want, change := range map[string]func(*Config){
-		"format: \"xml\" is none":             func(c *Config) { c.Format = "xml" },
-		"without a format of which":           func(c *Config) { c.Fields = map[string]string{"a": "b"} },
-		"no field holds the payload":          func(c *Config) { c.Format = FormatEnvelope; c.Fields = map[string]string{"data": ""} },
-		`of "a": template "{": { without }`:   func(c *Config) { c.Format = FormatEnvelope; c.Fields = map[string]string{"a": "{"} },
-		`of "data": {payload} is already in`:  func(c *Config) { c.Format = FormatEnvelope; c.Fields = map[string]string{"a": "{payload}"} },
+		"format: \"xml\" is none":            func(c *Config) { c.Format = "xml" },
+		"without a format of which":          func(c *Config) { c.Fields = map[string]string{"a": "b"} },
+		"no field holds the payload":         func(c *Config) { c.Format = FormatEnvelope; c.Fields = map[string]string{"data": ""} },
+		`of "a": template "{": { without }`:  func(c *Config) { c.Format = FormatEnvelope; c.Fields = map[string]string{"a": "{"} },
+		`of "data": {payload} is already in`: func(c *Config) { c.Format = FormatEnvelope; c.Fields = map[string]string{"a": "{payload}"} },
 		`of "a": {schema_id} cannot be a part`: func(c *Config) {
 			c.Format = FormatEnvelope
 			c.Fields = map[string]string{"a": "{schema_id}x"}

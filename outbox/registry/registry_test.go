@@ -63,8 +63,12 @@ func TestEvent(t *testing.T) {
 		raw     []byte // the index of the message, as bytes
 	}{
 		{order, func() (outbox.Event, error) { return order.Event("42", paid{"9.50", 3}) }, "shop.Paid", nil, &paid{"9.50", 3}, decodeAvro, nil},
-		{first, func() (outbox.Event, error) { return first.Event("42", &timestamppb.Timestamp{Seconds: 7}) }, "google.protobuf.Timestamp", []int{0},
-			&timestamppb.Timestamp{Seconds: 7}, decodeProto, []byte{0}},
+		{
+			first, func() (outbox.Event, error) { return first.Event("42", &timestamppb.Timestamp{Seconds: 7}) }, "google.protobuf.Timestamp",
+			[]int{0},
+			&timestamppb.Timestamp{Seconds: 7}, decodeProto,
+			[]byte{0},
+		},
 		{later, func() (outbox.Event, error) { return later.Event("42", wrapperspb.String("ü")) }, "google.protobuf.StringValue", []int{7}, wrapperspb.String("ü"), decodeProto, []byte{2, 14}},
 		{nested, func() (outbox.Event, error) {
 			return nested.Event("42", &descriptorpb.DescriptorProto_ExtensionRange{Start: proto.Int32(5)})
