@@ -29,6 +29,7 @@ func all() []mutant {
 		parkMutants,
 		tasksMutants,
 		retentionMutants,
+		heldMutants,
 	} {
 		out = append(out, room...)
 	}

@@ -1,0 +1,148 @@
+package checkpoint
+
+import (
+	"fmt"
+	"maps"
+
+	"github.com/jackc/pglogrepl"
+)
+
+// event takes the next event of the stream.
+func (s *heldSim) event() {
+	d := s.session
+	if d.cursor == len(s.events) {
+		return
+	}
+	n := d.cursor
+	e := s.events[n]
+	if d.known[n] {
+		d.cursor++
+		return
+	}
+	key := []byte(e.Key)
+	if e.noKey {
+		key = nil
+	}
+	inFlight := len(d.lanes) > 0
+	switch what := d.held.Decide(e.Topic, key, e.poison, inFlight); what {
+	case Flows:
+		s.send(e.HeldKey, &simFlight{event: n})
+	case HoldsNothing:
+		s.sendLetter(&simLetter{event: n, partition: int32(n % s.partitions)})
+	case BecomesLetter:
+		l := &Letter{HeldKey: e.HeldKey, Position: Position{CommitLSN: pglogrepl.LSN(n + 1)}, By: d.held.By(e.Topic, key)}
+		if l.By == "" {
+			l.By = fmt.Sprint(n)
+		}
+		if l.By != fmt.Sprint(n) {
+			s.reached["follower"]++
+		}
+		p, known := d.held.Partition(e.Topic, key)
+		if !known {
+			p = int32((len(e.Topic+e.Key) + int(e.Topic[0])) % s.partitions)
+		}
+		l.Place.Partition = p
+		d.held.Sent(l)
+		sent := *l
+		s.sendLetter(&simLetter{&sent, n, p})
+	case AwaitRelease:
+		s.reached["awaited"]++
+		if d.patience++; d.patience > 20 {
+			d.patience = 0
+			d.held.GiveUp(e.Topic, key)
+		}
+	case TooManyKeys, TooManyLetters, Scattered:
+		s.reached[fmt.Sprint("stopped by ", what)]++
+		s.tell("event %d: stopped by %d", n, what)
+		s.end(true) // until a command has made room
+	}
+}
+
+func (s *heldSim) sendLetter(l *simLetter) {
+	s.send(HeldKey{Key: fmt.Sprint(l.partition)}, &simFlight{event: l.event, letter: l})
+}
+
+func (s *heldSim) send(lane HeldKey, f *simFlight) {
+	d := s.session
+	s.tell("event %d is sent, letter %v", f.event, f.letter != nil)
+	d.lanes[lane] = append(d.lanes[lane], f)
+	d.cursor++
+}
+
+// simCommand is a `dlq` command that has the group.
+type simCommand struct {
+	Release
+	next    LetterPlace
+	drops   bool
+	selects func(event int) bool
+	handled map[LetterPlace]bool // not yet recorded
+	flight  *simFlight
+}
+
+// start starts a command, which has the group alone. What a killed one had in flight was stored before, or is lost.
+func (s *heldSim) start(all bool) {
+	if f := s.lateCommand; f != nil && s.IntN(2) == 0 {
+		s.store(f, false)
+	}
+	s.lateCommand = nil
+	c := &simCommand{handled: map[LetterPlace]bool{}, drops: !all && s.IntN(6) == 0, selects: func(int) bool { return true }}
+	some, key := s.IntN(len(s.events)), s.events[s.IntN(len(s.events))].HeldKey
+	switch n := s.IntN(4); {
+	case all:
+	case n == 0:
+		c.selects = func(event int) bool { return event == some }
+	case n < 3:
+		c.selects = func(event int) bool { return s.events[event].HeldKey == key }
+	}
+	s.tell("a command begins, drops %v", c.drops)
+	s.command = c
+}
+
+// run is one step of a command, which handles one partition after the other.
+func (s *heldSim) run() {
+	c := s.command
+	atEnd := c.next.Offset == int64(len(s.letters[c.next.Partition]))
+	switch f := c.flight; {
+	case f != nil && !f.stored:
+		s.store(f, false)
+		return
+	case f != nil: // acknowledged
+		c.handled[c.next] = true
+		c.flight = nil
+		c.next.Offset++
+		return
+	case len(c.handled) > 0 && (atEnd || s.IntN(3) == 0):
+		maps.Copy(s.handled, c.handled)
+		s.tell("  recorded as handled: %v", c.handled)
+		clear(c.handled)
+		return
+	case atEnd && c.next.Partition == 2:
+		s.command = nil
+		return
+	case atEnd:
+		c.next = LetterPlace{Partition: c.next.Partition + 1}
+		return
+	case s.handled[c.next]:
+		c.next.Offset++
+		return
+	}
+	l := s.letters[c.next.Partition][c.next.Offset]
+	e := s.events[l.event]
+	may := c.selects(l.event) && (l.Letter == nil || c.drops || c.May(l.Letter))
+	switch {
+	case may && c.drops:
+		s.tell("letter %v is dropped", c.next)
+		e.dropped = true
+		c.handled[c.next] = true
+		c.next.Offset++
+	case may && !e.poison:
+		s.tell("letter %v is retried", c.next)
+		c.flight = &simFlight{event: l.event}
+	default:
+		if l.Letter != nil {
+			c.StaysOpen(l.Letter)
+		}
+		c.next.Offset++
+	}
+}
+
