@@ -83,13 +83,15 @@ func newHeldSim(seed uint64) *heldSim {
 	s := &heldSim{Rand: rand.New(rand.NewPCG(seed, 44)), handled: map[LetterPlace]bool{}, reached: map[string]int{}}
 	s.deduplicated = s.IntN(2) == 0
 	s.partitions = 1 + s.IntN(3)
-	s.limits = HeldLimits{Keys: 1 + s.IntN(5), Letters: 2 + s.IntN(20)}
+	s.limits = s.someLimits()
 	names := []HeldKey{{"t", "a"}, {"u", "a"}, {"t", "b"}, {"t", ""}}[:1+s.IntN(4)]
 	for range 5 + s.IntN(30) {
 		s.events = append(s.events, &simEvent{HeldKey: names[s.IntN(len(names))], noKey: s.IntN(12) == 0, poison: s.IntN(5) == 0})
 	}
 	return s
 }
+
+func (s *heldSim) someLimits() HeldLimits { return HeldLimits{Keys: 1 + s.IntN(5), Letters: 2 + s.IntN(20)} }
 
 // store stores a record.
 func (s *heldSim) store(f *simFlight, daemon bool) {
@@ -131,7 +133,7 @@ func (s *heldSim) open(known map[int]bool) {
 		}
 	}
 	if s.IntN(8) == 0 {
-		s.partitions = 1 + s.IntN(3)
+		s.partitions, s.limits = 1+s.IntN(3), s.someLimits()
 	}
 	s.tell("a session begins at %d, %d partitions", s.confirmed, s.partitions)
 	s.session = &simSession{
