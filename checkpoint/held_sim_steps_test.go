@@ -145,4 +145,3 @@ func (s *heldSim) run() {
 		c.next.Offset++
 	}
 }
-

@@ -91,7 +91,9 @@ func newHeldSim(seed uint64) *heldSim {
 	return s
 }
 
-func (s *heldSim) someLimits() HeldLimits { return HeldLimits{Keys: 1 + s.IntN(5), Letters: 2 + s.IntN(20)} }
+func (s *heldSim) someLimits() HeldLimits {
+	return HeldLimits{Keys: 1 + s.IntN(5), Letters: 2 + s.IntN(20)}
+}
 
 // store stores a record.
 func (s *heldSim) store(f *simFlight, daemon bool) {
