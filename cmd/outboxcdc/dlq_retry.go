@@ -78,7 +78,9 @@ func (r *retrier) retry(ctx context.Context, l *letter) (outcome, error) {
 	case r.d.dryRun:
 		text = "would be retried to "
 	default: // a signal does not cancel it: a record without acknowledgement would be sent again
-		err = r.sender.Deliver(context.WithoutCancel(ctx), rec)
+		held, done := r.d.letters.WhileHeld(context.WithoutCancel(ctx))
+		err = r.sender.Deliver(held, rec)
+		done()
 	}
 	var alone *sender.DeliveryError
 	switch {

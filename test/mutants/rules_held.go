@@ -41,6 +41,9 @@ var heldMutants = []mutant{
 		edits{{heldRule, "		k.gaveUp = k.handled\n", "		k.gaveUp = min(k.handled, 0)\n"}}, heldKeys),
 	wrong("letter-letters-by-hash", "The letters of a key go where its hash says, wherever its open letters are.",
 		edits{{heldRule, "{topic, string(key)}]; k != nil {\n		return k.partition, true", "{topic, string(key)}]; k != nil && len(k.open) > 1<<30 {\n		return k.partition, true"}, {heldRule, "	case k != nil && k.scattered:\n", "	case false:\n"}}, heldSim),
+	wrong("letter-retry-without-the-group", "A record is sent while the group was ours when it was begun.",
+		edits{{"cmd/outboxcdc/dlq_retry.go", "err = r.sender.Deliver(held, rec)", "err = r.sender.Deliver(context.WithoutCancel(held), rec)"}},
+		suite{"./cmd/outboxcdc", "^TestRetryEndsWithTheGroup$"}),
 	wrong("letter-retry-skips-the-first", "A letter that cannot be sent does not hold up those behind it.",
 		edits{{heldRule, "	_, blocked := r.open[l.HeldKey]\n	return !blocked\n", "	_, blocked := r.open[l.HeldKey]\n	return !blocked || l.By != \"\"\n"}}, heldSim),
 }

@@ -28,6 +28,10 @@ type hold struct {
 const (
 	// holdFor is the session timeout: after a kill -9 the group remains in use for this long.
 	holdFor = 30 * time.Second
+	// holdMargin is how much earlier than after holdFor we take the group for lost, so that open requests end in time.
+	holdMargin = 3 * time.Second
+	// heldEvery is how often WhileHeld looks.
+	heldEvery = 100 * time.Millisecond
 	// beatEvery is the heartbeat interval. It leaves time for the coordinator to move to another broker.
 	beatEvery = 3 * time.Second
 )
@@ -174,10 +178,30 @@ func isNoMember(err error) bool {
 
 // Held returns an error as soon as another process may have the group.
 func (l *Topic) Held() error {
-	if l.hold == nil || time.Since(time.Unix(0, l.hold.lastAgreed.Load())) > holdFor {
+	if l.hold == nil || time.Since(time.Unix(0, l.hold.lastAgreed.Load())) > holdFor-holdMargin {
 		return kafka.Failure("hold group "+l.group, "", "", errHoldLost)
 	}
 	return nil
+}
+
+// WhileHeld returns a context that ends, with the error of Held as its cause, as soon as another process may have the
+// group: a request that waits for an answer for long must not be sent again beside that process.
+func (l *Topic) WhileHeld(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		tick := time.NewTicker(heldEvery)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			if err := l.Held(); err != nil {
+				cancel(err)
+			}
+			select {
+			case <-ctx.Done():
+			case <-tick.C:
+			}
+		}
+	}()
+	return ctx, func() { cancel(nil) }
 }
 
 // release leaves the group, so that the next process can join at once. If it fails, the group is free after holdFor.

@@ -1,6 +1,7 @@
 package deadletter
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -108,6 +109,51 @@ func TestHoldLost(t *testing.T) {
 		fault.Remove()
 		l.heartbeat()
 	}
+}
+
+// What is under way ends when another process may have the group, with the reason, and not before.
+func TestWhileHeld(t *testing.T) {
+	f := newFake(t, kfake.SeedTopics(1, "dead"))
+	l := openLetters(t, newCluster(t, testConfig(f)))
+	ended := func(what string, ctx context.Context, want error) {
+		t.Helper()
+		select {
+		case <-ctx.Done():
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s: it goes on", what)
+		}
+		if err := context.Cause(ctx); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", what, err, want)
+		}
+	}
+	ctx, done := l.WhileHeld(t.Context())
+	defer done()
+	ended("without a hold", ctx, errHoldLost)
+	mustHold(t, l)
+	for what, end := range map[string]func(){
+		"the coordinator refuses": func() { l.hold.lastAgreed.Store(0) },
+		"no answer for long":      func() { l.hold.lastAgreed.Add(-int64(holdFor - holdMargin)) },
+	} {
+		l.heartbeat()
+		ctx, done := l.WhileHeld(t.Context())
+		defer done()
+		select {
+		case <-ctx.Done():
+			t.Errorf("%s: ended while the group is held: %v", what, context.Cause(ctx))
+		case <-time.After(3 * heldEvery):
+		}
+		end()
+		ended(what, ctx, errHoldLost)
+	}
+	l.heartbeat()
+	parent, cancel := context.WithCancel(t.Context())
+	ctx, done = l.WhileHeld(parent)
+	defer done()
+	cancel()
+	ended("the caller ends", ctx, context.Canceled)
+	ctx, done = l.WhileHeld(t.Context())
+	done()
+	ended("done", ctx, context.Canceled)
 }
 
 // A request is repeated while the coordinator loads the group's offsets, and after it has moved to another broker.
