@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -100,6 +101,42 @@ func TestBrokerWithOldMetadataIsFaster(t *testing.T) {
 	waitReady(t, p, "t")
 	send(t, p, 1, event("t", "k", at(1)))
 	l.waitAcks(t, 1)
+}
+
+// TestBatchesFailAtDifferentMoments: the batch of one topic fails when the batch of another one has already led to the
+// broker that leads. The doubt then concerns that broker, whose answers are right. Both are delivered all the same.
+func TestBatchesFailAtDifferentMoments(t *testing.T) {
+	f := newFake(t, kfake.NumBrokers(3))
+	for _, topic := range []string{"t", "u"} {
+		f.createTopic(t, topic, 1, nil)
+	}
+	cfg := testConfig(f.ListenAddrs()...)
+	cfg.Retries = 1000
+	var refused [2]atomic.Int32 // requests with t, and with u
+	f.produces(func(r *kmsg.ProduceRequest) (kmsg.Response, error, bool) {
+		if f.CurrentNode() == 0 {
+			for _, rt := range r.Topics {
+				if rt.Topic != "u" {
+					refused[0].Add(1)
+				} else if refused[1].Add(1) > 0 {
+					f.SleepControl(func() { <-time.After(time.Second) })
+				}
+			}
+		}
+		return nil, nil, false
+	})
+	f.losesController(t, "t", "u")
+	p, l := openSession(t, newTestCluster(t, cfg))
+	for n := uint64(1); n <= 20; n += 2 {
+		waitReady(t, p, "t")
+		waitReady(t, p, "u")
+		send(t, p, n, event("t", "k", at(int(n))))
+		send(t, p, n+1, event("u", "k", at(int(n)+1)))
+		l.waitAcks(t, int(n)+1)
+	}
+	if refused[0].Load() == 0 || refused[1].Load() == 0 {
+		t.Errorf("requests to the broker that does not lead: %d, %d", refused[0].Load(), refused[1].Load())
+	}
 }
 
 // TestTopicsLaterThanOldMetadata: the first broker does not know topics that were created after it had lost its
