@@ -44,6 +44,7 @@ type Params struct {
 	NoSlot      bool          // the slot is created by another command
 	RDS         bool          // Amazon RDS: membership in rds_replication replaces the attribute REPLICATION
 	Timeout     time.Duration // how long creating the slot may wait for open transactions
+	Shards      int           // number of daemons that share the partitions of the table; 0: one daemon delivers everything
 	Network     string        // for the suggested pg_hba.conf line; "" means a placeholder
 }
 
@@ -56,6 +57,20 @@ type Table struct {
 	// hour. They are used in turn, so that the oldest can be emptied as a whole. 0: the table is not partitioned.
 	Ring   int
 	Hourly bool
+	// Leaves is the number of partitions of a table that is to be created with partitions by hash of the aggregate id;
+	// 0: none.
+	Leaves int
+}
+
+// Divided reports whether the table is created with partitions.
+func (t Table) Divided() bool { return t.Ring > 0 || t.Leaves > 0 }
+
+// LeafTables are the partitions by hash.
+func (t Table) LeafTables() (out []Table) {
+	for n := range t.Leaves {
+		out = append(out, Table{Schema: t.Schema, Name: fmt.Sprintf("%s_%d", t.Name, n), Columns: t.Columns})
+	}
+	return out
 }
 
 // The numbers of partitions that a ring may have.
@@ -97,7 +112,7 @@ func (t *Table) LapDefault() string {
 }
 
 // String returns the qualified name, quoted.
-func (t *Table) String() string { return ident(t.Schema) + "." + ident(t.Name) }
+func (t Table) String() string { return ident(t.Schema) + "." + ident(t.Name) }
 
 // Columns are the names of the table's columns; "" means the table has no such column.
 type Columns struct {
@@ -190,7 +205,7 @@ func render(p Params, major int, names []string) (Statements, error) {
 	}
 	for i := range p.Tables {
 		t := &p.Tables[i]
-		if longest := len(fmt.Sprintf("%s_%d", t.Name, t.Ring)); t.Ring > 0 && longest > maxName {
+		if longest := len(fmt.Sprintf("%s_%d", t.Name, t.Ring+t.Leaves)); t.Divided() && longest > maxName {
 			return nil, fmt.Errorf("render setup SQL: the names of the partitions of table %s have up to %d bytes, and PostgreSQL cuts names after %d; choose a shorter name", t, longest, maxName)
 		}
 	}
@@ -226,6 +241,22 @@ func render(p Params, major int, names []string) (Statements, error) {
 			}
 			continue
 		case name == Function && !p.HasFunction(), name == Slot && p.NoSlot:
+			continue
+		case name == Grants && p.Shards > 0: // doctor, audit and recover of a daemon read its partitions
+			v := v
+			v.Tables = append(slices.Clone(p.Tables), p.Tables[0].LeafTables()...)
+			if err := step(name, "", v); err != nil {
+				return nil, err
+			}
+			continue
+		case (name == Publication || name == Slot) && p.Shards > 0:
+			for n := range p.Shards {
+				v := v
+				v.Params = p.Shard(n)
+				if err := step(name, "", v); err != nil {
+					return nil, err
+				}
+			}
 			continue
 		case name == Function && v.Single():
 			v.Table = p.Tables[0]
@@ -334,8 +365,11 @@ func (v view) TableColumns() []column {
 		return fmt.Sprintf(" CHECK (octet_length(%s::text) <= %d)", ident(name), limit)
 	}
 	id, sequence, lap := "uuid PRIMARY KEY DEFAULT gen_random_uuid()", "bigint GENERATED ALWAYS AS IDENTITY", ""
+	if v.Table.Divided() {
+		id, sequence = "uuid NOT NULL DEFAULT gen_random_uuid()", "bigint NOT NULL DEFAULT nextval("+literal(v.Table.Sequence())+")"
+	}
 	if v.Table.Ring > 0 {
-		id, sequence, lap = "uuid NOT NULL DEFAULT gen_random_uuid()", "bigint NOT NULL DEFAULT nextval("+literal(v.Table.Sequence())+")", LapColumn
+		lap = LapColumn
 	}
 	var out []column
 	seen := map[string]bool{"": true}

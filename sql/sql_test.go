@@ -62,9 +62,59 @@ func ringParams() Params {
 	return p
 }
 
+// sharedParams has a table that two daemons share.
+func sharedParams() Params {
+	p := defaults()
+	if err := p.Share(2); err != nil {
+		panic(err)
+	}
+	return p
+}
+
+// Each partition is in the publication of exactly one daemon, whatever the number of daemons.
+func TestShards(t *testing.T) {
+	for shards := 1; shards <= Leaves; shards++ {
+		p := defaults()
+		must(t, p.Share(shards))
+		seen := map[string]int{}
+		for n := range shards {
+			s := p.Shard(n)
+			if len(s.Tables) == 0 {
+				t.Errorf("%d of %d has no table", n, shards)
+			}
+			for _, leaf := range s.Tables {
+				seen[leaf.String()]++
+			}
+			seen[s.Publication], seen["slot "+s.Slot] = seen[s.Publication]+1, seen["slot "+s.Slot]+1
+		}
+		for name, n := range seen {
+			if n != 1 {
+				t.Errorf("%d daemons: %d times %s", shards, n, name)
+			}
+		}
+		if len(seen) != Leaves+2*shards {
+			t.Errorf("%d daemons: %v", shards, seen)
+		}
+	}
+	for _, bad := range []func(*Params) int{
+		func(*Params) int { return 0 },
+		func(*Params) int { return Leaves + 1 },
+		func(p *Params) int { p.Messages = "m"; return 2 },
+		func(p *Params) int { p.Tables = append(p.Tables, p.Tables[0]); return 2 },
+		func(p *Params) int { p.Tables = nil; return 2 },
+		func(p *Params) int { p.Tables[0].Columns.AggregateID = ""; return 2 },
+		func(p *Params) int { p.Tables[0].Ring = 3; return 2 },
+	} {
+		p := defaults()
+		if err := p.Share(bad(&p)); err == nil || !strings.HasPrefix(err.Error(), "--shards") {
+			t.Errorf("%+v: %v", p, err)
+		}
+	}
+}
+
 // TestGolden compares the rendered SQL with testdata.
 func TestGolden(t *testing.T) {
-	for name, p := range map[string]Params{"default": defaults(), "odd": oddNames(), "several": severalTables(), "messages": messageParams(), "polling": pollingParams(), "ring": ringParams()} {
+	for name, p := range map[string]Params{"default": defaults(), "odd": oddNames(), "several": severalTables(), "messages": messageParams(), "polling": pollingParams(), "ring": ringParams(), "shared": sharedParams()} {
 		for _, major := range []int{14, 17} {
 			st, err := Setup(p, major)
 			must(t, err)

@@ -12,6 +12,12 @@
 -- No vacuum runs because of inserts: what is emptied as a whole needs none. Deleted rows, and the age of transaction IDs, still cause one.
 -- The primary key has to contain lap, so the server compares an id only with those of one partition: two rows of two {{ if .Table.Hourly }}hours{{ else }}days{{ end }}
 -- can have the same id, and ON CONFLICT ({{ comment (ident .Table.Columns.ID) }}) is not possible. Generate ids that are unique by themselves, as the default does.
+{{- else if .Table.Leaves }}
+-- The rows are divided by the hash of {{ comment (ident .Table.Columns.AggregateID) }} among {{ .Table.Leaves }} partitions, which several daemons share. All rows of an aggregate_id are in one
+-- partition, so one daemon delivers them, in order. The partitions never change: other numbers of daemons share the same ones.
+-- The primary key has to contain {{ comment (ident .Table.Columns.AggregateID) }}: generate ids that are unique by themselves, as the default does.
+{{- end }}
+{{- if .Table.Divided }}
 CREATE SEQUENCE IF NOT EXISTS {{ .Sequence }};
 GRANT USAGE ON SEQUENCE {{ .Sequence }} TO PUBLIC;
 {{- end }}
@@ -23,13 +29,22 @@ CREATE TABLE IF NOT EXISTS {{ table .Table.Schema .Table.Name }} (
     PRIMARY KEY ({{ ident .Table.Columns.ID }}, "lap")
 ) PARTITION BY LIST ("lap");
 ALTER SEQUENCE {{ .Sequence }} OWNED BY {{ table .Table.Schema .Table.Name }}."seq";
+{{- else if .Table.Leaves }},
+    PRIMARY KEY ({{ ident .Table.Columns.ID }}, {{ ident .Table.Columns.AggregateID }})
+) PARTITION BY HASH ({{ ident .Table.Columns.AggregateID }});
+ALTER SEQUENCE {{ .Sequence }} OWNED BY {{ table .Table.Schema .Table.Name }}."seq";
+{{- range $n, $leaf := .Table.LeafTables }}
+CREATE TABLE IF NOT EXISTS {{ $leaf }} PARTITION OF {{ table $.Table.Schema $.Table.Name }} FOR VALUES WITH (MODULUS {{ $.Table.Leaves }}, REMAINDER {{ $n }});
+{{- end }}
+{{- else }}
+);
+{{- end }}
+{{- if .Table.Ring }}
 {{- range .Laps }}
 CREATE TABLE IF NOT EXISTS {{ .Name }} PARTITION OF {{ table $.Table.Schema $.Table.Name }} FOR VALUES IN ({{ .Number }}) WITH (autovacuum_vacuum_insert_threshold = -1);
 {{- end }}
 -- With this index retain need not read a partition to know that it has no young row. It is small, and inserts rarely touch it. An autovacuum
 -- worker adds full ranges of pages to it. The server remembers 256 ranges until then, so they are large.
 CREATE INDEX IF NOT EXISTS {{ ident (printf "%s_created" .Table.Name) }} ON {{ table .Table.Schema .Table.Name }} USING brin ("created_at") WITH (autosummarize = on, pages_per_range = 1024);
-{{- else }}
-);
 {{- end }}
 -- The application's role only needs: GRANT INSERT ON {{ comment (table .Table.Schema .Table.Name) }} TO …;

@@ -35,6 +35,7 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 	var server, output, platform string
 	var partitioned, rds, noSlot bool
 	var ring ringFlags
+	var shards int
 	cmd := &cobra.Command{
 		Use:   "sql",
 		Short: "Print the SQL without executing it",
@@ -53,6 +54,11 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 			if err := ring.apply(&p); err != nil {
 				return err
 			}
+			if cmd.Flags().Changed("shards") {
+				if err := p.Share(shards); err != nil {
+					return usageError(err)
+				}
+			}
 			name, _, _ := strings.Cut(server, ".")
 			major, err := strconv.Atoi(name)
 			if err != nil {
@@ -62,8 +68,8 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 				fmt.Fprintln(cmd.ErrOrStderr(), "note: "+warning)
 			}
 			if platform != "" {
-				if rds || partitioned || noSlot || ring.partitions > 0 {
-					return usageError(errors.New("--for prints settings and no SQL: remove --rds, --partitioned, --ring and --no-slot"))
+				if rds || partitioned || noSlot || ring.partitions > 0 || shards > 0 {
+					return usageError(errors.New("--for prints settings and no SQL: remove --rds, --partitioned, --ring, --shards and --no-slot"))
 				}
 				text, err := sql.Failover(p, platform, major)
 				if err != nil {
@@ -85,6 +91,7 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 	cmd.Flags().BoolVar(&rds, "rds", false, "the server is Amazon RDS or Aurora, which grant REPLICATION through the role rds_replication")
 	cmd.Flags().BoolVar(&partitioned, "partitioned", false, "the table is partitioned (or all of several tables)")
 	ring.add(cmd)
+	cmd.Flags().IntVar(&shards, "shards", 0, fmt.Sprintf("create the table with %d partitions that this many daemons share, each with a publication and a slot", sql.Leaves))
 	addNoSlotFlag(cmd, &noSlot)
 	addOutputFlag(cmd, &output)
 	return cmd
@@ -128,14 +135,26 @@ func addNoSlotFlag(cmd *cobra.Command, noSlot *bool) {
 // commentsAfterSQL are the comments of `setup sql` that say what is left to do: the slot, and the position topic with
 // the command that creates it.
 func commentsAfterSQL(p *sql.Params, cfg *config.Config) (text string) {
-	if p.NoSlot {
-		text = fmt.Sprintf("\n-- Slot %s is not created here: outboxcdc backfill creates it. Run backfill after this script.\n", p.Slot)
+	for n := range p.Shards {
+		s := p.Shard(n)
+		text += fmt.Sprintf("\n-- Daemon %d of %d, instead of outbox.table:\n-- postgres: {publication: %s, slot: %s}\n-- outboxes:\n", n, p.Shards, yamlText(s.Publication), yamlText(s.Slot))
+		for _, leaf := range s.Tables {
+			text += fmt.Sprintf("-- - table: %s\n", yamlText(leaf.String()))
+		}
+	}
+	if p.NoSlot && p.Shards == 0 {
+		text += fmt.Sprintf("\n-- Slot %s is not created here: outboxcdc backfill creates it. Run backfill after this script.\n", p.Slot)
 	}
 	if cfg.Deduplicated() {
 		text += fmt.Sprintf("\n-- In Kafka, once, for delivery.mode deduplicated (setup apply does it as well):\n-- kafka-topics.sh --bootstrap-server %s --create --topic %s --partitions 1 --config %s\n",
 			strings.Join(cfg.Kafka.Brokers, ","), cfg.Delivery.PositionTopic, strings.Join(kafka.PositionConfig(), " --config "))
 	}
 	return text
+}
+
+// yamlText quotes a text for a YAML file, in one line.
+func yamlText(text string) string {
+	return "'" + strings.NewReplacer("'", "''", "\n", " ", "\r", " ").Replace(text) + "'"
 }
 
 // setupParams returns the names of the objects in the configuration.

@@ -57,6 +57,7 @@ const (
 	pubFilter  = "row_filter"
 	pubColumns = "column_list"
 	pubViaRoot = "publish_via_partition_root"
+	pubShards  = "shards"
 	pubOthers  = "other_tables"
 
 	slotExists   = "slot"
@@ -117,7 +118,7 @@ func Checks() []Check {
 		{pgTransactions, groupPostgres, "does a long transaction retain WAL and delay the creation of slots", []string{"WARN"}},
 		{pgClock, groupPostgres, "do the clocks of this machine and the server agree", []string{"WARN"}},
 
-		{tableExists, groupOutbox, "does the table exist, are its rows and those of its partitions in the WAL, does no other table inherit from it, and is it not a partition itself", []string{"FAIL 78", "FAIL 79"}},
+		{tableExists, groupOutbox, "does the table exist, are its rows and those of its partitions in the WAL, does no other table inherit from it, and is it no partition that the publication does not name", []string{"FAIL 78", "FAIL 79"}},
 		{tableColumns, groupOutbox, "does the table have the configured columns, with suitable types", []string{"FAIL 78"}},
 		{tableGenerated, groupOutbox, "are generated columns among them in the stream (PostgreSQL 18)", []string{"FAIL 78"}},
 		{tableInserts, groupOutbox, "do inserted rows arrive in the table: no rule `ON INSERT DO INSTEAD`, no trigger that contains `RETURN NULL`", []string{"WARN"}},
@@ -135,6 +136,7 @@ func Checks() []Check {
 		{pubFilter, groupPublication, "does it have no row filter (a filter loses events silently)", []string{"FAIL 79"}},
 		{pubColumns, groupPublication, "does its column list, if any, have all required columns", []string{"FAIL 78"}},
 		{pubViaRoot, groupPublication, "does it publish a partitioned outbox via its root, and not `FOR ALL TABLES`", []string{"WARN", "FAIL 78"}},
+		{pubShards, groupPublication, "if an outbox is a partition: does a publication of a daemon have every other partition, and do no two have the same one", []string{"WARN", "FAIL 79"}},
 		{pubOthers, groupPublication, "does it contain other tables, whose rows are sent and discarded; does it send rows again that `SPLIT PARTITION` moves (PostgreSQL 19)", []string{"WARN"}},
 
 		{slotExists, groupSlot, "does the slot exist", []string{"FAIL 79"}},

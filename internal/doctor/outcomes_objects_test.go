@@ -200,6 +200,27 @@ func publicationOutcomes(t *testing.T, w *world) {
 		p.wants(outcome{pubViaRoot, "WARN", "names of its partitions"})
 		p.narrowed()
 	})
+	t.Run("partitions of several daemons", func(t *testing.T) {
+		p := w.newPlace(t, w.pg)
+		second := p.cfg.Tables[0]
+		p.cfg.Tables[0].Name, second.Name = "outbox_0", "outbox_2"
+		p.cfg.Tables = append(p.cfg.Tables, second)
+		p.exec("CREATE TABLE outbox (id uuid DEFAULT gen_random_uuid(), aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb, created_at timestamptz,"+
+			" seq bigint, PRIMARY KEY (id, aggregate_id)) PARTITION BY HASH (aggregate_id); CREATE SEQUENCE no; ALTER TABLE outbox ALTER seq SET DEFAULT nextval('no')",
+			"CREATE PUBLICATION other WITH (publish = 'insert')", "CREATE PUBLICATION "+p.name+" WITH (publish = 'insert')")
+		for _, n := range []string{"0", "1", "2"} {
+			p.exec("CREATE TABLE outbox_"+n+" PARTITION OF outbox FOR VALUES WITH (MODULUS 3, REMAINDER "+n+")", "GRANT SELECT ON outbox_"+n+" TO "+roleName)
+		}
+		p.makeSlot()
+		missing := func(n string) outcome { return outcome{tableExists, "FAIL 79", "public.outbox_" + n + " is a partition"} }
+		p.wants(missing("0"), missing("2"), outcome{pubShards, "FAIL 79", "public.outbox_0, public.outbox_1, public.outbox_2"})
+		p.exec("ALTER PUBLICATION " + p.name + " ADD TABLE outbox_0, outbox_2")
+		p.wants(outcome{pubShards, "FAIL 79", "public.outbox_1"})
+		p.exec("ALTER PUBLICATION other ADD TABLE outbox_1")
+		p.wants()
+		p.exec("ALTER PUBLICATION other ADD TABLE outbox_2")
+		p.wants(outcome{pubShards, "WARN", "public.outbox_2 is in more than one publication: " + p.name + ", other"})
+	})
 	t.Run("two outboxes", func(t *testing.T) {
 		p := good.in(t)
 		p.exec("CREATE TABLE billing "+outboxColumns, "GRANT SELECT ON billing TO "+roleName)

@@ -58,6 +58,7 @@ func (e *examination) checkPublication(ctx context.Context) {
 			e.checkIdentity(t)
 		}
 	}
+	e.checkShards(ctx)
 	e.checkOthers()
 	e.checkSplit(ctx)
 }

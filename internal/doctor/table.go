@@ -33,7 +33,8 @@ type tableFacts struct {
 }
 
 const tableSQL = `
-SELECT c.oid, c.relkind::text, c.relpersistence::text, c.relispartition, c.relreplident::text,
+SELECT c.oid, c.relkind::text, c.relpersistence::text,
+       c.relispartition AND NOT EXISTS (SELECT FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid WHERE r.prrelid = c.oid AND p.pubname = $3), c.relreplident::text,
        has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT'), row_security_active(c.oid),
        ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped ORDER BY attnum),
        ARRAY(SELECT atttypid FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped ORDER BY attnum),
@@ -50,7 +51,7 @@ func (e *examination) readTable(ctx context.Context, t *Table, source int) (f ta
 	var partition bool
 	var names []string
 	var types []uint32
-	err = e.conn.QueryRow(ctx, tableSQL, t.Schema, t.Name).Scan(&f.oid, &kind, &persistence, &partition, &f.identity, &f.readable, &f.hidden,
+	err = e.conn.QueryRow(ctx, tableSQL, t.Schema, t.Name, e.Publication).Scan(&f.oid, &kind, &persistence, &partition, &f.identity, &f.readable, &f.hidden,
 		&names, &types, &f.generated, &f.key)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return f, "", nil
@@ -110,7 +111,10 @@ func (e *examination) checkTable(ctx context.Context, f *tableFacts, unfit strin
 		e.fail(tableExists, Lost, []Remedy{settingf("outbox: {table: <the table that the application writes>}")}, "%s is not a table but, for instance, a view", f.Table)
 		return
 	case unfit == "partition":
-		e.fail(tableExists, Lost, []Remedy{settingf("outbox: {table: <the root of the partitioned table>}")}, "%s is a partition: name the root of the partitioned table", f.Table)
+		e.fail(tableExists, Lost, []Remedy{
+			settingf("outbox: {table: <the root of the partitioned table>}"),
+			advicef("or, if several daemons share the partitions, ALTER PUBLICATION %s ADD TABLE %s (docs/scale.md)", ident(e.Publication), f.quoted()),
+		}, "%s is a partition, and publication %s does not name it: name the root of the partitioned table", f.Table, e.Publication)
 		return
 	case unfit == "unlogged":
 		remedy := sqlf("ALTER TABLE %s SET LOGGED", f.quoted())

@@ -123,23 +123,24 @@ func (c *catalog) checkTables(ctx context.Context, p sql.Params) error {
 		outboxes = append(outboxes, replication.Table{Schema: p.Tables[i].Schema, Name: p.Tables[i].Name})
 	}
 	for i := range p.Tables {
-		if err := c.checkTable(ctx, &p.Tables[i], outboxes); err != nil {
+		if err := c.checkTable(ctx, &p.Tables[i], p.Publication, outboxes); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (c *catalog) checkTable(ctx context.Context, t *sql.Table, outboxes []replication.Table) error {
+func (c *catalog) checkTable(ctx context.Context, t *sql.Table, publication string, outboxes []replication.Table) error {
 	name := t.String()
 	var kind, persistence string
 	var partition bool
 	var columns []string
 	var o owner
-	err := c.conn.QueryRow(ctx, `SELECT relkind::text, relpersistence::text, relispartition,
+	err := c.conn.QueryRow(ctx, `SELECT relkind::text, relpersistence::text,
+			relispartition AND NOT EXISTS (SELECT FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid WHERE r.prrelid = c.oid AND p.pubname = $3),
 			ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped), pg_get_userbyid(relowner)::text, `+strangerSQL("relowner")+`
 		FROM pg_class c JOIN pg_namespace n ON n.oid = relnamespace WHERE nspname = $1 AND relname = $2`,
-		t.Schema, t.Name).Scan(&kind, &persistence, &partition, &columns, &o.role, &o.stranger)
+		t.Schema, t.Name, publication).Scan(&kind, &persistence, &partition, &columns, &o.role, &o.stranger)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return errors.Join(c.checkSchema(ctx, t.Schema), c.checkSimilar(ctx, t, outboxes))
 	}
@@ -154,7 +155,7 @@ func (c *catalog) checkTable(ctx context.Context, t *sql.Table, outboxes []repli
 	case t.Ring > 0 && kind == "r":
 		c.problem("%s exists and is not partitioned: --ring can only create a table. docs/retention.md says how a table becomes a ring", name)
 	case partition:
-		c.problem("%s is a partition; name the root of the partitioned table in outbox.table", name)
+		c.problem("%s is a partition, and publication %s does not name it; name the root of the partitioned table in outbox.table", name, publication)
 	case persistence != "p" && kind == "p": // before PostgreSQL 18, SET LOGGED does nothing to a partitioned table
 		c.problem("%s is unlogged, so a publication cannot have it: create it again without UNLOGGED, and attach its partitions to it", name)
 	case persistence != "p":

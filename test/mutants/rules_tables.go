@@ -5,6 +5,7 @@ var (
 	ids         = suite{"./router", "^(TestRoute|TestKeyAndID|TestMessageIsPoison)$"}
 	creates     = suite{"./cmd/outboxcdc", "^TestSetupOnServers$/^18$/^misspelt$"}
 	unattached  = suite{"./replication", "^TestRowsOfATableThatIsNotAttached$"}
+	shared      = suite{"./replication", "^(TestLeavesOfSeveralDaemons|TestPartitionsOfSeveralDaemons)$"}
 	doctorRows  = suite{"./internal/doctor", "^TestEveryOutcome$/^outbox$"}
 )
 
@@ -21,6 +22,16 @@ var tableMutants = []mutant{
 	wrong("every-row-of-a-partition-is-an-event", "What the server sends under the name of a table that is a partition now was written while it was one.",
 		edits{{"replication/catalog.go", "case u == nil && cat.unattached && !cat.viaRoot", "case false && !cat.viaRoot"}},
 		suite{"./replication", "^TestPublicationOfWhatIsNotAttached$"}),
+	wrong("partition-of-no-daemon-passes", "A daemon need not look at the partitions that it does not deliver.",
+		edits{{"replication/catalog.go", "c.checkLeaves(ctx, conn, &cat, &current.look); err != nil {", "c.checkLeaves(ctx, conn, &cat, &current.look); err != nil && false {"}}, shared),
+	wrong("partition-that-only-ours-publishes-is-delivered", "What a publication has is delivered, also if the settings of its daemon do not name it.",
+		edits{{"replication/leaves.go", "return l.Ours || p != ours", "return true"}}, shared),
+	wrong("every-publication-is-of-a-daemon", "A publication that does not publish all inserts into a partition delivers the partition.",
+		edits{{"replication/leaves.go", "p.pubinsert AND EXISTS", "EXISTS"}, {"replication/leaves.go", "AND to_jsonb(r)->>'prqual' IS NULL", ""}}, shared),
+	wrong("partition-of-two-daemons-passes", "A partition that a publication has is in no other one.",
+		edits{{"replication/leaves.go", "len(l.Publications) > 1 {", "len(l.Publications) > 2 {"}}, shared),
+	wrong("no-outbox-is-a-partition", "An outbox that the settings name is never a partition.",
+		edits{{"replication/look.go", `strings.HasSuffix(p.Rows, "true")`, "false"}}, shared),
 	wrong("late-partition-is-like-any-other", "PostgreSQL 14 sends the rows of every partition.",
 		edits{{"replication/guard.go", `schemas, late := "", lateSQL`, `schemas, late := "", "false"`}}, suite{"./replication", "^TestAttachedLate$/^14"}),
 	wrong("publication-was-always-via-root", "A publication that publishes via the root now did so when the row was written.",

@@ -1,0 +1,227 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outboxcdc/outboxcdc/test/pgtest"
+)
+
+// scaled is an outbox that several daemons share.
+type scaled struct {
+	*outbox
+	env     []string
+	daemons []*relay
+	shards  int
+}
+
+// The procedure of docs/scale.md, from one daemon to two, four and one, while writers write and, between two steps, a
+// daemon is killed: nothing is missing, repeated, or in another order.
+func TestScale(t *testing.T) {
+	pg := sharedPostgres(t, defaultMajor)
+	t.Parallel()
+	rnd := newRand(t)
+	o := newOutbox(t, options{pg: pg, partitions: 6})
+	s := &scaled{outbox: o}
+	s.env = o.deduplicating(steadyFence)
+	t.Cleanup(func() {
+		o.exec(`SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()`)
+	})
+	o.exec(`DROP PUBLICATION outboxcdc`)
+	o.exec(`DROP TABLE outbox`)
+	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+	s.setup(1, false)
+	o.exec(`ALTER TABLE outbox ADD COLUMN n bigint`)
+	s.startAll(1)
+	w := o.write(load{rand: rnd, keys: 60})
+	for round := range fullOrShort(5, 1) {
+		for _, shards := range []int{2, 4, 1} {
+			w.awaitCommits(50)
+			s.setup(shards, true)
+			s.kill(rnd.IntN(s.shards))
+			s.page(1, shards)
+			s.kill(rnd.IntN(s.shards))
+			s.handOver(shards)
+			w.awaitCommits(20) // into the slots of daemons that do not run yet
+			for n := range s.shards {
+				o.exec(fmt.Sprintf("DROP PUBLICATION outboxcdc_%d_of_%d", n, s.shards))
+			}
+			s.startAll(shards)
+			t.Logf("round %d: %d daemons", round, shards)
+		}
+	}
+	w.awaitCommits(50)
+	w.stop()
+	end := o.walFlushed()
+	await(t, patience, "the slots to confirm everything", func() error {
+		var behind int
+		err := o.admin.scan(fmt.Sprintf(`SELECT count(*) FROM pg_replication_slots WHERE database = current_database() AND confirmed_flush_lsn < '%s'`, end), &behind)
+		return errors.Join(err, o.checkRelays(), waitFor(behind == 0))
+	})
+	if _, sum := o.audit(append(s.env, s.slot(0)), 0); !sum.Summary.Clean {
+		t.Errorf("audit: %+v", sum.Summary)
+	}
+	v := judge(o.truth(), o.readAll())
+	if err := v.err(); err != nil || v.Repeats > 0 {
+		t.Errorf("%d repeats: %v", v.Repeats, err)
+	}
+	// The daemon does not start while the rows of a partition would be delivered by none.
+	s.daemons[0].term()
+	o.exec(`CREATE PUBLICATION less FOR TABLE outbox_0 WITH (publish = 'insert')`)
+	o.exec(`DROP PUBLICATION outboxcdc_0_of_1`)
+	must(t, os.WriteFile(s.file(0), []byte("postgres: {publication: less}\noutboxes: [{table: public.outbox_0}]\n"), 0o600))
+	o.args = []string{"-c", s.file(0)}
+	lost := o.start(append(s.env, s.slot(0))...)
+	lost.awaitStop(patience, 79, "no daemon delivers the rows of public.outbox_1, public.outbox_2")
+}
+
+func (s *scaled) file(n int) string {
+	return filepath.Join(testSuite.dir, fmt.Sprintf("%s-%d.yaml", s.name, n))
+}
+
+func (s *scaled) slot(n int) string {
+	return fmt.Sprintf("OUTBOXCDC_POSTGRES_SLOT=%s_%d_of_%d", s.name, n, s.shards)
+}
+
+// setup executes what `setup sql` prints, and writes the settings that it prints.
+func (s *scaled) setup(shards int, noSlot bool) {
+	s.t.Helper()
+	s.args = nil
+	args := []string{"setup", "sql", "--shards", fmt.Sprint(shards), "--server-version", s.pg.Major}
+	if noSlot {
+		args = append(args, "--no-slot")
+	}
+	out, _ := s.mustRunBinary(nil, append(args, "-o", "json")...)
+	var statements []struct{ Name, SQL string }
+	must(s.t, json.Unmarshal([]byte(out), &statements))
+	for _, st := range statements {
+		if st.Name != "role" { // of all tests
+			s.script(st.SQL)
+		}
+	}
+	text, _ := s.mustRunBinary(nil, args...)
+	for n, settings := range strings.Split(text, "\n-- Daemon ")[1:] {
+		var yaml strings.Builder
+		for _, line := range strings.Split(settings, "\n")[1:] {
+			if line, is := strings.CutPrefix(line, "-- "); is {
+				yaml.WriteString(line + "\n")
+			} else {
+				break
+			}
+		}
+		must(s.t, os.WriteFile(s.file(n), []byte(yaml.String()), 0o600))
+	}
+}
+
+// script executes statements in a session of its own.
+func (s *scaled) script(text string) {
+	s.t.Helper()
+	conn := pgtest.Connect(s.t, s.pg.SuperURL(s.name))
+	_, err := conn.PgConn().Exec(testContext(s.t), text).ReadAll()
+	must(s.t, errors.Join(err, conn.Close(testContext(s.t))))
+}
+
+// block returns a block of SQL of the page, for this outbox.
+func (s *scaled) block(n, shards int) string {
+	s.t.Helper()
+	page, err := os.ReadFile("../../docs/scale.md")
+	must(s.t, err)
+	blocks := regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	if len(blocks) != 2 {
+		s.t.Fatalf("the page has %d blocks of SQL", len(blocks))
+	}
+	return strings.NewReplacer("'outboxcdc'", "'"+s.name+"'", "old int := 1", fmt.Sprint("old int := ", s.shards), "new int := 2", fmt.Sprint("new int := ", shards)).Replace(blocks[n-1][1])
+}
+
+// page executes a block of the page. The server writes meanwhile which transactions run, as it does every 15 seconds.
+func (s *scaled) page(n, shards int) {
+	s.t.Helper()
+	stop := make(chan struct{})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(200 * time.Millisecond):
+				_ = s.admin.do(func(ctx context.Context, conn *pgx.Conn) error {
+					_, err := conn.Exec(ctx, "SELECT pg_log_standby_snapshot()")
+					return err
+				})
+			}
+		}
+	}()
+	s.script(s.block(n, shards))
+	close(stop)
+	<-ended
+}
+
+// handOver executes the block that hands over, and stops the daemons when it says so.
+func (s *scaled) handOver(shards int) {
+	s.t.Helper()
+	cc, err := pgx.ParseConfig(s.pg.SuperURL(s.name))
+	must(s.t, err)
+	notice := make(chan string, 1)
+	cc.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		if strings.Contains(n.Message, "stop the old daemons") {
+			notice <- n.Message
+		}
+	}
+	conn, err := pgx.ConnectConfig(testContext(s.t), cc)
+	must(s.t, err)
+	done := make(chan error, 1)
+	go func() {
+		_, err := conn.PgConn().Exec(testContext(s.t), s.block(2, shards)).ReadAll()
+		done <- errors.Join(err, conn.Close(context.Background()))
+	}()
+	select {
+	case <-notice:
+	case err := <-done:
+		s.t.Fatalf("the hand-over: %v", err)
+	}
+	for _, r := range s.daemons {
+		r.term()
+	}
+	must(s.t, <-done)
+}
+
+// kill kills a daemon, and starts it again as a supervisor does.
+func (s *scaled) kill(n int) {
+	s.t.Helper()
+	s.daemons[n].endExpected = true
+	must(s.t, s.daemons[n].proc.Kill())
+	s.daemons[n] = s.startShard(n)
+}
+
+func (s *scaled) startShard(n int) *relay {
+	s.t.Helper()
+	return s.startAs([]string{"-c", filepath.Join(testSuite.dir, fmt.Sprintf("%s-%d-of-%d.yaml", s.name, n, s.shards)), "run"}, append(append(s.outbox.env(), s.env...), s.slot(n)))
+}
+
+// startAll starts the daemons with the settings that were printed.
+func (s *scaled) startAll(shards int) {
+	s.t.Helper()
+	s.shards, s.daemons = shards, nil
+	for n := range shards {
+		settings, err := os.ReadFile(s.file(n))
+		must(s.t, err)
+		must(s.t, os.WriteFile(filepath.Join(testSuite.dir, fmt.Sprintf("%s-%d-of-%d.yaml", s.name, n, shards)), settings, 0o600))
+		s.daemons = append(s.daemons, s.startShard(n))
+	}
+	for _, r := range s.daemons {
+		r.awaitState("streaming", patience)
+	}
+	s.args = []string{"-c", filepath.Join(testSuite.dir, fmt.Sprintf("%s-0-of-%d.yaml", s.name, shards))}
+}
