@@ -74,7 +74,7 @@ func ReadLeaves(ctx context.Context, conn *pgx.Conn, outboxes []uint32) ([]Leaf,
 
 // checkLeaves returns an error if no daemon delivers the rows of a leaf.
 func (c *Config) checkLeaves(ctx context.Context, conn *pgx.Conn, cat *catalog, look *Look) error {
-	if !slices.ContainsFunc(look.Outboxes, Part.isPartition) {
+	if !slices.ContainsFunc(look.Outboxes, func(p Part) bool { return p.isPartition() }) {
 		return nil
 	}
 	leaves, err := ReadLeaves(ctx, conn, cat.roots)
@@ -82,7 +82,7 @@ func (c *Config) checkLeaves(ctx context.Context, conn *pgx.Conn, cat *catalog, 
 		return err
 	}
 	if lost := Undelivered(leaves, c.Publication); len(lost) > 0 {
-		return fail(PublicationChanged, "check the partitions", UndeliveredRemedy, "no daemon delivers the rows of %s: no publication names it for one", strings.Join(lost, ", "))
+		return fail(PublicationChanged, "check the partitions", UndeliveredRemedy, "no daemon delivers the rows of %s: no publication of a daemon names the partition", strings.Join(lost, ", "))
 	}
 	return nil
 }

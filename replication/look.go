@@ -178,7 +178,7 @@ func (l *Look) altered(now *Look) bool {
 }
 
 // isPartition reports whether the outbox is a partition: the last word of the rows says so (persistence in guardSQL).
-func (p Part) isPartition() bool { return strings.HasSuffix(p.Rows, "true") }
+func (p *Part) isPartition() bool { return strings.HasSuffix(p.Rows, "true") }
 
 // hash is short, because a partitioned outbox may have a row for each partition.
 func (p *Part) hash() string {

@@ -15,9 +15,10 @@
 {{- else if .Table.Leaves }}
 -- The rows are divided by the hash of {{ comment (ident .Table.Columns.AggregateID) }} among {{ .Table.Leaves }} partitions, which several daemons share. All rows of an aggregate_id are in one
 -- partition, so one daemon delivers them, in order. The partitions never change: other numbers of daemons share the same ones.
--- The primary key has to contain {{ comment (ident .Table.Columns.AggregateID) }}: generate ids that are unique by themselves, as the default does.
+-- Each partition has a primary key: the server compares an id only with those of one partition, and ON CONFLICT is not possible. Generate ids
+-- that are unique by themselves, as the default does.
 {{- end }}
-{{- if .Table.Divided }}
+{{- if .Divided }}
 CREATE SEQUENCE IF NOT EXISTS {{ .Sequence }};
 GRANT USAGE ON SEQUENCE {{ .Sequence }} TO PUBLIC;
 {{- end }}
@@ -29,12 +30,11 @@ CREATE TABLE IF NOT EXISTS {{ table .Table.Schema .Table.Name }} (
     PRIMARY KEY ({{ ident .Table.Columns.ID }}, "lap")
 ) PARTITION BY LIST ("lap");
 ALTER SEQUENCE {{ .Sequence }} OWNED BY {{ table .Table.Schema .Table.Name }}."seq";
-{{- else if .Table.Leaves }},
-    PRIMARY KEY ({{ ident .Table.Columns.ID }}, {{ ident .Table.Columns.AggregateID }})
+{{- else if .Table.Leaves }}
 ) PARTITION BY HASH ({{ ident .Table.Columns.AggregateID }});
 ALTER SEQUENCE {{ .Sequence }} OWNED BY {{ table .Table.Schema .Table.Name }}."seq";
-{{- range $n, $leaf := .Table.LeafTables }}
-CREATE TABLE IF NOT EXISTS {{ $leaf }} PARTITION OF {{ table $.Table.Schema $.Table.Name }} FOR VALUES WITH (MODULUS {{ $.Table.Leaves }}, REMAINDER {{ $n }});
+{{- range $n, $leaf := .LeafTables }}
+CREATE TABLE IF NOT EXISTS {{ table $leaf.Schema $leaf.Name }} PARTITION OF {{ table $.Table.Schema $.Table.Name }} (PRIMARY KEY ({{ ident $.Table.Columns.ID }})) FOR VALUES WITH (MODULUS {{ $.Table.Leaves }}, REMAINDER {{ $n }});
 {{- end }}
 {{- else }}
 );

@@ -30,7 +30,7 @@ func (e *examination) judgeShards(leaves []replication.Leaf) {
 	if len(lost) > 0 {
 		e.fail(pubShards, Lost, []Remedy{
 			advicef("%s", replication.UndeliveredRemedy),
-		}, "no daemon delivers the rows of %s: no publication names it for one", strings.Join(lost, ", "))
+		}, "no daemon delivers the rows of %s: no publication of a daemon names the partition", strings.Join(lost, ", "))
 	}
 	twice := replication.PublishedTwice(leaves, e.Publication)
 	for _, l := range twice {

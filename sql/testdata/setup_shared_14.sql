@@ -18,7 +18,8 @@ CREATE ROLE "outboxcdc" LOGIN REPLICATION;
 -- transaction. If the transactions that write events of one key exclude each other, seq has the order of their commits.
 -- The rows are divided by the hash of "aggregate_id" among 16 partitions, which several daemons share. All rows of an aggregate_id are in one
 -- partition, so one daemon delivers them, in order. The partitions never change: other numbers of daemons share the same ones.
--- The primary key has to contain "aggregate_id": generate ids that are unique by themselves, as the default does.
+-- Each partition has a primary key: the server compares an id only with those of one partition, and ON CONFLICT is not possible. Generate ids
+-- that are unique by themselves, as the default does.
 CREATE SEQUENCE IF NOT EXISTS "public"."outbox_seq";
 GRANT USAGE ON SEQUENCE "public"."outbox_seq" TO PUBLIC;
 CREATE TABLE IF NOT EXISTS "public"."outbox" (
@@ -29,26 +30,25 @@ CREATE TABLE IF NOT EXISTS "public"."outbox" (
     "payload" jsonb CHECK (octet_length("payload"::text) <= 16777216),
     "headers" jsonb NOT NULL DEFAULT '{}' CHECK (octet_length("headers"::text) <= 1048576),
     "created_at" timestamptz NOT NULL DEFAULT now(),
-    "seq" bigint NOT NULL DEFAULT nextval('"public"."outbox_seq"'),
-    PRIMARY KEY ("id", "aggregate_id")
+    "seq" bigint NOT NULL DEFAULT nextval('"public"."outbox_seq"')
 ) PARTITION BY HASH ("aggregate_id");
 ALTER SEQUENCE "public"."outbox_seq" OWNED BY "public"."outbox"."seq";
-CREATE TABLE IF NOT EXISTS "public"."outbox_0" PARTITION OF "public"."outbox" FOR VALUES WITH (MODULUS 16, REMAINDER 0);
-CREATE TABLE IF NOT EXISTS "public"."outbox_1" PARTITION OF "public"."outbox" FOR VALUES WITH (MODULUS 16, REMAINDER 1);
-CREATE TABLE IF NOT EXISTS "public"."outbox_2" PARTITION OF "public"."outbox" FOR VALUES WITH (MODULUS 16, REMAINDER 2);
-CREATE TABLE IF NOT EXISTS "public"."outbox_3" PARTITION OF "public"."outbox" FOR VALUES WITH (MODULUS 16, REMAINDER 3);
-CREATE TABLE IF NOT EXISTS "public"."outbox_4" PARTITION OF "public"."outbox" FOR VALUES WITH (MODULUS 16, REMAINDER 4);
-CREATE TABLE IF NOT EXISTS "public"."outbox_5" PARTITION OF "public"."outbox" FOR VALUES WITH (MODULUS 16, REMAINDER 5);
-CREATE TABLE IF NOT EXISTS "public"."outbox_6" PARTITION OF "public"."outbox" FOR VALUES WITH (MODULUS 16, REMAINDER 6);
-CREATE TABLE IF NOT EXISTS "public"."outbox_7" PARTITION OF "public"."outbox" FOR VALUES WITH (MODULUS 16, REMAINDER 7);
-CREATE TABLE IF NOT EXISTS "public"."outbox_8" PARTITION OF "public"."outbox" FOR VALUES WITH (MODULUS 16, REMAINDER 8);
-CREATE TABLE IF NOT EXISTS "public"."outbox_9" PARTITION OF "public"."outbox" FOR VALUES WITH (MODULUS 16, REMAINDER 9);
-CREATE TABLE IF NOT EXISTS "public"."outbox_10" PARTITION OF "public"."outbox" FOR VALUES WITH (MODULUS 16, REMAINDER 10);
-CREATE TABLE IF NOT EXISTS "public"."outbox_11" PARTITION OF "public"."outbox" FOR VALUES WITH (MODULUS 16, REMAINDER 11);
-CREATE TABLE IF NOT EXISTS "public"."outbox_12" PARTITION OF "public"."outbox" FOR VALUES WITH (MODULUS 16, REMAINDER 12);
-CREATE TABLE IF NOT EXISTS "public"."outbox_13" PARTITION OF "public"."outbox" FOR VALUES WITH (MODULUS 16, REMAINDER 13);
-CREATE TABLE IF NOT EXISTS "public"."outbox_14" PARTITION OF "public"."outbox" FOR VALUES WITH (MODULUS 16, REMAINDER 14);
-CREATE TABLE IF NOT EXISTS "public"."outbox_15" PARTITION OF "public"."outbox" FOR VALUES WITH (MODULUS 16, REMAINDER 15);
+CREATE TABLE IF NOT EXISTS "public"."outbox_0" PARTITION OF "public"."outbox" (PRIMARY KEY ("id")) FOR VALUES WITH (MODULUS 16, REMAINDER 0);
+CREATE TABLE IF NOT EXISTS "public"."outbox_1" PARTITION OF "public"."outbox" (PRIMARY KEY ("id")) FOR VALUES WITH (MODULUS 16, REMAINDER 1);
+CREATE TABLE IF NOT EXISTS "public"."outbox_2" PARTITION OF "public"."outbox" (PRIMARY KEY ("id")) FOR VALUES WITH (MODULUS 16, REMAINDER 2);
+CREATE TABLE IF NOT EXISTS "public"."outbox_3" PARTITION OF "public"."outbox" (PRIMARY KEY ("id")) FOR VALUES WITH (MODULUS 16, REMAINDER 3);
+CREATE TABLE IF NOT EXISTS "public"."outbox_4" PARTITION OF "public"."outbox" (PRIMARY KEY ("id")) FOR VALUES WITH (MODULUS 16, REMAINDER 4);
+CREATE TABLE IF NOT EXISTS "public"."outbox_5" PARTITION OF "public"."outbox" (PRIMARY KEY ("id")) FOR VALUES WITH (MODULUS 16, REMAINDER 5);
+CREATE TABLE IF NOT EXISTS "public"."outbox_6" PARTITION OF "public"."outbox" (PRIMARY KEY ("id")) FOR VALUES WITH (MODULUS 16, REMAINDER 6);
+CREATE TABLE IF NOT EXISTS "public"."outbox_7" PARTITION OF "public"."outbox" (PRIMARY KEY ("id")) FOR VALUES WITH (MODULUS 16, REMAINDER 7);
+CREATE TABLE IF NOT EXISTS "public"."outbox_8" PARTITION OF "public"."outbox" (PRIMARY KEY ("id")) FOR VALUES WITH (MODULUS 16, REMAINDER 8);
+CREATE TABLE IF NOT EXISTS "public"."outbox_9" PARTITION OF "public"."outbox" (PRIMARY KEY ("id")) FOR VALUES WITH (MODULUS 16, REMAINDER 9);
+CREATE TABLE IF NOT EXISTS "public"."outbox_10" PARTITION OF "public"."outbox" (PRIMARY KEY ("id")) FOR VALUES WITH (MODULUS 16, REMAINDER 10);
+CREATE TABLE IF NOT EXISTS "public"."outbox_11" PARTITION OF "public"."outbox" (PRIMARY KEY ("id")) FOR VALUES WITH (MODULUS 16, REMAINDER 11);
+CREATE TABLE IF NOT EXISTS "public"."outbox_12" PARTITION OF "public"."outbox" (PRIMARY KEY ("id")) FOR VALUES WITH (MODULUS 16, REMAINDER 12);
+CREATE TABLE IF NOT EXISTS "public"."outbox_13" PARTITION OF "public"."outbox" (PRIMARY KEY ("id")) FOR VALUES WITH (MODULUS 16, REMAINDER 13);
+CREATE TABLE IF NOT EXISTS "public"."outbox_14" PARTITION OF "public"."outbox" (PRIMARY KEY ("id")) FOR VALUES WITH (MODULUS 16, REMAINDER 14);
+CREATE TABLE IF NOT EXISTS "public"."outbox_15" PARTITION OF "public"."outbox" (PRIMARY KEY ("id")) FOR VALUES WITH (MODULUS 16, REMAINDER 15);
 -- The application's role only needs: GRANT INSERT ON "public"."outbox" TO …;
 
 -- SELECT on these tables is for the daemon's checks. The events come from the WAL.

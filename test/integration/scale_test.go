@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -77,7 +78,7 @@ func TestScale(t *testing.T) {
 		t.Errorf("%d repeats: %v", v.Repeats, err)
 	}
 	// The daemon does not start while the rows of a partition would be delivered by none.
-	s.daemons[0].term()
+	s.stop(s.daemons[0])
 	o.exec(`CREATE PUBLICATION less FOR TABLE outbox_0 WITH (publish = 'insert')`)
 	o.exec(`DROP PUBLICATION outboxcdc_0_of_1`)
 	must(t, os.WriteFile(s.file(0), []byte("postgres: {publication: less}\noutboxes: [{table: public.outbox_0}]\n"), 0o600))
@@ -168,8 +169,14 @@ func (s *scaled) page(n, shards int) {
 	<-ended
 }
 
-// handOver executes the block that hands over, and stops the daemons when it says so.
+// handOver executes the block that hands over, again if a daemon that was killed does not deliver yet, and stops the
+// daemons when it says so.
 func (s *scaled) handOver(shards int) {
+	s.t.Helper()
+	await(s.t, 2*patience, "the hand-over", func() error { return s.tryHandOver(shards) })
+}
+
+func (s *scaled) tryHandOver(shards int) error {
 	s.t.Helper()
 	cc, err := pgx.ParseConfig(s.pg.SuperURL(s.name))
 	must(s.t, err)
@@ -189,12 +196,23 @@ func (s *scaled) handOver(shards int) {
 	select {
 	case <-notice:
 	case err := <-done:
-		s.t.Fatalf("the hand-over: %v", err)
+		return err
 	}
 	for _, r := range s.daemons {
-		r.term()
+		s.stop(r)
 	}
 	must(s.t, <-done)
+	return nil
+}
+
+// stop ends a daemon as a supervisor does.
+func (s *scaled) stop(r *relay) {
+	s.t.Helper()
+	r.endExpected = true
+	must(s.t, r.proc.Signal(syscall.SIGTERM))
+	if exit := r.awaitExit(patience); exit != 0 {
+		s.t.Fatalf("exit code %d after SIGTERM", exit)
+	}
 }
 
 // kill kills a daemon, and starts it again as a supervisor does.
