@@ -208,8 +208,7 @@ func (s *scaled) tryHandOver(shards int) error {
 // stop ends a daemon as a supervisor does.
 func (s *scaled) stop(r *relay) {
 	s.t.Helper()
-	r.endExpected = true
-	must(s.t, r.proc.Signal(syscall.SIGTERM))
+	r.signal(syscall.SIGTERM)
 	if exit := r.awaitExit(patience); exit != 0 {
 		s.t.Fatalf("exit code %d after SIGTERM", exit)
 	}
