@@ -152,6 +152,11 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 		}); ok {
 			c.Durability = r.Durability
 		}
+		if r, ok := receiver.(interface {
+			Durability(context.Context, []string) (string, []string, error)
+		}); ok {
+			c.Durability = func(ctx context.Context) (string, []string, error) { return r.Durability(ctx, c.Topics) }
+		}
 		return c, nil
 	}
 	c.Kafka, err = wire.ClusterWith(wire.Fixed(cfg), prometheus.NewRegistry(), log, func(k *kafka.Config) {

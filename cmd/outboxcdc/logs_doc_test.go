@@ -16,7 +16,7 @@ import (
 // log parsers depend on them.
 func TestLogAttributesAreDocumented(t *testing.T) {
 	used := map[string]string{}
-	for _, dir := range []string{".", "../../internal/wire", "../../relay", "../../internal/standby", "../../replication", "../../sink/kafka", "../../sink/lane", "../../sink/http", "../../sink/rabbitmq", "../../sink/nats", "../../router", "../../decoder", "../../checkpoint"} {
+	for _, dir := range []string{".", "../../internal/wire", "../../relay", "../../internal/standby", "../../replication", "../../sink/kafka", "../../sink/lane", "../../sink/http", "../../sink/rabbitmq", "../../sink/nats", "../../sink/aws", "../../router", "../../decoder", "../../checkpoint"} {
 		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 		must(t, err)
 		for _, name := range files {

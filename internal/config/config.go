@@ -17,8 +17,9 @@ type Config struct {
 	// Debezium's outbox event router. Settings that are given override it.
 	Preset string `yaml:"preset" default:"outboxcdc" oneof:"outboxcdc debezium"`
 	// Sink is what events are delivered to: kafka; http, a receiver that takes CloudEvents by POST; rabbitmq;
-	// redis, whose streams are the topics; or nats, whose subjects are the topics (docs/sinks.md).
-	Sink     string   `yaml:"sink" default:"kafka" oneof:"kafka http rabbitmq redis nats"`
+	// redis, whose streams are the topics; nats, whose subjects are the topics; or sqs, whose FIFO queues are the topics
+	// (docs/sinks.md).
+	Sink     string   `yaml:"sink" default:"kafka" oneof:"kafka http rabbitmq redis nats sqs"`
 	Postgres Postgres `yaml:"postgres"`
 	Outbox   Outbox   `yaml:"outbox"`
 	// Outboxes are several tables instead of outbox.table: a list of entries with table, columns and route. Settings
@@ -251,8 +252,8 @@ type Receiver struct {
 	// URL is the address of the receiver. With sink: http it is an http or https URL, and {topic} in it is replaced by the
 	// topic of the event. With sink: rabbitmq it is amqp://user:password@host/vhost, or amqps for TLS. With sink: redis it
 	// is redis://host:port/database, or rediss for TLS. With sink: nats it is nats://host:port, or tls for TLS, and
-	// several servers of a cluster are separated by commas. A user and a password in it authenticate the daemon. It is a
-	// secret.
+	// several servers of a cluster are separated by commas. With sink: sqs it is https://sqs.REGION.amazonaws.com/ACCOUNT.
+	// A user and a password in it authenticate the daemon, but not with sink: sqs. It is a secret.
 	URL string `yaml:"url" default:"" secret:"true" live:"true"` // read it with [Config.ReceiverURL]
 	// URLFile is a file with the address, instead of url. It is read at the start of each session.
 	URLFile string `yaml:"url_file" default:"" live:"true"`

@@ -18,6 +18,7 @@ const (
 	SinkRabbitMQ = "rabbitmq"
 	SinkRedis    = "redis"
 	SinkNATS     = "nats"
+	SinkSQS      = "sqs"
 )
 
 // schemes are those of receiver.url, by the sink. A sink that is not here has no receiver.
@@ -26,6 +27,7 @@ var schemes = map[string][]string{
 	SinkRabbitMQ: {"amqp", "amqps"},
 	SinkRedis:    {"redis", "rediss"},
 	SinkNATS:     {"nats", "tls"},
+	SinkSQS:      {"https", "http"},
 }
 
 // ofOneSink are settings that only one sink has.
@@ -129,6 +131,9 @@ func (v *validation) receiverRoute(r *Route, report func(path, problem string)) 
 	if v.c.Sink == SinkNATS && !r.PositionHeader {
 		report("route.position_header", "is false, but sink: nats makes the position the id of a message; write true")
 	}
+	if v.c.Sink == SinkSQS {
+		fifoRoute(r, report)
+	}
 	if r.Partition != "" {
 		report("route.partition", "a receiver has no partitions; remove it")
 	}
@@ -137,10 +142,37 @@ func (v *validation) receiverRoute(r *Route, report func(path, problem string)) 
 	}
 }
 
+// fifoRoute checks that topics are names of FIFO queues, as far as the settings say it.
+func fifoRoute(r *Route, report func(path, problem string)) {
+	if !r.PositionHeader {
+		report("route.position_header", "is false, but sink: sqs makes the position the deduplication id of a message; write true")
+	}
+	check := func(path, name string) {
+		if name != "" && !fifoName.MatchString(column.ReplaceAllString(name, "x")) {
+			report(path, quote(name)+" is no name of a FIFO queue, which has up to 75 letters, digits, - and _, and .fifo; write e.g. {aggregate_type}.fifo")
+		}
+	}
+	check("route.topic", r.Topic)
+	for _, name := range r.Topics {
+		check("route.topics", name)
+	}
+	if r.Unmatched != "poison" && r.Unmatched != "keep" {
+		check("route.unmatched", r.Unmatched)
+	}
+}
+
+var (
+	fifoName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,75}\.fifo$`)
+	column   = regexp.MustCompile(`\{[^{}]*\}`) // of a template
+)
+
 // exampleURL is an address of a receiver, for messages.
 func (c *Config) exampleURL() string {
-	if c.Sink == SinkHTTP {
+	switch c.Sink {
+	case SinkHTTP:
 		return "https://shop.example/events/{topic}"
+	case SinkSQS:
+		return "https://sqs.eu-central-1.amazonaws.com/123456789012"
 	}
 	return schemes[c.Sink][0] + "://user:password@host"
 }
@@ -171,6 +203,8 @@ func (c *Config) checkAddress(text string) string {
 		return "the value (not shown) has more than a host, a port and the number of a database; write e.g. " + c.exampleURL() + ":6379/0"
 	case c.Sink == SinkNATS && (strings.Trim(u.Path, "/") != "" || u.RawQuery != ""):
 		return "the value (not shown) has more than a host and a port; write e.g. " + c.exampleURL() + ":4222, and several servers separated by commas"
+	case c.Sink == SinkSQS && (!accountPath.MatchString(u.Path) || u.RawQuery != "" || u.User != nil):
+		return "the value (not shown) is not a host and the number of an account, without user and password; write e.g. " + c.exampleURL()
 	case c.Sink != SinkHTTP && strings.Contains(text, "{topic}"):
 		return "the value (not shown) has {topic}, which only sink: http has; remove it"
 	case strings.Contains(text, "{topic}") && u.Host != hostOf(text):
@@ -181,6 +215,9 @@ func (c *Config) checkAddress(text string) string {
 
 // streamName is a name that NATS takes for a stream.
 var streamName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,255}$`)
+
+// accountPath is the path of an address of SQS.
+var accountPath = regexp.MustCompile(`^/[0-9]{12}/?$`)
 
 // redisPath is the path and the query of an address of Redis.
 var redisPath = regexp.MustCompile(`^(/[0-9]{0,5})?\?$`)

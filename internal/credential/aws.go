@@ -1,6 +1,7 @@
 package credential
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"encoding/xml"
@@ -11,20 +12,44 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"regexp"
 	"strings"
+	"time"
 )
 
-// awsKeys are credentials of AWS.
-type awsKeys struct{ ID, Secret, Session string }
+// AWSKeys are credentials of AWS.
+type AWSKeys struct {
+	ID, Secret, Session string
+	Expires             time.Time // zero: they do not say it
+}
+
+// AWS returns the credentials of AWS that the environment has, or names (see [awsCredentials]).
+func AWS(ctx context.Context, region string) (*AWSKeys, error) {
+	return awsCredentials(ctx, nil, region)
+}
+
+var serviceHost = regexp.MustCompile(`(?:^|\.)(?:sqs|sns)(?:-fips)?\.([a-z0-9-]+)\.(?:vpce\.)?(?:amazonaws\.com(?:\.cn)?|api\.aws)$`)
+
+// ServiceRegion is the region of AWS that the host of a service names, or else that of the environment; "": there is none.
+func ServiceRegion(host string) string {
+	if match := serviceHost.FindStringSubmatch(host); match != nil {
+		return match[1]
+	}
+	return environmentRegion()
+}
+
+func environmentRegion() string {
+	return cmp.Or(os.Getenv("AWS_REGION"), os.Getenv("AWS_DEFAULT_REGION"))
+}
 
 // awsCredentials returns the credentials of the first of these that is there: the command, if one is given, which
 // prints them in the format of credential_process; AWS_ACCESS_KEY_ID; AWS_WEB_IDENTITY_TOKEN_FILE (a service account
 // of Kubernetes); the endpoint that AWS_CONTAINER_CREDENTIALS_FULL_URI or _RELATIVE_URI names (a container of ECS, a
 // pod identity of EKS); the metadata of the EC2 instance. They are asked for again each time, because they expire.
-func awsCredentials(ctx context.Context, command []string, region string) (*awsKeys, error) {
+func awsCredentials(ctx context.Context, command []string, region string) (*AWSKeys, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
-	keys, from, err := &awsKeys{}, "", error(nil)
+	keys, from, err := &AWSKeys{}, "", error(nil)
 	switch env := os.Getenv; {
 	case len(command) > 0:
 		var text string
@@ -34,7 +59,7 @@ func awsCredentials(ctx context.Context, command []string, region string) (*awsK
 		}
 	case env("AWS_ACCESS_KEY_ID") != "":
 		from = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-		keys = &awsKeys{env("AWS_ACCESS_KEY_ID"), env("AWS_SECRET_ACCESS_KEY"), env("AWS_SESSION_TOKEN")}
+		keys = &AWSKeys{ID: env("AWS_ACCESS_KEY_ID"), Secret: env("AWS_SECRET_ACCESS_KEY"), Session: env("AWS_SESSION_TOKEN")}
 	case env("AWS_WEB_IDENTITY_TOKEN_FILE") != "":
 		from = "AWS_WEB_IDENTITY_TOKEN_FILE"
 		keys, err = webIdentity(ctx, env("AWS_WEB_IDENTITY_TOKEN_FILE"), region)
@@ -42,7 +67,7 @@ func awsCredentials(ctx context.Context, command []string, region string) (*awsK
 		from = "AWS_CONTAINER_CREDENTIALS_FULL_URI or _RELATIVE_URI"
 		keys, err = containerKeys(ctx)
 	default:
-		from = "the metadata of an EC2 instance (nothing else is set: AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE, AWS_CONTAINER_CREDENTIALS_FULL_URI, kafka.sasl.token_command)"
+		from = "the metadata of an EC2 instance (nothing else is set: AWS_ACCESS_KEY_ID, AWS_WEB_IDENTITY_TOKEN_FILE, AWS_CONTAINER_CREDENTIALS_FULL_URI)"
 		keys, err = instanceKeys(ctx)
 	}
 	if err == nil && (keys.ID == "" || keys.Secret == "") {
@@ -56,17 +81,20 @@ func awsCredentials(ctx context.Context, command []string, region string) (*awsK
 
 // parseKeys reads the JSON of credential_process, and of the endpoints of containers and instances, which call the
 // session token Token. The error does not repeat the text.
-func parseKeys(text []byte) (*awsKeys, error) {
-	var keys struct{ AccessKeyID, SecretAccessKey, SessionToken, Token string } // encoding/json takes any case
-	if json.Unmarshal(text, &keys) != nil {
-		return nil, errors.New("not the JSON of credential_process: AccessKeyId, SecretAccessKey and SessionToken")
+func parseKeys(text []byte) (*AWSKeys, error) {
+	var keys struct { // encoding/json takes any case
+		AccessKeyID, SecretAccessKey, SessionToken, Token string
+		Expiration                                        time.Time
 	}
-	return &awsKeys{keys.AccessKeyID, keys.SecretAccessKey, keys.SessionToken + keys.Token}, nil
+	if json.Unmarshal(text, &keys) != nil {
+		return nil, errors.New("not the JSON of credential_process: AccessKeyId, SecretAccessKey, SessionToken and Expiration")
+	}
+	return &AWSKeys{keys.AccessKeyID, keys.SecretAccessKey, keys.SessionToken + keys.Token, keys.Expiration}, nil
 }
 
 // webIdentity exchanges the token in a file for credentials of the role AWS_ROLE_ARN (AssumeRoleWithWebIdentity of AWS
 // STS).
-func webIdentity(ctx context.Context, file, region string) (*awsKeys, error) {
+func webIdentity(ctx context.Context, file, region string) (*AWSKeys, error) {
 	token, err := os.ReadFile(file)
 	if err != nil {
 		return nil, err
@@ -91,16 +119,18 @@ func webIdentity(ctx context.Context, file, region string) (*awsKeys, error) {
 		ID      string `xml:"AssumeRoleWithWebIdentityResult>Credentials>AccessKeyId"`
 		Secret  string `xml:"AssumeRoleWithWebIdentityResult>Credentials>SecretAccessKey"`
 		Session string `xml:"AssumeRoleWithWebIdentityResult>Credentials>SessionToken"`
+
+		Expires time.Time `xml:"AssumeRoleWithWebIdentityResult>Credentials>Expiration"`
 	}
 	if xml.Unmarshal(body, &answer) != nil {
 		return nil, errors.New("the answer is not that of AWS STS")
 	}
-	return &awsKeys{answer.ID, answer.Secret, answer.Session}, nil
+	return &AWSKeys{answer.ID, answer.Secret, answer.Session, answer.Expires}, nil
 }
 
 // containerKeys asks the endpoint of the container. Without TLS it must be on this machine: another one could be named
 // to get the token of the container.
-func containerKeys(ctx context.Context) (*awsKeys, error) {
+func containerKeys(ctx context.Context) (*AWSKeys, error) {
 	address := os.Getenv("AWS_CONTAINER_CREDENTIALS_FULL_URI")
 	if path := os.Getenv("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"); path != "" {
 		address = "http://169.254.170.2" + path
@@ -124,7 +154,7 @@ func containerKeys(ctx context.Context) (*awsKeys, error) {
 }
 
 // instanceKeys asks the metadata of the EC2 instance (IMDSv2).
-func instanceKeys(ctx context.Context) (*awsKeys, error) {
+func instanceKeys(ctx context.Context) (*AWSKeys, error) {
 	if strings.EqualFold(os.Getenv("AWS_EC2_METADATA_DISABLED"), "true") {
 		return nil, errors.New("AWS_EC2_METADATA_DISABLED is true")
 	}
@@ -145,7 +175,7 @@ func instanceKeys(ctx context.Context) (*awsKeys, error) {
 	return keysOf(ask(ctx, direct, http.MethodGet, endpoint+roles+first, nil, header, string(token)))
 }
 
-func keysOf(text []byte, err error) (*awsKeys, error) {
+func keysOf(text []byte, err error) (*AWSKeys, error) {
 	if err != nil {
 		return nil, err
 	}

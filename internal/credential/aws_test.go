@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-var exampleKeys = awsKeys{ID: "AKIAIOSFODNN7EXAMPLE", Secret: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"}
+var exampleKeys = AWSKeys{ID: "AKIAIOSFODNN7EXAMPLE", Secret: "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"}
 
 // TestSigned: the key is that of the example in AWS' documentation of Signature Version 4; the URLs are what the
 // signer of AWS SDK for Go v2 (1.48.0) makes of the same request, credentials and time.
@@ -57,6 +57,23 @@ func TestMSKRegion(t *testing.T) {
 	}
 }
 
+func TestServiceRegion(t *testing.T) {
+	withoutAWS(t)
+	for host, want := range map[string]string{
+		"sqs.eu-central-1.amazonaws.com": "eu-central-1", "sqs.cn-north-1.amazonaws.com.cn": "cn-north-1", "sqs-fips.us-east-1.amazonaws.com": "us-east-1",
+		"sqs.eu-central-1.api.aws": "eu-central-1", "vpce-1-2.sqs.eu-west-1.vpce.amazonaws.com": "eu-west-1",
+		"127.0.0.1": "", "sqs.eu-central-1.amazonaws.com.evil.example": "",
+	} {
+		if got := ServiceRegion(host); got != want {
+			t.Errorf("%s: %q", host, got)
+		}
+	}
+	t.Setenv("AWS_DEFAULT_REGION", "a")
+	if got := ServiceRegion("localhost"); got != "a" {
+		t.Error(got)
+	}
+}
+
 // withoutAWS removes what this machine may have of AWS from the environment of a test.
 func withoutAWS(t *testing.T) {
 	for _, v := range os.Environ() {
@@ -94,7 +111,7 @@ func fakeAWS(t *testing.T) string {
 		case "POST /":
 			ok := req.FormValue("Action") == "AssumeRoleWithWebIdentity" && req.FormValue("RoleArn") == "arn:aws:iam::1:role/r" && req.FormValue("WebIdentityToken") == "service-account"
 			answer(ok, `<AssumeRoleWithWebIdentityResponse xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><AssumeRoleWithWebIdentityResult><Credentials><AccessKeyId>ID-sts</AccessKeyId>
-				<SecretAccessKey>Geh3im</SecretAccessKey><SessionToken>T</SessionToken></Credentials></AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>`)(w, req)
+				<SecretAccessKey>Geh3im</SecretAccessKey><SessionToken>T</SessionToken><Expiration>2026-11-27T12:00:00Z</Expiration></Credentials></AssumeRoleWithWebIdentityResult></AssumeRoleWithWebIdentityResponse>`)(w, req)
 		default:
 			answer(false, "Geh3im")(w, req)
 		}
@@ -148,7 +165,7 @@ func TestCredentials(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || *keys != (awsKeys{c.id, "Geh3im", "T"}) {
+		if err != nil || keys.ID != c.id || keys.Secret != "Geh3im" || keys.Session != "T" || keys.Expires.IsZero() != (c.id == "ID-env" || c.id == "ID-command") {
 			t.Errorf("%v: %v, %v", c, keys, err)
 		}
 	}

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"net"
 	"net/url"
-	"os"
 	"regexp"
 	"strings"
 	"time"
@@ -35,10 +34,7 @@ func MSKRegion(brokers []string) string {
 			return match[1]
 		}
 	}
-	if region := os.Getenv("AWS_REGION"); region != "" {
-		return region
-	}
-	return os.Getenv("AWS_DEFAULT_REGION")
+	return environmentRegion()
 }
 
 // MSKToken returns a token of OAUTHBEARER with which Amazon MSK authenticates a client by IAM: a URL that is signed
@@ -46,7 +42,10 @@ func MSKRegion(brokers []string) string {
 // Signing asks nothing of AWS.
 func MSKToken(ctx context.Context, command []string, region string) (string, error) {
 	keys, err := awsCredentials(ctx, command, region)
-	if err != nil {
+	switch {
+	case err != nil && len(command) == 0:
+		return "", fmt.Errorf("%w; kafka.sasl.token_command may print others", err)
+	case err != nil:
 		return "", err
 	}
 	signed := presign(keys, "kafka."+region+".amazonaws.com", region, time.Now())
@@ -55,7 +54,7 @@ func MSKToken(ctx context.Context, command []string, region string) (string, err
 
 // presign signs the request that MSK makes of a token, by Signature Version 4 of AWS ("Create a signed AWS API request"
 // in the IAM User Guide, with the signature in the query).
-func presign(keys *awsKeys, host, region string, now time.Time) string {
+func presign(keys *AWSKeys, host, region string, now time.Time) string {
 	at := now.UTC().Format("20060102T150405Z")
 	scope := at[:8] + "/" + region + "/kafka-cluster/aws4_request"
 	query := url.Values{

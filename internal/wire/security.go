@@ -99,6 +99,10 @@ func SinkSecurity(cfg *config.Config) error {
 		_, err := natsTarget(cfg)
 		return err
 	}
+	if cfg.Sink == config.SinkSQS {
+		_, err := sqsTarget(cfg)
+		return err
+	}
 	if cfg.HasReceiver() {
 		_, err := ReceiverTarget(cfg)
 		return err

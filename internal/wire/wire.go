@@ -41,7 +41,7 @@ func Relay(now func() *config.Config, reg prometheus.Registerer, log *slog.Logge
 	rcfg.MissingAfter = cfg.MissingTopicAfter()
 	rcfg.ParkAfter, rcfg.ShutdownTimeout = cfg.Tuning.ParkAfter, cfg.ShutdownTimeout
 	rcfg.MaxEvents, rcfg.MaxBytes = cfg.Tuning.MaxInFlight.Records, int64(cfg.Tuning.MaxInFlight.Bytes)
-	rcfg.Sink = map[string]string{"kafka": "Kafka", config.SinkHTTP: "the receiver", config.SinkRabbitMQ: "RabbitMQ", config.SinkRedis: "Redis", config.SinkNATS: "NATS"}[cfg.Sink]
+	rcfg.Sink = map[string]string{"kafka": "Kafka", config.SinkHTTP: "the receiver", config.SinkRabbitMQ: "RabbitMQ", config.SinkRedis: "Redis", config.SinkNATS: "NATS", config.SinkSQS: "SQS"}[cfg.Sink]
 	if cfg.Deduplicated() {
 		rcfg.Deduplication = relay.Deduplication{
 			Slot: cfg.Postgres.Slot, LookBack: lookBack, FenceWait: cfg.Tuning.FenceWait, Sources: cfg.EventSources(),
@@ -83,6 +83,8 @@ func OpenReceiver(now func() *config.Config, reg prometheus.Registerer, log *slo
 		return openRedis(now, reg, log)
 	case config.SinkNATS:
 		return openNATS(now, reg, log)
+	case config.SinkSQS:
+		return openSQS(now, reg, log)
 	}
 	cfg, rcfg := now(), httpsink.DefaultConfig()
 	rcfg.Target = func() (httpsink.Target, error) { return ReceiverTarget(now()) }

@@ -1,0 +1,191 @@
+package awssink
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/outboxcdc/outboxcdc/router"
+	"github.com/outboxcdc/outboxcdc/sink"
+	"github.com/outboxcdc/outboxcdc/sink/sinktest"
+	"github.com/outboxcdc/outboxcdc/test/sqstest"
+)
+
+const topic = "orders.fifo"
+
+// store is a server that may be killed, behind a proxy with faults. The topic orders of the contract is orders.fifo.
+type store struct {
+	server *sqstest.Server
+	proxy  *proxy
+	target Target
+
+	mu       sync.Mutex
+	has      map[string]bool
+	ids      []string
+	down     bool
+	forgot   bool // it was started again, or its queue was
+	requests int
+}
+
+func newStore(t *testing.T) *store {
+	s := &store{has: map[string]bool{}, server: sqstest.Start(t)}
+	s.server.Create(topic)
+	s.proxy = startProxy(t, strings.TrimSuffix(s.server.URL, "/"+sqstest.Account))
+	s.target = Target{URL: "http://" + s.proxy.addr + "/" + sqstest.Account, Region: sqstest.Region, Credentials: sqstest.Credentials}
+	s.Script(func() sinktest.Fault { return sinktest.None })
+	return s
+}
+
+func (s *store) Script(fault func() sinktest.Fault) {
+	s.proxy.set(func() {
+		s.proxy.fault = func() sinktest.Fault { s.requests++; return fault() }
+	})
+}
+
+func (s *store) Requests() (n int) {
+	s.proxy.set(func() { n = s.requests })
+	return n
+}
+
+func (s *store) Release() { close(s.proxy.held) }
+
+func (s *store) Stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.proxy.stop()
+	s.server.Kill()
+	s.read()
+	s.down, s.forgot = true, true
+}
+
+func (s *store) Start() {
+	s.server.Restart()
+	s.proxy.start()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.down = false
+}
+
+// read reads the new messages. s.mu is held.
+func (s *store) read() {
+	if s.down {
+		return
+	}
+	for _, m := range s.server.Read(topic)[len(s.ids):] {
+		id := aws.ToString(m.MessageAttributes[attributeID].StringValue)
+		s.ids, s.has[id] = append(s.ids, id), true
+	}
+}
+
+func (s *store) Read() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.read()
+	return s.ids
+}
+
+func (s *store) Has(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.has[id] {
+		s.read()
+	}
+	return s.has[id]
+}
+
+func (s *store) Delete(string) { s.server.Delete(topic) }
+func (s *store) Create(string) { s.server.Create(topic) }
+func (s *store) Forbid(string) { s.proxy.set(func() { s.proxy.denied = true }) }
+func (s *store) Allow(string)  { s.proxy.set(func() { s.proxy.denied = false }) }
+
+// Refuse has the proxy refuse a message: ElasticMQ refuses nothing that Check lets through.
+func (s *store) Refuse(id string) { s.proxy.set(func() { s.proxy.refused[id] = true }) }
+
+// record is what the router makes of an event. The number in the id is the commit LSN.
+func record(id, key, _ string) *router.Record {
+	_, number, _ := strings.Cut(id, "-")
+	n, err := strconv.ParseUint(number, 10, 32)
+	if err != nil {
+		panic(err)
+	}
+	return recordAt(id, key, topic, n)
+}
+
+func recordAt(id, key, topic string, lsn uint64) *router.Record {
+	return &router.Record{
+		ID: []byte(id), Topic: topic, Key: []byte(key), PartitionBy: []byte(key), Value: []byte(strings.Repeat("v", 60) + id),
+		Headers: []router.Header{
+			{Name: router.HeaderID, Value: []byte(id)},
+			{Name: "type", Value: []byte("order.placed")},
+			{Name: router.HeaderPosition, Value: fmt.Appendf(nil, "2:7518:5:shop:1:1:%016x:0", lsn)},
+		},
+	}
+}
+
+func testReceiver(t *testing.T, target Target, change ...func(*Config)) *Receiver {
+	t.Helper()
+	cfg := DefaultConfig()
+	cfg.Target = func() (Target, error) { return target, nil }
+	cfg.Timeout, cfg.BackoffMin, cfg.BackoffMax = 3*time.Second, time.Millisecond, 20*time.Millisecond
+	for _, f := range change {
+		f(&cfg)
+	}
+	r, err := New(cfg, prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// waitingAs names the topics of the contract.
+type waitingAs struct{ sink.Producer }
+
+func (w waitingAs) Waiting() []string {
+	all := w.Producer.Waiting()
+	for i := range all {
+		all[i] = strings.TrimSuffix(all[i], ".fifo")
+	}
+	return all
+}
+
+// TestContract: a server behind a proxy with faults passes the contract. No message is stored twice while the server
+// remembers what it has.
+func TestContract(t *testing.T) {
+	sinktest.Run(t, func(t *testing.T) *sinktest.Suite {
+		s := newStore(t)
+		r := testReceiver(t, s.target)
+		discarded := false
+		t.Cleanup(func() {
+			if t.Failed() || discarded || s.forgot {
+				return
+			}
+			seen := map[string]bool{}
+			for _, id := range s.Read() {
+				if seen[id] {
+					t.Errorf("event %s is stored twice", id)
+				}
+				seen[id] = true
+			}
+		})
+		open := func(ctx context.Context, cb sink.Callbacks) (sink.Producer, error) {
+			p, err := r.Open(ctx, cb)
+			if err != nil {
+				return nil, err
+			}
+			return waitingAs{p}, nil
+		}
+		return &sinktest.Suite{Open: open, Probe: r.Probe, Receiver: s, Record: record, Many: 10_000, Discard: func() func() int {
+			discarded = true
+			return func() int { return s.server.Count(topic) }
+		}}
+	})
+	http.DefaultTransport.(*http.Transport).CloseIdleConnections() // of the proxy
+}

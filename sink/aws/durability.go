@@ -1,0 +1,107 @@
+package awssink
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/outboxcdc/outboxcdc/sink/lane"
+)
+
+// maxRetention is the longest time for which a queue keeps a message that is not read.
+const maxRetention = 14 * 24 * time.Hour
+
+// Durability reads what an acknowledgement of the queues means at present, and by what an acknowledged event can be
+// lost, or lose its order. What cannot be read is among the risks, because nothing is known about it.
+func (r *Receiver) Durability(ctx context.Context, topics []string) (means string, risks []string, err error) {
+	t, why := r.reach(ctx)
+	if why != nil {
+		return "", nil, why
+	}
+	defer t.Close()
+	means = "the queue has the message; SQS itself says that several servers have it; a repeat within five minutes is not delivered again"
+	if len(topics) == 0 {
+		return means + "; no queue was examined, because the settings name none (use --topic)", nil, nil
+	}
+	var limits []string
+	for _, name := range topics {
+		limit, ofQueue, why := t.examine(ctx, name)
+		if why != nil {
+			return "", nil, why
+		}
+		if limit != "" {
+			limits = append(limits, name+" takes "+limit)
+		}
+		for _, risk := range ofQueue {
+			risks = append(risks, fmt.Sprintf("the queue %s: %s", name, risk))
+		}
+	}
+	return strings.Join(append([]string{means}, limits...), "; "), risks, nil
+}
+
+// examine reads the attributes of a queue.
+func (t *transport) examine(ctx context.Context, name string) (limit string, risks []string, why *lane.Failure) {
+	ctx, cancel := context.WithTimeout(ctx, t.cfg.Timeout)
+	defer cancel()
+	if !fifoName.MatchString(name) {
+		return "", []string{"it is no name of a FIFO queue, so its events are poison"}, nil
+	}
+	out, err := t.sqs.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
+		QueueUrl: aws.String(t.account + "/" + name), AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameAll},
+	})
+	if err == nil {
+		limit, risks = ofAttributes(out.Attributes)
+		return limit, risks, nil
+	}
+	switch why := t.failure(fmt.Sprintf("read the attributes of the queue %s at %s", name, t.host), err); why.Meaning {
+	case lane.Missing:
+		return "", []string{"it does not exist, so its events wait; create it with FifoQueue true"}, nil
+	case lane.Denied:
+		return "", []string{"its attributes could not be read, so whether an event can be lost is not known; allow sqs:GetQueueAttributes"}, nil
+	default:
+		return "", nil, why
+	}
+}
+
+// ofAttributes says what the attributes of a queue mean.
+func ofAttributes(a map[string]string) (limit string, risks []string) {
+	number := func(name types.QueueAttributeName) int {
+		n, err := strconv.Atoi(a[string(name)])
+		if err != nil {
+			return -1 // it is not known
+		}
+		return n
+	}
+	switch a[string(types.QueueAttributeNameFifoThroughputLimit)] {
+	case "perMessageGroupId":
+		limit = "many requests a second (FifoThroughputLimit perMessageGroupId)"
+	case "perQueue":
+		limit = "300 requests of ten messages a second (FifoThroughputLimit perQueue)"
+	}
+	if a[string(types.QueueAttributeNameFifoQueue)] != "true" {
+		risks = append(risks, "it is no FIFO queue, so nothing is in order, and a repeat is delivered again; recreate it with FifoQueue true")
+	}
+	if keeps := number(types.QueueAttributeNameMessageRetentionPeriod); keeps >= 0 && time.Duration(keeps)*time.Second < maxRetention {
+		risks = append(risks, fmt.Sprintf("it drops an event after %s, read or not; set MessageRetentionPeriod to 1209600, 14 days", time.Duration(keeps)*time.Second))
+	}
+	if most := number(types.QueueAttributeNameMaximumMessageSize); most >= 0 && most < maxMessage {
+		risks = append(risks, fmt.Sprintf("an event of more than %d bytes is poison; set MaximumMessageSize to %d", most, maxMessage))
+	}
+	if text := a[string(types.QueueAttributeNameRedrivePolicy)]; text != "" {
+		var policy struct {
+			MaxReceiveCount json.Number `json:"maxReceiveCount"` // a number, or a text with one
+		}
+		_ = json.Unmarshal([]byte(text), &policy) // then the count is not known
+		risks = append(risks, fmt.Sprintf("an event that was received %s times without being deleted is moved to another queue, and later ones of its key are then delivered without it (RedrivePolicy)",
+			cmp.Or(policy.MaxReceiveCount.String(), "several")))
+	}
+	return limit, risks
+}

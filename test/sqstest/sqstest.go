@@ -1,0 +1,243 @@
+// Package sqstest provides ElasticMQ, an emulator of Amazon SQS, to tests. It is not SQS: it forgets its queues when it
+// ends, so a test that kills it reads what it has before.
+package sqstest
+
+import (
+	"context"
+	_ "embed" // pom.xml
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/sqs"
+	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+
+	"github.com/outboxcdc/outboxcdc/test/child"
+	"github.com/outboxcdc/outboxcdc/test/faultproxy"
+	"github.com/outboxcdc/outboxcdc/test/maven"
+)
+
+// patience bounds a start of a server, with the fetch of its jars.
+const patience = 5 * time.Minute
+
+// Account is the account of all queues.
+const Account = "000000000000"
+
+// Region is that of the server.
+const Region = "eu-central-1"
+
+//go:embed pom.xml
+var pom []byte
+
+var jars = maven.Jars{Name: "ElasticMQ 1.7.1", POM: pom, Want: "elasticmq-server_2.13-1.7.1.jar"}
+
+// Server is an ElasticMQ of a test's own on 127.0.0.1.
+type Server struct {
+	URL   string      // of the account
+	Admin *sqs.Client // goes past what Cut cuts
+	t     testing.TB
+	proxy *faultproxy.Proxy
+	dir   string
+	spec  child.Spec
+	proc  *child.Process
+
+	mu   sync.Mutex // guards the following
+	read map[string][]types.Message
+}
+
+// Credentials are those of a client. ElasticMQ takes any.
+var Credentials = aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+	return aws.Credentials{AccessKeyID: "AKIAIOSFODNN7EXAMPLE", SecretAccessKey: "Geh3im"}, nil
+})
+
+// Start runs a server until the end of the test. A test without ElasticMQ is skipped; with CI=true it fails.
+func Start(t testing.TB) *Server {
+	t.Helper()
+	child.SkipShort(t)
+	if err := jars.Available(); err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skipf("SKIPPED, THERE IS NO ELASTICMQ: %v", err)
+	}
+	s, err := open(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.close)
+	s.start()
+	return s
+}
+
+func open(t testing.TB) (*Server, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	libs, err := jars.Fetch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	java, err := maven.Java()
+	if err != nil {
+		return nil, err
+	}
+	port, err := child.FreePort()
+	if err != nil {
+		return nil, err
+	}
+	addr := fmt.Sprintf("127.0.0.1:%d", port)
+	proxy, err := faultproxy.Start(addr)
+	if err != nil {
+		return nil, err
+	}
+	dir, err := os.MkdirTemp("", "outboxcdc-sqs-")
+	if err != nil {
+		return nil, err
+	}
+	conf := filepath.Join(dir, "elasticmq.conf")
+	text := fmt.Sprintf("include classpath(\"application.conf\")\nrest-sqs { bind-port = %d, bind-hostname = \"127.0.0.1\" }\nnode-address { host = \"127.0.0.1\", port = %d }\nrest-stats { enabled = false }\n"+
+		"aws { region = %q, accountId = %q }\n", port, port, Region, Account)
+	s := &Server{t: t, URL: "http://" + proxy.Addr() + "/" + Account, proxy: proxy, dir: dir, read: map[string][]types.Message{}}
+	s.Admin = sqs.New(sqs.Options{Region: Region, BaseEndpoint: aws.String("http://" + addr), Credentials: Credentials, Retryer: aws.NopRetryer{}, HTTPClient: &http.Client{Timeout: time.Minute}})
+	s.spec = child.Spec{
+		Path: java, Args: []string{"-Xmx512m", "-XX:TieredStopAtLevel=1", "-Dconfig.file=" + conf, "-cp", filepath.Join(libs, "*"), "org.elasticmq.server.Main"},
+		Env: os.Environ(), Dir: dir, LogFile: filepath.Join(dir, "log"), DeathSignal: syscall.SIGKILL,
+	}
+	return s, os.WriteFile(conf, []byte(text), 0o600)
+}
+
+func (s *Server) start() {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var err error
+	if s.proc, err = child.Start(s.spec); err != nil {
+		s.t.Fatal(err)
+	}
+	err = s.proc.Poll(ctx, func(ctx context.Context) error {
+		_, err := s.Admin.ListQueues(ctx, &sqs.ListQueuesInput{})
+		return err
+	})
+	if err != nil {
+		s.t.Fatalf("start ElasticMQ: %v; its log ends with:\n%s", err, child.Tail(s.spec.LogFile))
+	}
+}
+
+func (s *Server) queue(name string) *string { return aws.String("http://127.0.0.1/" + Account + "/" + name) }
+
+// Create creates a FIFO queue.
+func (s *Server) Create(name string) {
+	s.t.Helper()
+	if _, err := s.Admin.CreateQueue(context.Background(), &sqs.CreateQueueInput{QueueName: &name, Attributes: map[string]string{"FifoQueue": "true"}}); err != nil {
+		s.t.Error(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.read[name] == nil {
+		s.read[name] = []types.Message{}
+	}
+}
+
+// Delete deletes a queue, and keeps what it has for Read.
+func (s *Server) Delete(name string) {
+	s.t.Helper()
+	s.Read(name)
+	if _, err := s.Admin.DeleteQueue(context.Background(), &sqs.DeleteQueueInput{QueueUrl: s.queue(name)}); err != nil {
+		s.t.Error(err)
+	}
+}
+
+// Read returns all messages of a queue, as its only consumer has received them.
+func (s *Server) Read(name string) []types.Message {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for {
+		got, err := s.Admin.ReceiveMessage(context.Background(), &sqs.ReceiveMessageInput{
+			QueueUrl: s.queue(name), MaxNumberOfMessages: 10, MessageAttributeNames: []string{"All"}, MessageSystemAttributeNames: []types.MessageSystemAttributeName{"All"},
+		})
+		switch missing := (*types.QueueDoesNotExist)(nil); {
+		case errors.As(err, &missing):
+			return s.read[name]
+		case err != nil:
+			s.t.Error(err)
+			return s.read[name]
+		case len(got.Messages) == 0:
+			return s.read[name]
+		}
+		in := &sqs.DeleteMessageBatchInput{QueueUrl: s.queue(name)}
+		for i, m := range got.Messages {
+			in.Entries = append(in.Entries, types.DeleteMessageBatchRequestEntry{Id: aws.String(strconv.Itoa(i)), ReceiptHandle: m.ReceiptHandle})
+		}
+		if out, err := s.Admin.DeleteMessageBatch(context.Background(), in); err != nil || len(out.Failed) > 0 {
+			s.t.Errorf("delete %d messages: %v, %v", len(in.Entries), out, err)
+		}
+		s.read[name] = append(s.read[name], got.Messages...)
+	}
+}
+
+// Count returns the number of messages that wait in a queue.
+func (s *Server) Count(name string) int {
+	s.t.Helper()
+	out, err := s.Admin.GetQueueAttributes(context.Background(), &sqs.GetQueueAttributesInput{QueueUrl: s.queue(name), AttributeNames: []types.QueueAttributeName{"ApproximateNumberOfMessages"}})
+	if err != nil {
+		s.t.Error(err)
+		return 0
+	}
+	n, err := strconv.Atoi(out.Attributes["ApproximateNumberOfMessages"])
+	if err != nil {
+		s.t.Error(err)
+	}
+	return n
+}
+
+// Kill cuts all clients off, reads what the queues have, and ends the server with SIGKILL.
+func (s *Server) Kill() {
+	s.t.Helper()
+	if err := s.proxy.Set(faultproxy.Faults{Refuse: true}); err != nil {
+		s.t.Fatal(err)
+	}
+	s.proxy.CutAll(true)
+	for _, name := range s.names() {
+		s.Read(name)
+	}
+	if err := s.proc.Kill(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// Restart starts a server that was killed, with empty queues. It no longer knows what it had.
+func (s *Server) Restart() {
+	s.t.Helper()
+	s.start()
+	for _, name := range s.names() {
+		s.Create(name)
+	}
+	if err := s.proxy.Set(faultproxy.Faults{}); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *Server) names() (all []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name := range s.read {
+		all = append(all, name)
+	}
+	return all
+}
+
+func (s *Server) close() {
+	_ = s.proxy.Close()
+	if s.proc != nil {
+		_ = s.proc.Kill()
+	}
+	_ = os.RemoveAll(s.dir)
+}
