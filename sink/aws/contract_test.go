@@ -35,9 +35,9 @@ type store struct {
 	requests int
 }
 
-func newStore(t *testing.T) *store {
-	s := &store{has: map[string]bool{}, server: sqstest.Start(t)}
-	s.server.Create(topic)
+func newStore(t *testing.T, server *sqstest.Server) *store {
+	s := &store{has: map[string]bool{}, server: server}
+	s.server.Empty(topic)
 	s.proxy = startProxy(t, strings.TrimSuffix(s.server.URL, "/"+sqstest.Account))
 	s.target = Target{URL: "http://" + s.proxy.addr + "/" + sqstest.Account, Region: sqstest.Region, Credentials: sqstest.Credentials}
 	s.Script(func() sinktest.Fault { return sinktest.None })
@@ -159,8 +159,10 @@ func (w waitingAs) Waiting() []string {
 // TestContract: a server behind a proxy with faults passes the contract. No message is stored twice while the server
 // remembers what it has.
 func TestContract(t *testing.T) {
+	server := sqstest.Start(t)
+	server.Create(topic)
 	sinktest.Run(t, func(t *testing.T) *sinktest.Suite {
-		s := newStore(t)
+		s := newStore(t, server)
 		r := testReceiver(t, s.target)
 		discarded := false
 		t.Cleanup(func() {

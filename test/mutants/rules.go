@@ -16,6 +16,7 @@ func all() []mutant {
 		credentialMutants,
 		redisMutants,
 		natsMutants,
+		sqsMutants,
 		historyMutants,
 		epochMutants,
 		leaseMutants,

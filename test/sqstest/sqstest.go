@@ -26,7 +26,7 @@ import (
 )
 
 // patience bounds a start of a server, with the fetch of its jars.
-const patience = 5 * time.Minute
+const patience = 15 * time.Minute
 
 // Account is the account of all queues.
 const Account = "000000000000"
@@ -51,6 +51,7 @@ type Server struct {
 
 	mu   sync.Mutex // guards the following
 	read map[string][]types.Message
+	dead bool
 }
 
 // Credentials are those of a client. ElasticMQ takes any.
@@ -130,7 +131,9 @@ func (s *Server) start() {
 	}
 }
 
-func (s *Server) queue(name string) *string { return aws.String("http://127.0.0.1/" + Account + "/" + name) }
+func (s *Server) queue(name string) *string {
+	return aws.String("http://127.0.0.1/" + Account + "/" + name)
+}
 
 // Create creates a FIFO queue.
 func (s *Server) Create(name string) {
@@ -154,12 +157,24 @@ func (s *Server) Delete(name string) {
 	}
 }
 
+// Empty deletes a queue with all that it had, and creates it again.
+func (s *Server) Empty(name string) {
+	s.t.Helper()
+	if _, err := s.Admin.DeleteQueue(context.Background(), &sqs.DeleteQueueInput{QueueUrl: s.queue(name)}); err != nil {
+		s.t.Error(err)
+	}
+	s.mu.Lock()
+	delete(s.read, name)
+	s.mu.Unlock()
+	s.Create(name)
+}
+
 // Read returns all messages of a queue, as its only consumer has received them.
 func (s *Server) Read(name string) []types.Message {
 	s.t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for {
+	for !s.dead {
 		got, err := s.Admin.ReceiveMessage(context.Background(), &sqs.ReceiveMessageInput{
 			QueueUrl: s.queue(name), MaxNumberOfMessages: 10, MessageAttributeNames: []string{"All"}, MessageSystemAttributeNames: []types.MessageSystemAttributeName{"All"},
 		})
@@ -181,6 +196,7 @@ func (s *Server) Read(name string) []types.Message {
 		}
 		s.read[name] = append(s.read[name], got.Messages...)
 	}
+	return s.read[name]
 }
 
 // Count returns the number of messages that wait in a queue.
@@ -208,6 +224,9 @@ func (s *Server) Kill() {
 	for _, name := range s.names() {
 		s.Read(name)
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dead = true
 	if err := s.proc.Kill(); err != nil {
 		s.t.Fatal(err)
 	}
@@ -217,6 +236,9 @@ func (s *Server) Kill() {
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.start()
+	s.mu.Lock()
+	s.dead = false
+	s.mu.Unlock()
 	for _, name := range s.names() {
 		s.Create(name)
 	}
