@@ -40,7 +40,6 @@ func sqsTarget(cfg *config.Config) (t awssink.Target, err error) {
 			AccessKeyID: keys.ID, SecretAccessKey: keys.Secret, SessionToken: keys.Session, CanExpire: !keys.Expires.IsZero(), Expires: keys.Expires,
 		}, nil
 	})
-	f := &cfg.Receiver.TLS
-	t.TLS, err = clientTLS(cfg, "receiver.tls.", f.CAFile, f.CertFile, f.KeyFile)
+	t.TLS, err = clientTLS(cfg)
 	return t, err
 }

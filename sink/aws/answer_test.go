@@ -32,9 +32,9 @@ func account(t *testing.T, h http.HandlerFunc) Target {
 
 func newSender(t *testing.T, target Target, change ...func(*Config)) *transport {
 	t.Helper()
-	tr, why := testReceiver(t, target, change...).reach(t.Context())
-	if why != nil {
-		t.Fatal(why)
+	tr, err := testReceiver(t, target, change...).Reach(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
 	t.Cleanup(tr.Close)
 	return tr
@@ -63,17 +63,29 @@ func TestAnswers(t *testing.T) {
 		{200, `{"Successful": [{"Id": "1", "MessageId": "m"}]}`, lane.Again, lane.CodeUnavailable},
 		{200, `{"Successful": [{"Id": "0", "MessageId": "m"}], "Failed": [{"Id": "0", "Code": "InternalError"}]}`, lane.Again, lane.CodeUnavailable},
 		{200, `{"Successful": [{"Id": "0", "MessageId": "m", "MD5OfMessageBody": "00"}]}`, lane.Again, lane.CodeConnection},
-		{200, `{}`, lane.Again, lane.CodeUnavailable}, {200, ``, lane.Again, lane.CodeUnavailable}, {200, `Geh3im`, lane.Again, lane.CodeUnavailable},
-		{307, ``, lane.Again, lane.CodeUnavailable}, {500, `Geh3im`, lane.Again, lane.CodeUnavailable}, {503, coded("ServiceUnavailable"), lane.Again, lane.CodeUnavailable},
-		{200, entry("InternalError", false), lane.Again, lane.CodeUnavailable}, {200, entry("InvalidMessageContents", true), lane.Refused, lane.CodeRefused},
-		{200, entry("InvalidMessageContents", false), lane.Again, lane.CodeUnavailable}, {200, entry("InvalidParameterValue", true), lane.Refused, lane.CodeRefused},
-		{200, entry("NewInTwoYears", true), lane.Again, lane.CodeUnavailable}, {200, entry("KmsAccessDenied", true), lane.Denied, lane.CodeDenied},
+		{200, `{}`, lane.Again, lane.CodeUnavailable},
+		{200, ``, lane.Again, lane.CodeUnavailable},
+		{200, `Geh3im`, lane.Again, lane.CodeUnavailable},
+		{307, ``, lane.Again, lane.CodeUnavailable},
+		{500, `Geh3im`, lane.Again, lane.CodeUnavailable},
+		{503, coded("ServiceUnavailable"), lane.Again, lane.CodeUnavailable},
+		{200, entry("InternalError", false), lane.Again, lane.CodeUnavailable},
+		{200, entry("InvalidMessageContents", true), lane.Refused, lane.CodeRefused},
+		{200, entry("InvalidMessageContents", false), lane.Again, lane.CodeUnavailable},
+		{200, entry("InvalidParameterValue", true), lane.Refused, lane.CodeRefused},
+		{200, entry("NewInTwoYears", true), lane.Again, lane.CodeUnavailable},
+		{200, entry("KmsAccessDenied", true), lane.Denied, lane.CodeDenied},
 		{200, entry("RequestThrottled", true), lane.Again, lane.CodeUnavailable},
-		{400, coded("com.amazonaws.sqs#QueueDoesNotExist"), lane.Missing, lane.CodeMissing}, {400, coded("AWS.SimpleQueueService.NonExistentQueue"), lane.Missing, lane.CodeMissing},
-		{400, coded("RequestThrottled"), lane.Again, lane.CodeUnavailable}, {403, coded("ThrottlingException"), lane.Again, lane.CodeUnavailable},
-		{400, coded("com.amazonaws.sqs#AccessDeniedException"), lane.Denied, lane.CodeDenied}, {403, coded("AccessDenied"), lane.Denied, lane.CodeDenied},
-		{403, coded("NewInTwoYears"), lane.Denied, lane.CodeDenied}, {400, coded("NewInTwoYears"), lane.Again, lane.CodeUnavailable},
-		{400, coded("ExpiredToken"), lane.Denied, lane.CodeDenied}, {400, coded("InvalidMessageContents"), lane.Refused, lane.CodeRefused},
+		{400, coded("com.amazonaws.sqs#QueueDoesNotExist"), lane.Missing, lane.CodeMissing},
+		{400, coded("AWS.SimpleQueueService.NonExistentQueue"), lane.Missing, lane.CodeMissing},
+		{400, coded("RequestThrottled"), lane.Again, lane.CodeUnavailable},
+		{403, coded("ThrottlingException"), lane.Again, lane.CodeUnavailable},
+		{400, coded("com.amazonaws.sqs#AccessDeniedException"), lane.Denied, lane.CodeDenied},
+		{403, coded("AccessDenied"), lane.Denied, lane.CodeDenied},
+		{403, coded("NewInTwoYears"), lane.Denied, lane.CodeDenied},
+		{400, coded("NewInTwoYears"), lane.Again, lane.CodeUnavailable},
+		{400, coded("ExpiredToken"), lane.Denied, lane.CodeDenied},
+		{400, coded("InvalidMessageContents"), lane.Refused, lane.CodeRefused},
 		{403, `{"__type": "SignatureDoesNotMatch", "message": "the request was x-amz-security-token: Geh3im"}`, lane.Denied, lane.CodeDenied},
 	} {
 		target := account(t, func(w http.ResponseWriter, r *http.Request) {

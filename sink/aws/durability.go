@@ -22,9 +22,9 @@ const maxRetention = 14 * 24 * time.Hour
 // Durability reads what an acknowledgement of the queues means at present, and by what an acknowledged event can be
 // lost, or lose its order. What cannot be read is among the risks, because nothing is known about it.
 func (r *Receiver) Durability(ctx context.Context, topics []string) (means string, risks []string, err error) {
-	t, why := r.reach(ctx)
-	if why != nil {
-		return "", nil, why
+	t, err := r.Reach(ctx)
+	if err != nil {
+		return "", nil, err
 	}
 	defer t.Close()
 	means = "the queue has the message; SQS itself says that several servers have it; a repeat within five minutes is not delivered again"

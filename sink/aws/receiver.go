@@ -13,39 +13,23 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"log/slog"
-	"net"
 	"net/url"
 	"strings"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/outboxcdc/outboxcdc/sink"
 	"github.com/outboxcdc/outboxcdc/sink/lane"
 )
 
-// Config has the settings of an account.
+// Config has the settings of an account. A lane is a message in flight.
 type Config struct {
-	// Target returns where and how to send. It is called for each session and each probe, so that rotated secrets are
-	// used.
-	Target     func() (Target, error)
-	Lanes      int           // number of lanes, and so the maximum number of messages in flight
-	Timeout    time.Duration // maximum time of a request, from the connection to the answer
-	BackoffMin time.Duration // full jitter between tries: 0 to BackoffMin, doubling up to BackoffMax
-	BackoffMax time.Duration
-	Name       string // names the daemon in the header User-Agent
-	Logger     *slog.Logger
+	lane.Settings
+	Target func() (Target, error)
 }
 
 // DefaultConfig returns the default settings, without a target.
-func DefaultConfig() Config {
-	return Config{
-		Lanes: 1024, Timeout: 10 * time.Second, BackoffMin: 100 * time.Millisecond, BackoffMax: 10 * time.Second,
-		Name: "outboxcdc", Logger: slog.New(slog.DiscardHandler),
-	}
-}
+func DefaultConfig() Config { return Config{lane.Defaults(), nil} }
 
 // Target is the account whose queues take the events.
 type Target struct {
@@ -68,8 +52,8 @@ func parse(text string) (*url.URL, error) {
 
 // Receiver opens sessions with an account.
 type Receiver struct {
-	cfg     Config
-	metrics *lane.Metrics
+	*lane.Receiver[Target, *transport]
+	cfg Config
 }
 
 // New returns a receiver. It connects to nothing.
@@ -78,36 +62,13 @@ func New(cfg Config, reg prometheus.Registerer) (*Receiver, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Receiver{cfg: cfg, metrics: m}, nil
+	r := &Receiver{cfg: cfg}
+	r.Receiver = lane.NewReceiver(lane.Config{Settings: cfg.Settings, Metrics: m}, cfg.Target, r.reach)
+	return r, nil
 }
 
-// Open connects once, to find out whether the service can be reached, and opens a session.
-func (r *Receiver) Open(ctx context.Context, cb sink.Callbacks) (*lane.Producer, error) {
-	t, why := r.reach(ctx)
-	if why != nil {
-		return nil, why
-	}
-	return lane.New(lane.Config{
-		Lanes: r.cfg.Lanes, Batch: 1, BackoffMin: r.cfg.BackoffMin, BackoffMax: r.cfg.BackoffMax, Metrics: r.metrics, Logger: r.cfg.Logger,
-	}, t, cb), nil
-}
-
-// Probe returns nil if the service can be reached, and the daemon has credentials. It sends no event.
-func (r *Receiver) Probe(ctx context.Context) error {
-	t, why := r.reach(ctx)
-	if why != nil {
-		return why
-	}
-	t.Close()
-	return nil
-}
-
-// reach returns a transport of a service that accepts a connection.
-func (r *Receiver) reach(ctx context.Context) (*transport, *lane.Failure) {
-	target, err := r.cfg.Target()
-	if err != nil {
-		return nil, &lane.Failure{Op: "read the settings of the receiver", Code: lane.CodeSecret, Err: err}
-	}
+// reach returns a transport of a service that accepts a connection, with credentials.
+func (r *Receiver) reach(ctx context.Context, target Target) (*transport, error) {
 	u, err := parse(target.URL)
 	if err != nil {
 		return nil, &lane.Failure{Op: "connect to SQS", Code: lane.CodeSecret, Err: err}
@@ -119,25 +80,10 @@ func (r *Receiver) reach(ctx context.Context) (*transport, *lane.Failure) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()
-	conn, err := dial(ctx, u, target.TLS)
+	conn, err := lane.DialHTTP(ctx, u, target.TLS)
 	if err != nil {
 		return nil, &lane.Failure{Op: op, Code: lane.CodeOf(err), Err: err}
 	}
 	_ = conn.Close() // nothing was sent
 	return t, nil
-}
-
-// dial connects as a request does, with TLS for https.
-func dial(ctx context.Context, u *url.URL, conf *tls.Config) (net.Conn, error) {
-	port := u.Port()
-	if port == "" {
-		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
-	}
-	addr := net.JoinHostPort(u.Hostname(), port)
-	if u.Scheme == "http" {
-		var d net.Dialer
-		return d.DialContext(ctx, "tcp", addr)
-	}
-	d := tls.Dialer{Config: conf}
-	return d.DialContext(ctx, "tcp", addr)
 }

@@ -13,7 +13,6 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
-	"net"
 	"net/url"
 	"strings"
 	"time"
@@ -88,25 +87,10 @@ func (r *Receiver) reach(ctx context.Context, target Target) (*transport, error)
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()
-	conn, err := dial(ctx, u, target.TLS)
+	conn, err := lane.DialHTTP(ctx, u, target.TLS)
 	if err != nil {
 		return nil, &lane.Failure{Op: "connect to the receiver at " + u.Host, Code: lane.CodeOf(err), Err: err}
 	}
 	_ = conn.Close() // nothing was sent
 	return newTransport(r, &target), nil
-}
-
-// dial connects as a request does, with TLS for https.
-func dial(ctx context.Context, u *url.URL, conf *tls.Config) (net.Conn, error) {
-	port := u.Port()
-	if port == "" {
-		port = map[string]string{"http": "80", "https": "443"}[u.Scheme]
-	}
-	addr := net.JoinHostPort(u.Hostname(), port)
-	if u.Scheme == "http" {
-		var d net.Dialer
-		return d.DialContext(ctx, "tcp", addr)
-	}
-	d := tls.Dialer{Config: conf}
-	return d.DialContext(ctx, "tcp", addr)
 }
