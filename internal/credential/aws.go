@@ -30,7 +30,8 @@ func AWS(ctx context.Context, region string) (*AWSKeys, error) {
 
 var serviceHost = regexp.MustCompile(`(?:^|\.)(?:sqs|sns)(?:-fips)?\.([a-z0-9-]+)\.(?:vpce\.)?(?:amazonaws\.com(?:\.cn)?|api\.aws)$`)
 
-// ServiceRegion is the region of AWS that the host of a service names, or else that of the environment; "": there is none.
+// ServiceRegion is the region of AWS that the host of a service names, or else that of the environment; "": there is
+// none.
 func ServiceRegion(host string) string {
 	if match := serviceHost.FindStringSubmatch(host); match != nil {
 		return match[1]

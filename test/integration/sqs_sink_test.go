@@ -21,8 +21,8 @@ func (o *outbox) sqsEnv(url string, more ...string) []string {
 }
 
 // TestSQSSink: under load, the daemon and ElasticMQ are killed again and again. The queue has every row that was
-// committed, and the rows of each key in their order. A kill of the daemon repeats nothing; ElasticMQ forgets what it has
-// when it ends.
+// committed, and the rows of each key in their order. A kill of the daemon repeats nothing; ElasticMQ forgets what it
+// has when it ends.
 func TestSQSSink(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
