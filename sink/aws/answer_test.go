@@ -140,7 +140,7 @@ type sqsOf struct {
 
 func (s *sqsOf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var in struct {
-		Entries []struct{ Id, MessageBody, MessageGroupId string } //nolint:revive // the names are those of the protocol
+		Entries []struct{ ID, MessageBody, MessageGroupID string } // encoding/json takes any case
 	}
 	if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
 		s.t.Error(err)
@@ -148,8 +148,8 @@ func (s *sqsOf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var groups, stored []string
 	refused := false
 	for _, e := range in.Entries {
-		groups = append(groups, e.MessageGroupId)
-		stored = append(stored, fmt.Sprintf(`{"Id": %q, "MessageId": "m"}`, e.Id))
+		groups = append(groups, e.MessageGroupID)
+		stored = append(stored, fmt.Sprintf(`{"Id": %q, "MessageId": "m"}`, e.ID))
 		refused = refused || s.refuse != "" && strings.HasSuffix(e.MessageBody, s.refuse)
 	}
 	s.mu.Lock()
@@ -264,7 +264,11 @@ func TestCutSendsNothing(t *testing.T) {
 	tr := newSender(t, account(t, server.ServeHTTP), func(c *Config) { c.Timeout = time.Minute })
 	ctx, cancel := context.WithCancel(t.Context())
 	var senders sync.WaitGroup
-	senders.Go(func() { tr.deliver(ctx, recordAt("a", "a", topic, 1)) })
+	senders.Go(func() {
+		if why := tr.deliver(ctx, recordAt("a", "a", topic, 1)); why == nil {
+			t.Error("it is acknowledged")
+		}
+	})
 	server.await(1)
 	senders.Go(func() {
 		if why := tr.deliver(ctx, recordAt("b", "b", topic, 2)); why == nil {

@@ -25,7 +25,7 @@ var sqsMutants = []mutant{
 	wrong("sqs-batch-is-poison", "If a batch is refused as a whole, all its messages are.",
 		edits{{"sink/aws/transport.go", "if err != nil && len(batch) > 1 && ", "if err != nil && len(batch) > 10 && "}}, sqsBatches),
 	wrong("sqs-request-for-each", "A message does not wait for a full request.",
-		edits{{"sink/aws/batch.go", " || q.open > 0 && !full {", " {"}}, sqsBatches),
+		edits{{"sink/aws/batch.go", " || q.open > 0 && !full {", " || q.open > maxOpen && !full {"}}, sqsBatches),
 	wrong("sqs-request-too-large", "A request has ten messages of any size.",
 		edits{{"sink/aws/batch.go", "(n == 0 || size+q.waiting[n].message.size <= maxBytes)", "true"}}, sqsBatches),
 	wrong("sqs-id-of-the-event", "The deduplication id is the id of the event, which two events may have.",
