@@ -234,6 +234,8 @@ func (s *scaled) startAll(shards int) {
 	for n := range shards {
 		settings, err := os.ReadFile(s.file(n))
 		must(s.t, err)
+		s.args = []string{"-c", s.file(n)}
+		s.mustRunBinary(append(s.env, s.slot(n)), "slot", "adopt")
 		must(s.t, os.WriteFile(filepath.Join(testSuite.dir, fmt.Sprintf("%s-%d-of-%d.yaml", s.name, n, shards)), settings, 0o600))
 		s.daemons = append(s.daemons, s.startShard(n))
 	}
