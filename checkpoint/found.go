@@ -128,23 +128,15 @@ func (f *Found) Has(p Position, id []byte) bool {
 	return has
 }
 
-// Forget removes the records of a partition, because its end can no longer be read.
+// AllPartitions are all partitions of a topic.
+const AllPartitions = -1
+
+// Forget removes the records of a partition, or of AllPartitions, because an end can no longer be read.
 func (f *Found) Forget(topic string, partition int32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if part := f.parts[partitionID{topic, partition}]; part != nil {
-		f.count -= len(part.records)
-		delete(f.parts, partitionID{topic, partition})
-	}
-	f.index = nil
-}
-
-// ForgetTopic removes the records of all partitions of a topic, because its ends can no longer be read.
-func (f *Found) ForgetTopic(topic string) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
 	for at, part := range f.parts {
-		if at.topic == topic {
+		if at.topic == topic && (at.id == partition || partition == AllPartitions) {
 			f.count -= len(part.records)
 			delete(f.parts, at)
 		}

@@ -178,7 +178,7 @@ func TestSuffixOfSingleEvents(t *testing.T) {
 		b.kafka.ack("b")
 		b.sleep(100 * time.Millisecond)
 		p.locked(func() { p.ends["t"] = nil })
-		b.relay.mem.Found.ForgetTopic("t")
+		b.relay.mem.Found.Forget("t", checkpoint.AllPartitions)
 		b.kafka.edit(func() { b.kafka.acked["a"] = false })
 		for i, want := range []string{"gap a b c", "gap b c", "gap c", "gap c"} {
 			b.pg.cut()

@@ -241,7 +241,7 @@ func (e *ends) partitions(name string, md *sarama.TopicMetadata, tries int, took
 	case kindOf(err).class == denied, tries > maxUnclassified && !isTransient(err), e.kept.away[name] > e.p.cluster.cfg.AwayBudget:
 		e.unreadable(name, err)
 		e.p.cluster.metrics.tailReads.WithLabelValues(endUnreadable).Inc()
-		e.search.Found.ForgetTopic(name)
+		e.search.Found.Forget(name, checkpoint.AllPartitions)
 		maps.DeleteFunc(e.kept.reads, func(id endID, _ *endRead) bool { return id.name == name })
 		return nil, true
 	case errors.Is(err, sarama.ErrUnknownTopicOrPartition) && tries+1 >= missingTries:

@@ -123,7 +123,7 @@ func (p *Producer) setVerdict(t *topic, v verdict, recounts int) (changed bool) 
 	if first {
 		old = &verdict{}
 	}
-	changed = old.ready != v.ready || errorText(old.err) != errorText(v.err)
+	changed = old.ready != v.ready || fmt.Sprint(old.err) != fmt.Sprint(v.err)
 	if !changed && !first && old.reason == v.reason {
 		return false
 	}
@@ -139,11 +139,4 @@ func (p *Producer) setVerdict(t *topic, v verdict, recounts int) (changed bool) 
 		p.cluster.log.Info("topic can be used", "topic", t.name)
 	}
 	return changed
-}
-
-func errorText(err error) string {
-	if err == nil {
-		return ""
-	}
-	return err.Error()
 }
