@@ -25,8 +25,20 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	}
 	s.counts.received++
 	routed := r.router.Route(ev, pos, &s.rec)
-	if known != nil && routed != nil {
-		return s.skip(ctx, known)
+	poisoned := func(p *router.Poison) error { // an event that follows a resent one may be in Kafka all the same
+		if known != nil {
+			return s.skip(ctx, known)
+		}
+		if done, err := s.skipFound(ctx, pos, "", true); done || err != nil {
+			return err
+		}
+		return s.handlePoison(ctx, p, pos)
+	}
+	if routed != nil {
+		if p := asPoison(routed); p != nil || known != nil {
+			return poisoned(p)
+		}
+		return routed
 	}
 	if known != nil && !s.followsResent(pos) {
 		overtaken, err := s.wasOvertaken(ctx, pos)
@@ -37,23 +49,8 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 			return s.skip(ctx, known)
 		}
 	}
-	if routed != nil && asPoison(routed) == nil {
-		return routed
-	}
-	if done, err := s.skipFound(ctx, pos, "", routed != nil); done || err != nil {
+	if done, err := s.skipFound(ctx, pos, "", false); done || err != nil {
 		return err
-	}
-	if routed != nil {
-		return s.handlePoison(ctx, asPoison(routed), pos)
-	}
-	poisoned := func(p *router.Poison) error { // an event that follows a resent one may be in Kafka all the same
-		if known != nil {
-			return s.skip(ctx, known)
-		}
-		if done, err := s.skipFound(ctx, pos, "", true); done || err != nil {
-			return err
-		}
-		return s.handlePoison(ctx, p, pos)
 	}
 	if p := r.refusedEvents[pos]; p != nil { // Kafka refused it in an earlier session
 		delete(r.refusedEvents, pos)
