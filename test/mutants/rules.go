@@ -14,6 +14,7 @@ func all() []mutant {
 		sinkMutants,
 		rabbitMutants,
 		credentialMutants,
+		registryMutants,
 		redisMutants,
 		natsMutants,
 		sqsMutants,
