@@ -157,7 +157,7 @@ func TestRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := &bench{root: root}
-	c, err := newChecker(t.Context(), root, "inbox", "inbox/riverinbox", "outbox")
+	c, err := newChecker(t.Context(), root, "inbox", "inbox/riverinbox", "outbox", "outbox/registry")
 	if err != nil {
 		t.Fatal(err)
 	}
