@@ -136,8 +136,8 @@ func (d *definition) define() *definition { return d }
 
 // Register gives each schema its id: it registers the schema, unless the registry has it. The registry refuses a schema
 // that its compatibility rule does not allow. Call it when the application starts, and not in a transaction. If it
-// fails for some of the schemas, the others have their ids, and it can be called again. A schema that has an id keeps
-// it, and is not asked for again.
+// fails for some of the schemas, all other ones have their ids, and it can be called again. A schema that has an id
+// keeps it, and is not asked for again.
 func Register(ctx context.Context, client *sr.Client, schemas ...Schema) error {
 	return identify(schemas, "register", func(d *definition) (int, error) {
 		return client.RegisterSchema(ctx, d.subject, d.schema, -1, -1)

@@ -29,8 +29,8 @@ const (
 	bodyNull   = "null"  // there is no value: a tombstone
 )
 
-// noBody is the body of a message whose value has none.
-const noBody = "-"
+// emptyBody is the body of a message whose value has none.
+const emptyBody = "-"
 
 const (
 	maxAttributes = 10
@@ -55,10 +55,10 @@ func newMessage(rec *router.Record) *message {
 	m := &message{group: groupOf(rec), position: allowed(position(rec))}
 	switch {
 	case rec.Value == nil:
-		m.body = noBody
+		m.body = emptyBody
 		m.add(attributeBody, []byte(bodyNull))
 	case len(rec.Value) == 0:
-		m.body = noBody
+		m.body = emptyBody
 		m.add(attributeBody, []byte(bodyEmpty))
 	case isText(rec.Value):
 		m.body = string(rec.Value)
