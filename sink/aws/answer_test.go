@@ -318,7 +318,7 @@ func TestMessage(t *testing.T) {
 			t.Errorf("%s: %q, want %q", id, got, want[id])
 		}
 		delete(want, id)
-		if at := m.Attributes["MessageDeduplicationId"]; at == "" || at != aws.ToString(m.MessageAttributes[router.HeaderPosition].StringValue) {
+		if at := m.Attributes["MessageDeduplicationId"]; at != aws.ToString(m.MessageAttributes[router.HeaderPosition].StringValue)+"/"+id {
 			t.Errorf("%s: the deduplication id is %q", id, at)
 		}
 	}
@@ -377,6 +377,22 @@ func TestRepeats(t *testing.T) {
 			if why := s.deliver(t.Context(), recordAt("same", "k", topic, lsn)); why != nil {
 				t.Fatal(why)
 			}
+		}
+	}
+	if n := len(server.Read(topic)); n != 2 {
+		t.Errorf("%d messages of two events", n)
+	}
+}
+
+// TestPositionOfAnotherEvent: after a change of the settings, or in a copy of the server, another event may have the
+// position of one that was delivered. It is delivered as well.
+func TestPositionOfAnotherEvent(t *testing.T) {
+	server := sqstest.Start(t)
+	server.Create(topic)
+	s := newSender(t, Target{URL: server.URL, Region: sqstest.Region, Credentials: sqstest.Credentials})
+	for _, id := range []string{"a", "b", "a"} {
+		if why := s.deliver(t.Context(), recordAt(id, "k", topic, 1)); why != nil {
+			t.Fatal(why)
 		}
 	}
 	if n := len(server.Read(topic)); n != 2 {

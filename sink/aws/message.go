@@ -39,9 +39,9 @@ const (
 
 // message is the form of a record in a FIFO queue. It does not share memory with the record.
 type message struct {
-	body, group, position string
-	attributes            []attribute
-	size                  int // of body and attributes
+	body, group, once string // once: the deduplication id
+	attributes        []attribute
+	size              int // of body and attributes
 }
 
 // attribute has a text, or bytes that are none.
@@ -52,7 +52,7 @@ type attribute struct {
 
 // newMessage makes the message of a record. A header that is null or empty is omitted: no attribute is empty.
 func newMessage(rec *router.Record) *message {
-	m := &message{group: groupOf(rec), position: allowed(position(rec))}
+	m := &message{group: groupOf(rec), once: allowed(onceID(rec))}
 	switch {
 	case rec.Value == nil:
 		m.body = emptyBody
@@ -102,7 +102,7 @@ func (m *message) forSQS(id string) types.SendMessageBatchRequestEntry {
 		}
 	}
 	return types.SendMessageBatchRequestEntry{
-		Id: aws.String(id), MessageBody: aws.String(m.body), MessageGroupId: aws.String(m.group), MessageDeduplicationId: aws.String(m.position),
+		Id: aws.String(id), MessageBody: aws.String(m.body), MessageGroupId: aws.String(m.group), MessageDeduplicationId: aws.String(m.once),
 		MessageAttributes: attributes,
 	}
 }
@@ -125,6 +125,10 @@ func allowed(text string) string {
 	sum := sha256.Sum256([]byte(text))
 	return "sha256-" + hex.EncodeToString(sum[:])
 }
+
+// onceID identifies an event by its position and its id. The position is not enough: if the settings have changed,
+// another event may have it.
+func onceID(rec *router.Record) string { return position(rec) + "/" + string(rec.ID) }
 
 // position returns the position of an event, as text; "": it has none.
 func position(rec *router.Record) string {

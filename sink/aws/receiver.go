@@ -1,8 +1,8 @@
 // Package awssink delivers events to FIFO queues of Amazon SQS. It is a sink of package sink.
 //
 // The name of the queue is the record's topic, the message group its key. Only the answer that names a message of a
-// batch as stored is an acknowledgement of it. The deduplication id is the position of the event, so within five
-// minutes the queue drops an event that it has already, and it never takes two events for one.
+// batch as stored is an acknowledgement of it. The deduplication id is the position and the id of the event, so within
+// five minutes the queue drops an event that it has already, and it never takes two events for one.
 //
 // A lane (see package sink) has one message in flight, and a message group is in one lane. The messages of several
 // lanes share a request (batch.go), which so never has two messages of one group: what is refused or not answered

@@ -64,7 +64,7 @@ func (t *transport) Deliver(ctx context.Context, items []*lane.Item) (stored int
 	op := fmt.Sprintf("send event %s to the queue %s at %s", rec.ID, rec.Topic, t.host)
 	if position(rec) == "" {
 		return 0, &lane.Failure{
-			Op: op, Code: lane.CodeRefused, Meaning: lane.Refused, Err: errors.New("the event has no position, which is the deduplication id of its message; set route.position_header: true"),
+			Op: op, Code: lane.CodeRefused, Meaning: lane.Refused, Err: errors.New("the event has no position, which is in the deduplication id of its message; set route.position_header: true"),
 		}
 	}
 	e := &entry{message: newMessage(rec), op: op, answer: make(chan *lane.Failure, 1)}

@@ -148,6 +148,22 @@ func TestRepeats(t *testing.T) {
 	}
 }
 
+// TestPositionOfAnotherEvent: after a change of the settings, or in a copy of the server, another event may have the
+// position of one that was delivered. It is stored as well.
+func TestPositionOfAnotherEvent(t *testing.T) {
+	server := natstest.Start(t, "")
+	server.Create(jetstream.StreamConfig{Subjects: []string{topic}})
+	s := newSender(t, "nats://"+server.Addr)
+	for _, id := range []string{"a", "b", "a"} {
+		if why := s.send(recordAt(id, "k", topic, 1)); why != nil {
+			t.Fatal(why)
+		}
+	}
+	if n := server.Count(); n != 2 {
+		t.Errorf("%d messages of two events", n)
+	}
+}
+
 // TestPermissions: a subject that the daemon may not publish to refuses it, and so does an answer that it may not read.
 // Other messages in flight are sent again.
 func TestPermissions(t *testing.T) {
@@ -207,7 +223,7 @@ func TestMessage(t *testing.T) {
 		t.Fatalf("%d messages", len(all))
 	}
 	m := all[0]
-	want := map[string]string{"id": "e", "outboxcdc-key": "k", "type": "order.placed", "text": "a: ä\tb", "empty": "", "Nats-Msg-Id": string(rec.Headers[2].Value), "outboxcdc-position": string(rec.Headers[2].Value), "Nats-Expected-Stream": "EVENTS"}
+	want := map[string]string{"id": "e", "outboxcdc-key": "k", "type": "order.placed", "text": "a: ä\tb", "empty": "", "Nats-Msg-Id": string(rec.Headers[2].Value) + "/e", "outboxcdc-position": string(rec.Headers[2].Value), "Nats-Expected-Stream": "EVENTS"}
 	for name, value := range want {
 		if got := m.Headers().Values(name); len(got) != 1 || got[0] != value {
 			t.Errorf("header %s: %q, want %q", name, got, value)

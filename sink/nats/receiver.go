@@ -1,7 +1,7 @@
 // Package natssink delivers events to a stream of NATS JetStream. It is a sink of package sink.
 //
 // The subject is the record's topic. Only the answer of the stream, which names the stream and a sequence, is an
-// acknowledgement. The message id is the position of the event, so within its duplicate window the stream refuses an
+// acknowledgement. The message id is its position and its id, so within its duplicate window the stream refuses an
 // event that it has already; it answers with the sequence of the first one.
 //
 // A lane (see package sink) has one message in flight, so that no answer and no lack of one lets a later event of a key
