@@ -22,11 +22,11 @@ type Leaf struct {
 }
 
 // Undelivered returns the leaves whose rows no daemon delivers: no publication has them, or only ours, and the settings
-// do not name them.
+// do not name them. Another check finds that our publication lacks one of ours.
 func Undelivered(leaves []Leaf, ours string) (names []string) {
 	for i := range leaves {
 		l := &leaves[i]
-		if !slices.ContainsFunc(l.Publications, func(p string) bool { return l.Ours || p != ours }) {
+		if !l.Ours && !slices.ContainsFunc(l.Publications, func(p string) bool { return p != ours }) {
 			names = append(names, l.Name)
 		}
 	}
@@ -82,10 +82,18 @@ func (c *Config) checkLeaves(ctx context.Context, conn *pgx.Conn, cat *catalog, 
 		return err
 	}
 	if lost := Undelivered(leaves, c.Publication); len(lost) > 0 {
-		return fail(PublicationChanged, "check the partitions", UndeliveredRemedy, "no daemon delivers the rows of %s: no publication of a daemon names the partition", strings.Join(lost, ", "))
+		return fail(PublicationChanged, "check the partitions", UndeliveredRemedy(lost), "no daemon delivers the rows of %s: no publication of a daemon names the partition", strings.Join(lost, ", "))
 	}
 	return nil
 }
 
 // UndeliveredRemedy is what to do about the leaves of Undelivered.
-const UndeliveredRemedy = "add it to the publication of a daemon (ALTER PUBLICATION … ADD TABLE) and to the outboxes of that daemon's settings; for that daemon, " + advice.Recover
+func UndeliveredRemedy(lost []string) string {
+	return "add it to the publication of a daemon (ALTER PUBLICATION … ADD TABLE) and to the outboxes of that daemon's settings; for that daemon, " + advice.Recover +
+		"; or, if its rows are no events, say so by a publication that no daemon reads: " + noEvents(lost)
+}
+
+// noEvents is a statement that says of leaves that their rows are not to be delivered.
+func noEvents(leaves []string) string {
+	return "CREATE PUBLICATION no_events FOR TABLE " + strings.Join(leaves, ", ") + " WITH (publish = 'insert')"
+}

@@ -17,7 +17,7 @@ func TestLeavesOfSeveralDaemons(t *testing.T) {
 		{Leaf{Ours: true, Publications: []string{"a"}}, false, false},
 		{Leaf{Ours: true, Publications: []string{"a", "b"}}, false, true},
 		{Leaf{Ours: true, Publications: []string{"b"}}, false, false}, // another check finds that ours lacks it
-		{Leaf{Ours: true}, true, false},
+		{Leaf{Ours: true}, false, false},                              // by ours FOR ALL TABLES
 		{Leaf{Publications: []string{"b"}}, false, false},
 		{Leaf{Publications: []string{"a"}}, true, false}, // sent to us, and not delivered: the settings do not name it
 		{Leaf{Publications: []string{"a", "b"}}, false, false},
@@ -83,6 +83,28 @@ func TestPartitionsOfSeveralDaemons(t *testing.T) {
 			}
 			b.exec(c.undo)
 		}
+	}
+}
+
+// A daemon may read a publication FOR ALL TABLES: its own partition is delivered, and only others need one that names
+// them. What a remedy says lets the session begin.
+func TestPartitionOfAllTables(t *testing.T) {
+	for _, major := range []string{"14", "18"} {
+		b := newBench(t, major)
+		b.source.cfg.Publication = "every"
+		b.source.cfg.Tables = []Table{{Schema: "public", Name: "events", Columns: []string{"no"}}}
+		b.exec(`CREATE TABLE part (no int, kind text) PARTITION BY LIST (kind)`)
+		b.exec(`CREATE TABLE events PARTITION OF part FOR VALUES IN ('event')`)
+		b.exec(`CREATE TABLE log PARTITION OF part DEFAULT`)
+		b.exec(`CREATE PUBLICATION every FOR ALL TABLES WITH (publish = 'insert')`)
+		b.source.last.Store(nil)
+		_, err := b.source.Open(t.Context())
+		if err == nil || KindOf(err) != PublicationChanged || strings.Contains(err.Error(), "public.events") || !strings.Contains(err.Error(), "public.log") {
+			t.Errorf("%s: %v", major, err)
+		}
+		b.exec(noEvents([]string{"public.log"}))
+		b.source.last.Store(nil)
+		_ = b.open().Close(0, time.Now())
 	}
 }
 

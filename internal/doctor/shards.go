@@ -29,7 +29,7 @@ func (e *examination) judgeShards(leaves []replication.Leaf) {
 	lost := replication.Undelivered(leaves, e.Publication)
 	if len(lost) > 0 {
 		e.fail(pubShards, Lost, []Remedy{
-			advicef("%s", replication.UndeliveredRemedy),
+			advicef("%s", replication.UndeliveredRemedy(lost)),
 		}, "no daemon delivers the rows of %s: no publication of a daemon names the partition", strings.Join(lost, ", "))
 	}
 	twice := replication.PublishedTwice(leaves, e.Publication)

@@ -5,7 +5,7 @@ var (
 	ids         = suite{"./router", "^(TestRoute|TestKeyAndID|TestMessageIsPoison)$"}
 	creates     = suite{"./cmd/outboxcdc", "^TestSetupOnServers$/^18$/^misspelt$"}
 	unattached  = suite{"./replication", "^TestRowsOfATableThatIsNotAttached$"}
-	shared      = suite{"./replication", "^(TestLeavesOfSeveralDaemons|TestPartitionsOfSeveralDaemons)$"}
+	shared      = suite{"./replication", "^(TestLeavesOfSeveralDaemons|TestPartitionsOfSeveralDaemons|TestPartitionOfAllTables)$"}
 	doctorRows  = suite{"./internal/doctor", "^TestEveryOutcome$/^outbox$"}
 )
 
@@ -25,7 +25,9 @@ var tableMutants = []mutant{
 	wrong("partition-of-no-daemon-passes", "A daemon need not look at the partitions that it does not deliver.",
 		edits{{"replication/catalog.go", "c.checkLeaves(ctx, conn, &cat, &current.look); err != nil {", "c.checkLeaves(ctx, conn, &cat, &current.look); err != nil && false {"}}, shared),
 	wrong("partition-that-only-ours-publishes-is-delivered", "What a publication has is delivered, also if the settings of its daemon do not name it.",
-		edits{{"replication/leaves.go", "return l.Ours || p != ours", "return true"}}, shared),
+		edits{{"replication/leaves.go", "return p != ours", "return true"}}, shared),
+	wrong("partition-of-all-tables-is-not-delivered", "A daemon delivers its partition only if the publication names it, and not if that is FOR ALL TABLES.",
+		edits{{"replication/leaves.go", "!l.Ours && !slices", "!slices"}}, shared),
 	wrong("every-publication-is-of-a-daemon", "A publication that does not publish all inserts into a partition delivers the partition.",
 		edits{{"replication/leaves.go", "p.pubinsert AND EXISTS", "EXISTS"}, {"replication/leaves.go", "AND to_jsonb(r)->>'prqual' IS NULL", ""}}, shared),
 	wrong("partition-of-two-daemons-passes", "A partition that a publication has is in no other one.",
