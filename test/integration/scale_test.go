@@ -53,6 +53,9 @@ func TestScale(t *testing.T) {
 			s.kill(rnd.IntN(s.shards))
 			s.page(1, shards)
 			s.kill(rnd.IntN(s.shards))
+			if err := s.tryHandOver(s.shards); err == nil || !strings.Contains(err.Error(), "the same number") {
+				t.Fatalf("the hand-over to the same slots: %v", err)
+			}
 			s.handOver(shards)
 			w.awaitCommits(20) // into the slots of daemons that do not run yet
 			for n := range s.shards {
