@@ -43,9 +43,10 @@ func Run(ctx context.Context, command, env []string) (string, error) {
 func Output(ctx context.Context, command, env []string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
-	var out, errs bytes.Buffer
+	var out bytes.Buffer
+	var errs tail
 	cmd := exec.Command(command[0], command[1:]...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), env...), &limited{&out, maxOutput + 1}, &limited{&errs, maxOutput}
+	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), env...), &limited{&out, maxOutput + 1}, &errs
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.WaitDelay = time.Second // a process that has left the group may keep the pipes open
 	killed, err := run(ctx, cmd)
@@ -53,6 +54,8 @@ func Output(ctx context.Context, command, env []string) (string, error) {
 	switch {
 	case killed && errors.Is(ctx.Err(), context.DeadlineExceeded):
 		err = fmt.Errorf("it has not ended within %s", Timeout)
+	case errors.Is(err, exec.ErrWaitDelay):
+		err = errors.New("it has ended, but a process that it has started keeps its output open, so whether that is all is not known; redirect the output of that process")
 	case err != nil:
 	case secret == "":
 		err = errors.New("it prints nothing")
@@ -62,7 +65,7 @@ func Output(ctx context.Context, command, env []string) (string, error) {
 	if err == nil {
 		return secret, nil
 	}
-	text := strings.TrimSpace(errs.String())
+	text := strings.TrimSpace(errs.text())
 	for _, word := range append([]string{secret}, strings.FieldsFunc(secret, func(r rune) bool { return strings.ContainsRune(" \t\r\n\"',:{}", r) })...) {
 		if len(word) >= minSecret || word == secret && word != "" {
 			text = strings.ReplaceAll(text, word, "xxxxx")
@@ -109,6 +112,29 @@ type limited struct {
 func (l *limited) Write(p []byte) (int, error) {
 	l.to.Write(p[:min(len(p), l.most-l.to.Len())])
 	return len(p), nil
+}
+
+// tail keeps the end of what is written.
+type tail struct {
+	end []byte
+	cut bool // something is dropped
+}
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.end = append(t.end, p...)
+	if n := len(t.end) - maxOutput; n > 0 {
+		t.end, t.cut = append(t.end[:0], t.end[n:]...), true
+	}
+	return len(p), nil
+}
+
+// text returns the end without the line that is cut: a part of a secret could not be recognised.
+func (t *tail) text() string {
+	text := string(t.end)
+	if t.cut {
+		_, text, _ = strings.Cut(text, "\n")
+	}
+	return text
 }
 
 // Expiry returns when a token expires, if it says so: a JWT by its claim exp (RFC 7519, section 4.1.4), a URL that was
