@@ -44,7 +44,7 @@ func Output(ctx context.Context, command, env []string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
 	var out bytes.Buffer
-	var errs tail
+	errs := process.Tail{Max: maxOutput}
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), env...), &limited{&out, maxOutput + 1}, &errs
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -65,7 +65,7 @@ func Output(ctx context.Context, command, env []string) (string, error) {
 	if err == nil {
 		return secret, nil
 	}
-	text := strings.TrimSpace(errs.text())
+	text := errs.Lines()
 	for _, word := range append([]string{secret}, strings.FieldsFunc(secret, func(r rune) bool { return strings.ContainsRune(" \t\r\n\"',:{}", r) })...) {
 		if len(word) >= minSecret || word == secret && word != "" {
 			text = strings.ReplaceAll(text, word, "xxxxx")
@@ -112,29 +112,6 @@ type limited struct {
 func (l *limited) Write(p []byte) (int, error) {
 	l.to.Write(p[:min(len(p), l.most-l.to.Len())])
 	return len(p), nil
-}
-
-// tail keeps the end of what is written.
-type tail struct {
-	end []byte
-	cut bool // something is dropped
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.end = append(t.end, p...)
-	if n := len(t.end) - maxOutput; n > 0 {
-		t.end, t.cut = append(t.end[:0], t.end[n:]...), true
-	}
-	return len(p), nil
-}
-
-// text returns the end without the line that is cut: a part of a secret could not be recognised.
-func (t *tail) text() string {
-	text := string(t.end)
-	if t.cut {
-		_, text, _ = strings.Cut(text, "\n")
-	}
-	return text
 }
 
 // Expiry returns when a token expires, if it says so: a JWT by its claim exp (RFC 7519, section 4.1.4), a URL that was

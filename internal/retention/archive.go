@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"strings"
 	"syscall"
 	"time"
 
@@ -69,7 +68,7 @@ func (c *Command) store(ctx context.Context, leaf *Leaf, age Age, write func(io.
 	if err != nil {
 		return err
 	}
-	var last tail
+	last := process.Tail{Max: tailBytes}
 	ended, silent := make(chan struct{}), make(chan struct{})
 	go func() {
 		process.AwaitExit(cmd.Process.Pid)
@@ -105,13 +104,13 @@ func (c *Command) store(ctx context.Context, leaf *Leaf, age Age, write func(io.
 	<-silent
 	switch left, _ := io.CopyN(io.Discard, read, 1); {
 	case errors.Is(context.Cause(ctx), errIdle):
-		return fmt.Errorf("it was stopped: %w%s", errIdle, last.text())
+		return fmt.Errorf("it was stopped: %w%s", errIdle, quoted(&last))
 	case wrote != nil && !errors.Is(wrote, os.ErrDeadlineExceeded):
 		return fmt.Errorf("write the rows: %w", wrote)
 	case failed != nil:
-		return fmt.Errorf("%w%s", failed, last.text())
+		return fmt.Errorf("%w%s", failed, quoted(&last))
 	case wrote != nil, left > 0:
-		return fmt.Errorf("it has ended before it had read all rows%s", last.text())
+		return fmt.Errorf("it has ended before it had read all rows%s", quoted(&last))
 	}
 	return nil
 }
@@ -161,20 +160,13 @@ func (w *watched) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// tail keeps the end of what a command has written.
-type tail struct{ kept []byte }
-
+// tailBytes is how much of the output an error quotes.
 const tailBytes = 500
 
-func (t *tail) Write(p []byte) (int, error) {
-	t.kept = append(t.kept, p...)
-	t.kept = t.kept[max(0, len(t.kept)-tailBytes):]
-	return len(p), nil
-}
-
-func (t *tail) text() string {
-	if s := strings.TrimSpace(string(t.kept)); s != "" {
-		return ": " + s
+// quoted is the end of the output, for an error.
+func quoted(t *process.Tail) string {
+	if text := t.Text(); text != "" {
+		return ": " + text
 	}
 	return ""
 }

@@ -5,7 +5,7 @@ var credentialMutants = []mutant{
 	wrong("credential-in-an-error", "An error repeats what the command has printed.",
 		edits{{"internal/credential/credential.go", `text = strings.ReplaceAll(text, word, "xxxxx")`, `_ = word`}}, suite{"./internal/credential", "^TestRun$"}),
 	wrong("credential-part-of-a-secret", "What is left of a line that was cut can be quoted.",
-		edits{{"internal/credential/credential.go", "	if t.cut {\n", "	if t.cut && len(t.end) == 0 {\n"}}, suite{"./internal/credential", "^TestRun$"}),
+		edits{{"internal/process/tail.go", "	if t.cut {\n", "	if t.cut && len(t.kept) == 0 {\n"}}, suite{"./internal/credential", "^TestRun$"}),
 	wrong("aws-keys-from-anywhere", "The endpoint of a container's credentials may be any server, without TLS.",
 		edits{{"internal/credential/aws.go", `u.Scheme != "https" && u.Hostname()`, `u.Scheme == "ftp" && u.Hostname()`}}, suite{"./internal/credential", "^TestCredentials$"}),
 	wrong("aws-keys-by-redirect", "A redirect of an endpoint with credentials is followed.",
