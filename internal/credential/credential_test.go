@@ -25,7 +25,7 @@ func TestRun(t *testing.T) {
 	for script, want := range map[string]string{
 		"echo Geh3im; echo 'Geh3im is expired' >&2; exit 3": `run "sh": exit status 3: "xxxxx is expired"`,
 		"echo no credentials >&2; exit 1":                   `run "sh": exit status 1: "no credentials"`,
-		"sleep 3 & echo Geh3im":                             "keeps its output open",
+		"sleep 30 & echo Geh3im":                            "keeps its output open",
 		"true":                                              "it prints nothing",
 		"echo Geh3im; echo more":                            "several lines",
 		"head -c 70000 /dev/zero | tr '\\0' x":              "more than 65536 bytes",
