@@ -215,7 +215,7 @@ func publicationOutcomes(t *testing.T, w *world) {
 		missing := func(n string) outcome {
 			return outcome{tableExists, "FAIL 79", "public.outbox_" + n + " is a partition"}
 		}
-		p.wants(missing("0"), missing("2"), outcome{pubShards, "FAIL 79", "public.outbox_0, public.outbox_1, public.outbox_2"})
+		p.wants(missing("0"), missing("2"), outcome{pubShards, "FAIL 79", "the rows of public.outbox_1: "})
 		p.exec("ALTER PUBLICATION " + p.name + " ADD TABLE outbox_0, outbox_2")
 		p.wants(outcome{pubShards, "FAIL 79", "public.outbox_1"})
 		p.exec("ALTER PUBLICATION other ADD TABLE outbox_1")
