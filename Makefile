@@ -51,7 +51,7 @@ first-run:
 
 # What each of these runs is in test/testrun/plan.go; test/testrun/tiers.txt says which tests `make test` leaves to `make test-rest`.
 .PHONY: test test-rest test-all
-test: first-run bin/testrun ## a test of each promise and each fault, on real servers (8 minutes on 2 cores)
+test: first-run bin/testrun ## a test of each promise and each fault, on real servers (6 minutes on 2 cores)
 	@bin/testrun -kafka test
 
 test-rest: first-run bin/testrun ## what `make test` leaves out: longer tests, other versions of Postgres, the model, the chart
