@@ -377,28 +377,3 @@ func (m *mapping) timestampColumn() string {
 	}
 	return m.config.Timestamp
 }
-
-// columnBytes returns the value of a column as sent to Kafka: the stored bytes of bytea, and the printed text of
-// other types, also of a domain over bytea: the bytes of a record do not depend on a look-up in the catalogs, which may
-// have lost the type of an older row.
-func (r *Router) columnBytes(p *plan, column int, text []byte) ([]byte, error) {
-	if p.relation.Columns[column].TypeOID != byteaOID {
-		return text, nil
-	}
-	start := len(r.scratch)
-	var err error
-	if r.scratch, err = appendBytea(r.scratch, text); err != nil {
-		// Not poison: the cause is bytea_output of the connection, which concerns every row.
-		return nil, fmt.Errorf("column %s: %w", quoteColumn(p.relation, column), err)
-	}
-	return r.scratchFrom(start), nil
-}
-
-// scratchFrom returns the scratch memory from start on. The capacity is limited, so that an append does not overwrite
-// later parts. The slice stays valid when scratch is reallocated. It is never nil, which would mean NULL.
-func (r *Router) scratchFrom(start int) []byte {
-	if r.scratch == nil {
-		return []byte{}
-	}
-	return r.scratch[start:len(r.scratch):len(r.scratch)]
-}

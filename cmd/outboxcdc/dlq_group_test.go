@@ -44,13 +44,22 @@ func TestRetryEndsWithTheGroup(t *testing.T) {
 		cmd.SetErr(&out)
 		cmdErr = cmd.ExecuteContext(t.Context())
 	}()
-	for refused.Hits() < 3 { // it sends the record again and again
-		time.Sleep(10 * time.Millisecond)
+	hit := func(what string, hits func() int, n int) {
+		t.Helper()
+		for hits() < n {
+			select {
+			case <-ended:
+				if hits() >= n {
+					return
+				}
+				t.Fatalf("%s: the command has ended: %v\n%s", what, cmdErr, out.String())
+			case <-time.After(10 * time.Millisecond): // look again
+			}
+		}
 	}
+	hit("it sends the record again and again", refused.Hits, 3)
 	removed := f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Heartbeat}, Err: kerr.UnknownMemberID, Count: -1})
-	for removed.Hits() == 0 {
-		time.Sleep(10 * time.Millisecond)
-	}
+	hit("a heartbeat", removed.Hits, 1)
 	select {
 	case <-ended:
 	case <-time.After(20 * time.Second):

@@ -415,10 +415,11 @@ func TestDurability(t *testing.T) {
 		risks       []string
 	}{
 		{200, `{"Attributes": {"FifoQueue": "true", "MessageRetentionPeriod": "1209600", "MaximumMessageSize": "1048576"}}`, "several servers", nil},
-		{200, `{"Attributes": {"FifoQueue": "true", "FifoThroughputLimit": "perQueue"}}`, "orders.fifo takes 300 requests", nil},
-		{200, `{"Attributes": {"FifoQueue": "true", "FifoThroughputLimit": "perMessageGroupId"}}`, "orders.fifo takes many", nil},
-		{200, `{"Attributes": {"MessageRetentionPeriod": "345600"}}`, "", []string{"it is no FIFO queue", "after 96h0m0s"}},
-		{200, `{"Attributes": {"FifoQueue": "true", "MaximumMessageSize": "262144", "RedrivePolicy": "{\"maxReceiveCount\": \"3\"}"}}`, "", []string{"more than 262144 bytes", "received 3 times"}},
+		{200, `{"Attributes": {"FifoQueue": "true", "FifoThroughputLimit": "perQueue", "MessageRetentionPeriod": "1209600", "MaximumMessageSize": "1048576"}}`, "orders.fifo takes 300 requests", nil},
+		{200, `{"Attributes": {"FifoQueue": "true", "FifoThroughputLimit": "perMessageGroupId", "MessageRetentionPeriod": "1209600", "MaximumMessageSize": "1048576"}}`, "orders.fifo takes many", nil},
+		{200, `{"Attributes": {"MessageRetentionPeriod": "345600", "MaximumMessageSize": "1048576"}}`, "", []string{"it is no FIFO queue", "after 96h0m0s"}},
+		{200, `{"Attributes": {"FifoQueue": "true", "MessageRetentionPeriod": "1209600", "MaximumMessageSize": "262144", "RedrivePolicy": "{\"maxReceiveCount\": \"3\"}"}}`, "", []string{"more than 262144 bytes", "received 3 times"}},
+		{200, `{"Attributes": {"FifoQueue": "true"}}`, "", []string{"no MessageRetentionPeriod", "no MaximumMessageSize"}},
 		{400, `{"__type": "QueueDoesNotExist"}`, "", []string{"does not exist"}},
 		{403, `{"__type": "AccessDenied"}`, "", []string{"could not be read"}},
 	} {

@@ -89,10 +89,16 @@ func ofAttributes(a map[string]string) (limit string, risks []string) {
 	if a[string(types.QueueAttributeNameFifoQueue)] != "true" {
 		risks = append(risks, "it is no FIFO queue, so nothing is in order, and a repeat is delivered again; recreate it with FifoQueue true")
 	}
-	if keeps := number(types.QueueAttributeNameMessageRetentionPeriod); keeps >= 0 && time.Duration(keeps)*time.Second < maxRetention {
+	switch keeps := number(types.QueueAttributeNameMessageRetentionPeriod); {
+	case keeps < 0:
+		risks = append(risks, "how long it keeps an event that is not read is not known: the answer has no MessageRetentionPeriod")
+	case time.Duration(keeps)*time.Second < maxRetention:
 		risks = append(risks, fmt.Sprintf("it drops an event after %s, read or not; set MessageRetentionPeriod to 1209600, 14 days", time.Duration(keeps)*time.Second))
 	}
-	if most := number(types.QueueAttributeNameMaximumMessageSize); most >= 0 && most < maxMessage {
+	switch most := number(types.QueueAttributeNameMaximumMessageSize); {
+	case most < 0:
+		risks = append(risks, "the size from which on it refuses an event is not known: the answer has no MaximumMessageSize")
+	case most < maxMessage:
 		risks = append(risks, fmt.Sprintf("an event of more than %d bytes is poison; set MaximumMessageSize to %d", most, maxMessage))
 	}
 	if text := a[string(types.QueueAttributeNameRedrivePolicy)]; text != "" {

@@ -18,7 +18,7 @@ var tableMutants = []mutant{
 	wrong("unattached-for-ever", "A table that was not attached when a session first read a row of it is not attached later.",
 		edits{{"decoder/relation.go", "ok && !old.Unattached && old.Namespace", "ok && old.Namespace"}}, suite{"./replication", "^TestAttachedWhileRead$"}),
 	wrong("empty-is-null", "A value, a key or a field that is empty is NULL, unless the router has written something before it.",
-		edits{{"router/router.go", "	if r.scratch == nil {\n		return []byte{}\n	}\n", ""}}, suite{"./router", "^TestEmptyIsNotNull$"}),
+		edits{{"router/bytea.go", "	if r.scratch == nil {\n		return []byte{}\n	}\n", ""}}, suite{"./router", "^TestEmptyIsNotNull$"}),
 	wrong("every-row-of-a-partition-is-an-event", "What the server sends under the name of a table that is a partition now was written while it was one.",
 		edits{{"replication/catalog.go", "case u == nil && cat.unattached && !cat.viaRoot", "case false && !cat.viaRoot"}},
 		suite{"./replication", "^TestPublicationOfWhatIsNotAttached$"}),
