@@ -113,15 +113,31 @@ func TestBatchesFailAtDifferentMoments(t *testing.T) {
 	cfg := testConfig(f.ListenAddrs()...)
 	cfg.Retries = 1000
 	var refused [2]atomic.Int32 // requests with t, and with u
+	both := make(chan struct{}) // u has led to the broker as well; the brokers with the right answer wait for it
 	f.produces(func(r *kmsg.ProduceRequest) (kmsg.Response, error, bool) {
 		if f.CurrentNode() == 0 {
 			for _, rt := range r.Topics {
 				if rt.Topic != "u" {
 					refused[0].Add(1)
-				} else if refused[1].Add(1) > 0 {
-					f.SleepControl(func() { <-time.After(time.Second) })
+					continue
 				}
+				if refused[1].Add(1) == 1 {
+					close(both)
+				}
+				f.SleepControl(func() { <-time.After(time.Second) })
 			}
+		}
+		return nil, nil, false
+	})
+	f.ControlKey(int16(kmsg.Metadata), func(kmsg.Request) (kmsg.Response, error, bool) {
+		f.KeepControl()
+		if f.CurrentNode() != 0 {
+			f.SleepControl(func() {
+				select {
+				case <-both:
+				case <-t.Context().Done():
+				}
+			})
 		}
 		return nil, nil, false
 	})
