@@ -14,16 +14,17 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/child"
 )
 
-// Jars are the dependencies of a pom.
+// Jars are the dependencies of a pom, or the files of an archive.
 type Jars struct {
-	Name string // what they are, with the version
-	POM  []byte
-	Want string // a file that must be among them
+	Name    string // what they are, with the version
+	POM     []byte
+	Archive string // group:artifact:version:type:classifier, in place of a pom
+	Want    string // a file that must be among them
 }
 
 // folder returns the folder in the cache; another pom gets another.
 func (j *Jars) folder() string {
-	sum := sha256.Sum256(j.POM)
+	sum := sha256.Sum256(append([]byte(j.Archive), j.POM...))
 	return strings.ReplaceAll(strings.ToLower(j.Name), " ", "-") + "-" + hex.EncodeToString(sum[:4])
 }
 
@@ -60,12 +61,14 @@ func (j *Jars) Available() error {
 // Fetch returns the folder of the jars, and fills it if needed. Several processes may do so at once.
 func (j *Jars) Fetch(ctx context.Context) (dir string, err error) {
 	dir, err = child.Fill(ctx, j.folder(), func(stage string) (string, error) {
-		file := filepath.Join(stage, "pom.xml")
-		if err := os.WriteFile(file, j.POM, 0o644); err != nil {
+		libs := filepath.Join(stage, "libs")
+		args := []string{"-q", "-B", "dependency:copy-dependencies"}
+		if j.Archive != "" {
+			args = []string{"-q", "-B", "dependency:unpack", "-Dartifact=" + j.Archive}
+		} else if err := os.WriteFile(filepath.Join(stage, "pom.xml"), j.POM, 0o644); err != nil {
 			return "", err
 		}
-		libs := filepath.Join(stage, "libs")
-		cmd := exec.Command("mvn", "-q", "-B", "-f", file, "dependency:copy-dependencies", "-DoutputDirectory="+libs)
+		cmd := exec.Command("mvn", append(args, "-DoutputDirectory="+libs)...)
 		cmd.Dir = stage
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("run mvn: %w; its output:\n%s", err, strings.TrimSpace(string(out)))
