@@ -1,6 +1,10 @@
 package checkpoint
 
-import "slices"
+import (
+	"crypto/sha256"
+	"slices"
+	"time"
+)
 
 // HeldKeys decides which events go to the dead-letter topic because a poison event of their key is there: a rule
 // without I/O, clock or goroutine, for one session of one slot. A key is held while one of its letters is open, that
@@ -21,15 +25,35 @@ type HeldKeys struct {
 	keys   map[HeldKey]*held
 	isRead bool // see ReadAll
 	full   bool // letters were read that exceed the limits: there may be others of any key
+	count  int  // letters of all keys: open, or sent
 }
 
-// HeldKey is a key of a topic, in which its events are ordered.
+// HeldKey is a key of a topic, in which its events are ordered: see KeyOf.
 type HeldKey struct{ Topic, Key string }
+
+// KeyOf returns the key of a topic. A long key counts as its hash, so that who writes events does not decide how much
+// memory a held key takes.
+func KeyOf(topic string, key []byte) HeldKey {
+	var hashed [2 * longestKey]byte
+	return HeldKey{topic, string(shortKey(key, &hashed))}
+}
+
+func shortKey(key []byte, hashed *[2 * longestKey]byte) []byte {
+	if len(key) <= longestKey {
+		return key
+	}
+	hash := sha256.Sum256(key)
+	copy(hashed[:], hash[:])
+	return hashed[:] // longer than any that is not hashed
+}
+
+// longestKey is the length of the longest key that is not hashed.
+const longestKey = 64
 
 // HeldLimits bounds the memory of HeldKeys.
 type HeldLimits struct {
 	Keys    int // held keys
-	Letters int // letters of one key
+	Letters int // letters of all of them
 }
 
 // LetterPlace is where a letter is in the dead-letter topic.
@@ -44,11 +68,13 @@ type Letter struct {
 	Place    LetterPlace
 	Position Position // of its event
 	By       string   // the id of the poison event that holds the key, its position if it has none
+	Time     time.Time
 }
 
 // held is a key that is held.
 type held struct {
 	by        string
+	since     time.Time     // the time of its oldest letter that this session knows
 	open      []LetterPlace // read, and not handled
 	sent      []Position    // the events of letters that the session has sent and not read back
 	inOrder   bool          // no record of the key is in flight to its topic: a letter was sent, and since then only letters
@@ -107,7 +133,7 @@ func (h *HeldKeys) Decide(topic string, key []byte, poison, inFlight bool) Hold 
 		}
 		return Flows
 	}
-	k := h.keys[HeldKey{topic, string(key)}]
+	k := h.of(topic, key)
 	switch {
 	case k == nil && !poison:
 		return Flows
@@ -117,7 +143,7 @@ func (h *HeldKeys) Decide(topic string, key []byte, poison, inFlight bool) Hold 
 		return AwaitRelease
 	case k != nil && k.scattered:
 		return Scattered
-	case k != nil && k.letters() >= h.limits.Letters:
+	case h.count >= h.limits.Letters:
 		return TooManyLetters
 	case inFlight && (k == nil || !k.inOrder):
 		return AwaitAcks
@@ -125,11 +151,20 @@ func (h *HeldKeys) Decide(topic string, key []byte, poison, inFlight bool) Hold 
 	return BecomesLetter
 }
 
+// of returns a key that is held; nil: it is free. It does not allocate.
+func (h *HeldKeys) of(topic string, key []byte) *held {
+	if len(h.keys) == 0 {
+		return nil
+	}
+	var hashed [2 * longestKey]byte
+	return h.keys[HeldKey{topic, string(shortKey(key, &hashed))}]
+}
+
 func (k *held) letters() int { return len(k.open) + len(k.sent) }
 
 // By returns the id of the poison event that holds the key; "": the key is free.
 func (h *HeldKeys) By(topic string, key []byte) string {
-	if k := h.keys[HeldKey{topic, string(key)}]; k != nil {
+	if k := h.of(topic, key); k != nil {
 		return k.by
 	}
 	return ""
@@ -137,7 +172,7 @@ func (h *HeldKeys) By(topic string, key []byte) string {
 
 // Partition returns the partition that the next letter of the key is sent to, and false if the hash of the key decides.
 func (h *HeldKeys) Partition(topic string, key []byte) (partition int32, known bool) {
-	if k := h.keys[HeldKey{topic, string(key)}]; k != nil {
+	if k := h.of(topic, key); k != nil {
 		return k.partition, true
 	}
 	return 0, false
@@ -147,6 +182,7 @@ func (h *HeldKeys) Partition(topic string, key []byte) (partition int32, known b
 func (h *HeldKeys) Sent(l *Letter) {
 	k := h.hold(l)
 	k.sent = append(k.sent, l.Position)
+	h.count++
 	k.inOrder = true
 }
 
@@ -154,6 +190,9 @@ func (h *HeldKeys) Sent(l *Letter) {
 func (h *HeldKeys) Read(l *Letter, handled bool) {
 	k := h.keys[l.HeldKey]
 	isOwn := k != nil && k.readBack(l.Position)
+	if isOwn {
+		h.count--
+	}
 	switch {
 	case handled:
 		if isOwn {
@@ -161,12 +200,13 @@ func (h *HeldKeys) Read(l *Letter, handled bool) {
 			h.release(l.HeldKey, k)
 		}
 		return
-	case k == nil && len(h.keys) >= h.limits.Keys, k != nil && len(k.open) >= h.limits.Letters:
+	case !isOwn && (k == nil && len(h.keys) >= h.limits.Keys || h.count >= h.limits.Letters):
 		h.full = true
 		return
 	}
 	k = h.hold(l)
 	k.open = append(k.open, l.Place)
+	h.count++
 	k.scattered = k.scattered || k.partition != l.Place.Partition
 }
 
@@ -179,34 +219,66 @@ func (h *HeldKeys) Handled(has func(LetterPlace) bool) {
 		before := len(k.open)
 		k.open = slices.DeleteFunc(k.open, has)
 		k.handled += before - len(k.open)
+		h.count -= before - len(k.open)
 		h.release(name, k)
 	}
+}
+
+// Gone returns a key with an open letter that Kafka does not have any more, because its partition begins behind it. The
+// session has to end: the key would be held for good, and without it nothing says that its events are missing.
+func (h *HeldKeys) Gone(first func(partition int32) int64) (name HeldKey, by string, gone bool) {
+	for name, k := range h.keys {
+		if slices.ContainsFunc(k.open, func(p LetterPlace) bool { return p.Offset < first(p.Partition) }) {
+			return name, k.by, true
+		}
+	}
+	return HeldKey{}, "", false
 }
 
 // GiveUp notes that the session does not wait for the release of a key any longer, until more of its letters are
 // handled.
 func (h *HeldKeys) GiveUp(topic string, key []byte) {
-	if k := h.keys[HeldKey{topic, string(key)}]; k != nil {
+	if k := h.of(topic, key); k != nil {
 		k.gaveUp = k.handled
 	}
 }
 
 // Len returns the number of held keys, and of their letters.
-func (h *HeldKeys) Len() (keys, letters int) {
+func (h *HeldKeys) Len() (keys, letters int) { return len(h.keys), h.count }
+
+// Oldest returns since when a key is held; zero: none is.
+func (h *HeldKeys) Oldest() (oldest time.Time) {
 	for _, k := range h.keys {
-		letters += k.letters()
+		if oldest.IsZero() || k.since.Before(oldest) {
+			oldest = k.since
+		}
 	}
-	return len(h.keys), letters
+	return oldest
 }
 
 // hold returns the key of a letter, which is held from now on.
 func (h *HeldKeys) hold(l *Letter) *held {
 	k := h.keys[l.HeldKey]
 	if k == nil {
-		k = &held{by: l.By, partition: l.Place.Partition}
+		k = &held{by: l.By, since: l.Time, partition: l.Place.Partition}
 		h.keys[l.HeldKey] = k
 	}
 	return k
+}
+
+// LettersGone means that letters that held keys are not in the dead-letter topic any more, and that nothing says they
+// were handled. Its text says what to do.
+type LettersGone struct{ What string }
+
+func (e *LettersGone) Error() string {
+	return e.What + ": their events are in no topic, unless they were retried. `outboxcdc audit` finds those that are missing, " +
+		"`outboxcdc recover` delivers them while the daemon is stopped; the next start lets the keys flow"
+}
+
+// LetterMarks are what Kafka says about letters.
+type LetterMarks struct {
+	Handled func(LetterPlace) bool      // a command has recorded that the letter is handled
+	First   func(partition int32) int64 // the first offset that the partition still has
 }
 
 // release lets the key go if none of its letters is open.

@@ -2,7 +2,9 @@ package checkpoint
 
 import (
 	"fmt"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pglogrepl"
 )
@@ -187,7 +189,7 @@ func TestHeldKeyIsAwaited(t *testing.T) {
 
 // TestHeldLimits: a limit that is reached stops. No event overtakes a letter.
 func TestHeldLimits(t *testing.T) {
-	h := newHeldTest(t, HeldLimits{Keys: 2, Letters: 2})
+	h := newHeldTest(t, HeldLimits{Keys: 2, Letters: 3})
 	for n, key := range []string{"a", "b"} {
 		h.want(BecomesLetter, "t", key, true, false)
 		h.send(key, n)
@@ -199,7 +201,8 @@ func TestHeldLimits(t *testing.T) {
 	h.send("a", 3)
 	h.want(TooManyLetters, "t", "a", false, false)
 	h.want(TooManyLetters, "t", "a", true, false)
-	h.want(BecomesLetter, "t", "b", false, false)
+	h.want(TooManyLetters, "t", "b", false, false) // the limit is that of all keys
+	h.want(Flows, "t", "c", false, false)
 	h.handle(2)
 	h.want(BecomesLetter, "t", "c", true, false)
 
@@ -230,6 +233,56 @@ func TestRelease(t *testing.T) {
 	}
 	if !r.May(b) || !r.May(&Letter{HeldKey: HeldKey{"u", "a"}}) {
 		t.Error("a letter blocks another key")
+	}
+}
+
+// TestHeldLongKeys: a long key is held like any other, and takes no more memory.
+func TestHeldLongKeys(t *testing.T) {
+	h := newHeldTest(t, wide)
+	long, other := strings.Repeat("k", 1<<20), strings.Repeat("k", 1<<20-1)+"l"
+	h.Sent(&Letter{HeldKey: KeyOf("t", []byte(long)), By: "1"})
+	h.want(BecomesLetter, "t", long, false, true)
+	h.want(Flows, "t", other, false, true)
+	h.want(Flows, "u", long, false, true)
+	if n := len(KeyOf("t", []byte(long)).Key); n > 200 {
+		t.Errorf("%d bytes", n)
+	}
+}
+
+// TestHeldGone: an open letter that Kafka has deleted is noticed; a handled one is not missed.
+func TestHeldGone(t *testing.T) {
+	h := newHeldTest(t, wide)
+	h.store("a", 1)
+	h.store("b", 2)
+	gone := func(first int64) bool {
+		_, _, gone := h.Gone(func(int32) int64 { return first })
+		return gone
+	}
+	if h.handle(1); gone(1) {
+		t.Error("a letter that was handled is missed")
+	}
+	if !gone(2) {
+		t.Error("a letter that is open is not missed")
+	}
+}
+
+// TestHeldOldest: the age of the oldest key.
+func TestHeldOldest(t *testing.T) {
+	h := newHeldTest(t, wide)
+	if !h.Oldest().IsZero() {
+		t.Error("no key is held")
+	}
+	for i, key := range []string{"b", "a", "b"} {
+		l := letterOf(key, i)
+		l.Time, l.Place.Offset = time.Unix(int64(i+1), 0), int64(i)
+		h.Read(l, false)
+	}
+	if got := h.Oldest(); got != time.Unix(1, 0) {
+		t.Error(got)
+	}
+	h.Handled(func(p LetterPlace) bool { return p.Offset != 1 })
+	if got := h.Oldest(); got != time.Unix(2, 0) {
+		t.Error(got)
 	}
 }
 

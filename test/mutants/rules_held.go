@@ -17,7 +17,7 @@ var heldMutants = []mutant{
 		edits{{heldRule, "	case !h.isRead:\n", "	case !h.isRead && len(h.keys) > 1<<30:\n"}}, heldSim),
 	wrong("letter-key-without-its-topic", "A topic does not matter to the order of a key.",
 		edits{
-			{heldRule, "	k := h.keys[HeldKey{topic, string(key)}]\n	switch {\n	case k == nil && !poison:", "	k := h.keys[HeldKey{\"\", string(key)}]\n	switch {\n	case k == nil && !poison:"},
+			{heldRule, "	k := h.of(topic, key)\n	switch {\n	case k == nil && !poison:", "	k := h.of(\"\", key)\n	switch {\n	case k == nil && !poison:"},
 			{heldRule, "	k := h.keys[l.HeldKey]\n	if k == nil {\n", "	l = &Letter{HeldKey: HeldKey{\"\", l.Key}, By: l.By}\n	k := h.keys[l.HeldKey]\n	if k == nil {\n"},
 			{heldRule, "	k := h.keys[l.HeldKey]\n	isOwn :=", "	l = &Letter{HeldKey: HeldKey{\"\", l.Key}, Place: l.Place, Position: l.Position, By: l.By}\n	k := h.keys[l.HeldKey]\n	isOwn :="},
 		}, heldKeys),
@@ -40,7 +40,7 @@ var heldMutants = []mutant{
 	wrong("letter-release-is-awaited-for-ever", "A command that has begun to release a key ends.",
 		edits{{heldRule, "		k.gaveUp = k.handled\n", "		k.gaveUp = min(k.handled, 0)\n"}}, heldKeys),
 	wrong("letter-letters-by-hash", "The letters of a key go where its hash says, wherever its open letters are.",
-		edits{{heldRule, "{topic, string(key)}]; k != nil {\n		return k.partition, true", "{topic, string(key)}]; k != nil && len(k.open) > 1<<30 {\n		return k.partition, true"}, {heldRule, "	case k != nil && k.scattered:\n", "	case false:\n"}}, heldSim),
+		edits{{heldRule, "h.of(topic, key); k != nil {\n		return k.partition, true", "h.of(topic, key); k != nil && len(k.open) > 1<<30 {\n		return k.partition, true"}, {heldRule, "	case k != nil && k.scattered:\n", "	case false:\n"}}, heldSim),
 	wrong("letter-retry-without-the-group", "A record is sent while the group was ours when it was begun.",
 		edits{{"cmd/outboxcdc/dlq_retry.go", "err = r.sender.Deliver(held, rec)", "err = r.sender.Deliver(context.WithoutCancel(held), rec)"}},
 		suite{"./cmd/outboxcdc", "^TestRetryEndsWithTheGroup$"}),
