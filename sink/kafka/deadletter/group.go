@@ -284,6 +284,7 @@ func (l *Topic) readHandled() error {
 			return fmt.Errorf("group %s in partition %d: %w", l.group, p.id, err)
 		}
 		p.committed = block.Offset >= 0
+		p.recorded = handled{p.next, slices.Clone(p.spans)}
 	}
 	return nil
 }

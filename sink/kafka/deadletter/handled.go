@@ -19,7 +19,19 @@ type handled struct {
 type span struct{ first, last int64 }
 
 func (d *handled) has(offset int64) bool {
-	return offset < d.next || slices.ContainsFunc(d.spans, func(s span) bool { return s.first <= offset && offset <= s.last })
+	if offset < d.next {
+		return true
+	}
+	_, found := slices.BinarySearchFunc(d.spans, offset, func(s span, offset int64) int {
+		switch {
+		case s.last < offset:
+			return -1
+		case s.first > offset:
+			return 1
+		}
+		return 0
+	})
+	return found
 }
 
 // openBefore returns how many offsets before end are not handled.

@@ -46,6 +46,7 @@ type partition struct {
 	first, end int64 // of its log, when it was last looked up
 	committed  bool  // the group has an offset for it
 	handled
+	recorded handled // what the group's offset says; handled has offsets without a letter beside it
 }
 
 // ErrNoTopic means that the dead-letter topic does not exist, so there are no dead letters.
@@ -97,7 +98,7 @@ func (l *Topic) readState() error {
 			return fmt.Errorf("find where partition %d begins and ends: %w", p.id, err)
 		}
 		if p.next > p.end { // the topic was recreated: its offsets started again at 0
-			p.handled, p.committed = handled{}, false
+			p.handled, p.recorded, p.committed = handled{}, handled{}, false
 		}
 		if p.committed {
 			l.expired += p.openBefore(p.first)

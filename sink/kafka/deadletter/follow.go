@@ -1,0 +1,159 @@
+package deadletter
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+
+	"github.com/IBM/sarama"
+
+	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/sink/kafka"
+)
+
+// Group is the consumer group whose offsets say which dead letters of a slot are handled.
+func Group(slot string) string { return "outboxcdc-dlq-" + slot }
+
+// Followed is the dead-letter topic that the sessions of a daemon follow, one after the other.
+type Followed struct {
+	Cluster      *kafka.Cluster
+	Topic, Group string
+	// LetterOf returns nil for a dead letter that holds no key of the slot.
+	LetterOf func(*Letter) *checkpoint.Letter
+	Logger   *slog.Logger
+
+	mu sync.Mutex
+	id sarama.Uuid // of the topic; zero: not known, or brokers that give no ids
+}
+
+// Follower reads the letters of held keys for a session. It is for one goroutine.
+type Follower struct {
+	of   *Followed
+	open *Topic
+	next map[int32]int64 // by partition: the offset to read next
+	last map[int32]marks
+}
+
+// marks are what Kafka says about a partition.
+type marks struct {
+	recorded handled // by the commands
+	first    int64
+}
+
+// Open connects. The topic must exist.
+func (f *Followed) Open(ctx context.Context) (*Follower, error) {
+	t, err := Open(ctx, f.Cluster, f.Topic, f.Group)
+	if err != nil {
+		return nil, err
+	}
+	return &Follower{of: f, open: t, next: map[int32]int64{}}, nil
+}
+
+// Read reads which letters are handled, and then calls read with the letters that were stored since the last call; the
+// first call begins at the oldest one that is open. The result is nil if it is that of the last call.
+func (f *Follower) Read(ctx context.Context, read func(l *checkpoint.Letter, handled bool)) (*checkpoint.LetterMarks, error) {
+	defer context.AfterFunc(ctx, f.open.client.Cut)()
+	if err := f.look(); err != nil {
+		return nil, err
+	}
+	if f.last == nil && f.open.Expired() > 0 {
+		f.of.Logger.Error("Kafka has deleted dead letters that were open: outboxcdc audit finds events that are missing",
+			"topic", f.of.Topic, "count", f.open.Expired())
+	}
+	now := map[int32]marks{}
+	for i := range f.open.parts {
+		p := &f.open.parts[i]
+		if p.end < f.next[p.id] {
+			return nil, f.createdAgain()
+		}
+		from, begun := f.next[p.id]
+		if !begun {
+			from = p.next
+		}
+		now[p.id] = marks{p.recorded, p.first}
+		err := f.open.read(ctx, p, max(from, p.first), func(l *Letter) error {
+			if letter := f.of.LetterOf(l); letter != nil {
+				letter.Place, letter.Time = checkpoint.LetterPlace{Partition: l.Partition, Offset: l.Offset}, l.Time
+				read(letter, p.recorded.has(l.Offset))
+			}
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		f.next[p.id] = p.end
+	}
+	if maps.EqualFunc(now, f.last, marks.equal) {
+		return nil, nil
+	}
+	f.last = now
+	return &checkpoint.LetterMarks{
+		Handled: func(at checkpoint.LetterPlace) bool {
+			m := now[at.Partition]
+			return m.recorded.has(at.Offset)
+		},
+		First: func(partition int32) int64 { return now[partition].first },
+	}, nil
+}
+
+func (m marks) equal(n marks) bool {
+	return m.first == n.first && m.recorded.next == n.recorded.next && slices.Equal(m.recorded.spans, n.recorded.spans)
+}
+
+// look looks up the topic and its partitions, which may have become more, and what is handled.
+func (f *Follower) look() error {
+	md, err := f.open.metadata()
+	if err != nil {
+		return fmt.Errorf("look up topic %s: %w", f.of.Topic, err)
+	}
+	f.of.mu.Lock()
+	was := f.of.id
+	if was == (sarama.Uuid{}) {
+		f.of.id = md.Uuid
+	}
+	f.of.mu.Unlock()
+	if none := (sarama.Uuid{}); was != none && md.Uuid != none && md.Uuid != was {
+		return f.createdAgain()
+	}
+	for _, part := range md.Partitions {
+		if !slices.ContainsFunc(f.open.parts, func(p partition) bool { return p.id == part.ID }) {
+			f.open.parts = append(f.open.parts, partition{id: part.ID})
+		}
+	}
+	return f.open.readState()
+}
+
+func (f *Follower) createdAgain() error {
+	return &checkpoint.LettersGone{What: fmt.Sprintf("the dead-letter topic %s was created again, and its letters are gone", f.of.Topic)}
+}
+
+// metadata looks up the topic.
+func (l *Topic) metadata() (*sarama.TopicMetadata, error) {
+	req := sarama.NewMetadataRequest(l.client.Config().Version, []string{l.topic})
+	req.AllowAutoTopicCreation = false
+	b := l.client.LeastLoadedBroker()
+	if b == nil {
+		return nil, sarama.ErrOutOfBrokers
+	}
+	if err := b.Open(l.client.Config()); err != nil && !errors.Is(err, sarama.ErrAlreadyConnected) {
+		return nil, err
+	}
+	res, err := b.GetMetadata(req)
+	switch {
+	case err != nil:
+		_ = b.Close() // the next request opens it again
+		return nil, err
+	case len(res.Topics) != 1:
+		return nil, errors.New("the broker's answer does not mention the topic")
+	case res.Topics[0].Err != sarama.ErrNoError && res.Topics[0].Err != sarama.ErrLeaderNotAvailable:
+		return nil, res.Topics[0].Err
+	}
+	return res.Topics[0], nil
+}
+
+// Close cuts the connections.
+func (f *Follower) Close() { f.open.Close() }
