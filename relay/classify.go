@@ -99,7 +99,7 @@ func classify(err error, delivered bool) verdict {
 		v = verdict{Retry, park, "stalled"}
 	case errors.As(err, new(*refusedAgain)):
 		v = verdict{Retry, waitBackoff, "poison"}
-	case errors.As(err, &poison):
+	case errors.As(err, &poison), errors.As(err, new(*checkpoint.LettersGone)):
 		v = verdict{Poison, waitBackoff, "poison"}
 	case errors.As(err, &column):
 		v = kinds[replication.ColumnMissing]

@@ -47,6 +47,13 @@ func (s *session) turn(ctx context.Context, now time.Time) (time.Time, error) {
 	}
 	s.watchOldest(now)
 	next := s.rule.Wake(now)
+	reads, err := s.takeLetters(now)
+	if err != nil {
+		return now, err
+	}
+	if reads.Before(next) {
+		next = reads
+	}
 	if !s.finishBy.IsZero() && s.finishBy.Before(next) {
 		next = s.finishBy
 	}

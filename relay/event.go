@@ -52,7 +52,13 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	if done, err := s.skipFound(ctx, pos, "", false); done || err != nil {
 		return err
 	}
-	if p := r.refusedEvents[pos]; p != nil { // Kafka refused it in an earlier session
+	refused := r.refusedEvents[pos] // by Kafka, in an earlier session
+	if refused == nil {
+		if done, err := s.follow(ctx, nil, false, pos); done || err != nil {
+			return err
+		}
+	}
+	if p := refused; p != nil {
 		delete(r.refusedEvents, pos)
 		return poisoned(p)
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
@@ -51,6 +52,7 @@ type cluster struct {
 type record struct {
 	id, topic, value, position, truncated string
 	session                               int
+	letter                                *checkpoint.Letter // nil: it is none of a held key
 }
 
 // deduplication is the part of a sink that deduplicated delivery uses.
@@ -351,7 +353,7 @@ func (s *sink) Check(rec *router.Record) (alone bool, poison *router.Poison) {
 	if (s.k.newPartition[string(rec.ID)] || s.k.noPartition[string(rec.ID)]) && rec.Topic != "u" {
 		return false, &router.Poison{Cause: router.BadPartition, Message: "no such partition", Topic: rec.Topic}
 	}
-	if s.k.tooLarge[string(rec.ID)] {
+	if s.k.tooLarge[string(rec.ID)] && rec.Topic != "dead" {
 		return false, &router.Poison{Cause: router.TooLarge, Message: "too large", Topic: rec.Topic}
 	}
 	return s.k.alone[string(rec.ID)], nil
@@ -367,7 +369,7 @@ func (s *sink) Send(rec *router.Record, n uint64) error {
 	if slices.Contains(k.known, string(rec.ID)) {
 		k.b.Errorf("%s is sent again, although it was among the acknowledged ones without a gap before when a session ended", rec.ID)
 	}
-	r := record{id: string(rec.ID), topic: rec.Topic, value: string(rec.Value), session: s.session}
+	r := record{id: string(rec.ID), topic: rec.Topic, value: string(rec.Value), session: s.session, letter: LetterOf(rec.Key, rec.Headers)}
 	for _, h := range rec.Headers {
 		switch h.Name {
 		case "outboxcdc-position":

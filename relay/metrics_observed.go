@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,7 +13,7 @@ import (
 func (m *Metrics) observe(r *Relay) {
 	m.once.Do(func() {
 		m.reg.MustRegister(newObserved(r))
-		for _, cause := range router.Causes {
+		for _, cause := range append(slices.Clone(router.Causes), CauseHeld) {
 			m.deadLettered.WithLabelValues(r.cfg.Poison.Topic, string(cause))
 		}
 	})
@@ -49,6 +50,15 @@ func newObserved(r *Relay) *observed {
 		func(h windowSize) float64 { return float64(h.events) })
 	gauge("inflight_bytes", "Bytes of key, value and headers of the events in flight.",
 		func(h windowSize) float64 { return float64(h.bytes) })
+	gauge("held_keys", "Keys whose later events go to the dead-letter topic, because one of their letters is open.",
+		func(windowSize) float64 { return float64(r.view.held.keys) })
+	gauge("held_letters", "Open letters of held keys.", func(windowSize) float64 { return float64(r.view.held.letters) })
+	gauge("held_oldest_seconds", "Age of the oldest letter that holds a key.", func(windowSize) float64 {
+		if r.view.held.oldest.IsZero() {
+			return 0
+		}
+		return max(0, r.clock().Sub(r.view.held.oldest).Seconds())
+	})
 	gauge("inflight_limit_events", "Limit of the events in flight.", func(windowSize) float64 { return float64(r.cfg.MaxEvents) })
 	gauge("inflight_limit_bytes", "Limit of the bytes in flight.", func(windowSize) float64 { return float64(r.cfg.MaxBytes) })
 	gauge("server_wal_end_position_bytes", "The end of the server's WAL, as last seen, as a number.",

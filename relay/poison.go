@@ -26,17 +26,20 @@ const (
 	StopAtPoison PoisonPolicy = "stop"        // the relay ends, and confirms nothing after the event
 	DeadLetter   PoisonPolicy = "dead_letter" // the event is sent to the dead-letter topic
 	SkipPoison   PoisonPolicy = "skip"        // the event is logged and skipped
+	HoldKey      PoisonPolicy = "hold_key"    // the event is sent to the dead-letter topic, and later events of its key follow it
 )
 
 // PoisonPolicies choose the policy for a poison event: by its id, else by its cause, else Policy.
 type PoisonPolicies struct {
 	Policy    PoisonPolicy
 	Causes    map[router.Cause]PoisonPolicy
-	Decisions map[string]PoisonPolicy // by event id
-	Topic     string                  // of dead letters
-	Slot      string                  // named in dead letters; "": not named
-	Cut       bool                    // shorten dead letters that are too large for their topic
-	Hold      bool                    // after a poison event, or class Lost once something was delivered, wait for SIGTERM instead of exiting
+	Decisions map[string]PoisonPolicy                // by event id
+	Topic     string                                 // of dead letters
+	Slot      string                                 // named in dead letters; "": not named
+	Cut       bool                                   // shorten dead letters that are too large for their topic
+	Letters   func(context.Context) (Letters, error) // opens the dead-letter topic for HoldKey; nil: no policy is HoldKey
+	Limits    checkpoint.HeldLimits
+	Hold      bool // after a poison event, or class Lost once something was delivered, wait for SIGTERM instead of exiting
 }
 
 // Of returns the policy for an event.
@@ -70,9 +73,16 @@ func (p *PoisonPolicies) DeadLetter(rec *router.Record, x *router.Poison) {
 
 // SendsDeadLetters reports whether any event may go to the dead-letter topic.
 func (p *PoisonPolicies) SendsDeadLetters() bool {
-	isDeadLetter := func(d PoisonPolicy) bool { return d == DeadLetter }
+	isDeadLetter := func(d PoisonPolicy) bool { return d == DeadLetter || d == HoldKey }
 	return isDeadLetter(p.Policy) || slices.ContainsFunc(slices.Collect(maps.Values(p.Causes)), isDeadLetter) ||
 		slices.ContainsFunc(slices.Collect(maps.Values(p.Decisions)), isDeadLetter)
+}
+
+// HoldsKeys reports whether any event may hold its key.
+func (p *PoisonPolicies) HoldsKeys() bool {
+	holds := func(d PoisonPolicy) bool { return d == HoldKey }
+	return holds(p.Policy) || slices.ContainsFunc(slices.Collect(maps.Values(p.Causes)), holds) ||
+		slices.ContainsFunc(slices.Collect(maps.Values(p.Decisions)), holds)
 }
 
 // Headers of a dead letter. No header of an event may begin with "outboxcdc-".
@@ -119,8 +129,11 @@ func (s *session) handlePoison(ctx context.Context, p *router.Poison, pos checkp
 	case SkipPoison:
 		r.log.Warn("poison skipped", attrs...)
 		return s.skip(ctx, r.met.poisonSkipped)
-	case DeadLetter:
+	case DeadLetter, HoldKey:
 		r.log.Warn("poison goes to the dead-letter topic", append(attrs, "dead_letter_topic", r.cfg.Poison.Topic)...)
+		if done, err := s.follow(ctx, p, policy == HoldKey, pos); done || err != nil {
+			return err
+		}
 		return s.deadLetter(ctx, p, pos)
 	}
 	return p

@@ -35,6 +35,8 @@ type session struct {
 	earlierEnd pglogrepl.LSN       // earlier sessions have sent no event that was committed at or after this position
 	guard      guard
 	position   position
+	held       *checkpoint.HeldKeys // nil: no policy holds keys
+	letters    letters
 
 	life       context.Context // ends before the stream is closed
 	background sync.WaitGroup  // other goroutines, which end with life
@@ -260,6 +262,7 @@ func (s *session) start(ctx context.Context) error {
 		return err
 	}
 	s.stream.OnDrained(s.sink.Flush)
+	s.prepareLetters()
 	r.attach(s)
 	if missing := s.stream.Missing(); len(missing) > 0 {
 		r.log.Warn("configured columns are not published; rows written before they were removed still have them",

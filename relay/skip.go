@@ -73,6 +73,9 @@ func (s *session) readEnds() {
 	if r.mem.foundOn != id.Timeline { // the order of positions on another timeline is another
 		r.mem.Found, r.mem.foundOn = checkpoint.NewFound(), id.Timeline
 	}
+	if s.r.cfg.Poison.Letters != nil { // an event whose letter was retried since is not sent again
+		topics = append(topics, s.r.cfg.Poison.Topic)
+	}
 	topics = slices.Concat(topics, r.mem.Found.Topics()) // the last session may have sent an event again since it read them
 	slices.Sort(topics)
 	topics = slices.Compact(topics)

@@ -63,6 +63,7 @@ type view struct {
 	lastErrorAt time.Time
 	troubles    []Trouble
 
+	held   heldView
 	slot   *replication.Slot
 	slotAt time.Time
 

@@ -9,7 +9,11 @@
 // field.
 package config
 
-import "time"
+import (
+	"maps"
+	"slices"
+	"time"
+)
 
 // Config has all settings. [Load] and, in tests, [Default] return one.
 type Config struct {
@@ -182,13 +186,14 @@ type Replace struct {
 // Poison is what happens to an event that no retry can deliver.
 type Poison struct {
 	// Policy is the policy for all poison events. stop: nothing after the event is confirmed, and the daemon stops
-	// with exit code 65. dead_letter: the event is sent to poison.topic. skip: it is dropped, logged and counted.
-	Policy string `yaml:"policy" default:"stop" oneof:"stop dead_letter skip"`
+	// with exit code 65. dead_letter: the event is sent to poison.topic. hold_key: likewise, and later events of its
+	// topic and key follow it there until it is retried or dropped. skip: it is dropped, logged and counted.
+	Policy string `yaml:"policy" default:"stop" oneof:"stop dead_letter hold_key skip"`
 	// Causes are policies for single causes: cause → policy. An UPDATE of an outbox row, if the publication sends
 	// updates, is skipped unless the cause update is given here. DELETE and TRUNCATE are always skipped.
 	Causes map[string]string `yaml:"causes" default:""`
-	// Decisions are decisions about single events: id → skip, dead_letter or stop. The last log line of a stop names
-	// the id.
+	// Decisions are decisions about single events: id → skip, dead_letter, hold_key or stop. The last log line of a stop
+	// names the id.
 	Decisions map[string]string `yaml:"decisions" default:""`
 	// OnStop is what happens at a stop for poison, and at exit code 79 after the first delivered event, except with two
 	// primaries, which the next start finds too. exit: the process ends, so that its supervisor shows it. hold: it keeps
@@ -200,6 +205,15 @@ type Poison struct {
 	// Topic is the dead-letter topic.
 	Topic string `yaml:"topic" default:"outbox.dead_letter"`
 }
+
+// Holds reports whether any poison event may hold its key.
+func (p *Poison) Holds() bool {
+	return p.Policy == HoldKey || slices.Contains(slices.Collect(maps.Values(p.Causes)), HoldKey) ||
+		slices.Contains(slices.Collect(maps.Values(p.Decisions)), HoldKey)
+}
+
+// HoldKey is the policy by which a poison event holds its key.
+const HoldKey = "hold_key"
 
 // Kafka is the connection to the Kafka cluster.
 type Kafka struct {
@@ -365,6 +379,7 @@ type Tuning struct {
 	// connections over a slow network. At least 1s.
 	WALSenderTimeout time.Duration `yaml:"wal_sender_timeout" default:"15s"`
 	MaxInFlight      MaxInFlight   `yaml:"max_in_flight"`
+	MaxHeld          MaxHeld       `yaml:"max_held"`
 	// RequestsPerBroker is the maximum number of produce requests in flight to each broker, 1 to 5. 1 costs least CPU
 	// on a near network; more keep a link with a long round trip busy. A partition has one batch in flight at a time,
 	// of at most 256 KiB for each request, up to max.message.bytes of the topic.
@@ -382,6 +397,15 @@ type MaxInFlight struct {
 	Records int `yaml:"records" default:"50000"`
 	// Bytes is the maximum size of all events in flight: keys, values and headers. At least 64KiB.
 	Bytes ByteSize `yaml:"bytes" default:"16MiB"`
+}
+
+// MaxHeld is the limit of what the policy hold_key holds. At a limit the daemon stops as with the policy stop, before
+// an event that would exceed it. It bounds the memory of the daemon. Each is 1 to 1000000.
+type MaxHeld struct {
+	// Keys is the maximum number of held keys.
+	Keys int `yaml:"keys" default:"10000"`
+	// Letters is the maximum number of open letters of all held keys.
+	Letters int `yaml:"letters" default:"100000"`
 }
 
 // Default is the configuration without any setting.

@@ -97,12 +97,13 @@ func (v *validation) kafkaOnly() {
 	if c.Deduplicated() {
 		v.report("delivery.mode", "deduplicated (the default) reads in Kafka what was delivered, and a receiver cannot be read; write delivery.mode: at_least_once, and let the receiver decide by the id")
 	}
-	deadLetters := "dead_letter needs Kafka, where the dlq commands read dead letters; write stop or skip"
-	if c.Poison.Policy == "dead_letter" {
+	deadLetters := "dead letters (dead_letter, hold_key) need Kafka, where the dlq commands read them; write stop or skip"
+	sends := func(policy string) bool { return policy == "dead_letter" || policy == HoldKey }
+	if sends(c.Poison.Policy) {
 		v.report("poison.policy", deadLetters)
 	}
 	for path, policies := range map[string]map[string]string{"poison.causes": c.Poison.Causes, "poison.decisions": c.Poison.Decisions} {
-		if slices.Contains(slices.Collect(maps.Values(policies)), "dead_letter") {
+		if slices.ContainsFunc(slices.Collect(maps.Values(policies)), sends) {
 			v.report(path, deadLetters)
 		}
 	}

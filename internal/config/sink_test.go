@@ -34,9 +34,11 @@ func TestHTTPSink(t *testing.T) {
 	}
 	for more, want := range map[string]string{
 		"delivery: {mode: deduplicated}":                             "delivery.mode: deduplicated (the default) reads in Kafka",
-		"poison: {policy: dead_letter}":                              "poison.policy: dead_letter needs Kafka",
-		"poison: {causes: {rejected: dead_letter}}":                  "poison.causes: dead_letter needs Kafka",
-		"poison: {decisions: {x: dead_letter}}":                      "poison.decisions: dead_letter needs Kafka",
+		"poison: {policy: dead_letter}":                              "poison.policy: dead letters (dead_letter, hold_key) need Kafka",
+		"poison: {causes: {rejected: dead_letter}}":                  "poison.causes: dead letters (dead_letter, hold_key) need Kafka",
+		"poison: {policy: hold_key}":                                 "poison.policy: dead letters (dead_letter, hold_key) need Kafka",
+		"poison: {causes: {rejected: hold_key}}":                     "poison.causes: dead letters (dead_letter, hold_key) need Kafka",
+		"poison: {decisions: {x: dead_letter}}":                      "poison.decisions: dead letters (dead_letter, hold_key) need Kafka",
 		"route: {missing_topic: 5m}":                                 "route.missing_topic: a receiver cannot be asked",
 		"route: {format: raw, fields: {}}":                           "route.format: is raw",
 		"route: {partition: p}":                                      "route.partition: a receiver has no partitions",
@@ -83,7 +85,7 @@ func TestRabbitMQSink(t *testing.T) {
 	}
 	for more, want := range map[string]string{
 		"delivery: {mode: deduplicated}":                 "delivery.mode: deduplicated (the default) reads in Kafka",
-		"poison: {policy: dead_letter}":                  "poison.policy: dead_letter needs Kafka",
+		"poison: {policy: dead_letter}":                  "poison.policy: dead letters (dead_letter, hold_key) need Kafka",
 		"route: {missing_topic: 5m}":                     "route.missing_topic: a receiver cannot be asked",
 		"route: {partition: p}":                          "route.partition: a receiver has no partitions",
 		"route: {timestamp: commit}":                     "route.timestamp: a request has no timestamp",

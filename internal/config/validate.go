@@ -133,6 +133,11 @@ func (v *validation) tuning(p *Tuning) {
 	if p.RequestsPerBroker < 1 || p.RequestsPerBroker > maxRequests {
 		v.report("tuning.requests_per_broker", fmt.Sprintf("%d is out of range; write 1 to %d", p.RequestsPerBroker, maxRequests))
 	}
+	for path, n := range map[string]int{"tuning.max_held.keys": p.MaxHeld.Keys, "tuning.max_held.letters": p.MaxHeld.Letters} {
+		if n < 1 || n > maxHeld {
+			v.report(path, fmt.Sprintf("%d is out of range; write 1 to %d", n, maxHeld))
+		}
+	}
 	v.atLeast("tuning.fence_wait", p.FenceWait, minFenceWait)
 }
 
@@ -188,7 +193,7 @@ var (
 		"too_large", "rejected", "no_route", "illegal_topic", "null_id", "null_key", "null_payload", "bad_headers", "bad_partition", "bad_timestamp", "bad_payload",
 		"missing_topic", "update",
 	}
-	poisonPolicies = []string{"stop", "dead_letter", "skip"}
+	poisonPolicies = []string{"stop", "dead_letter", "hold_key", "skip"}
 )
 
 func (v *validation) poison(p *Poison) {
@@ -205,6 +210,38 @@ func (v *validation) poison(p *Poison) {
 		}
 	}
 	v.report("poison.topic", checkTopic(p.Topic))
+	if p.Holds() {
+		v.holdKey(p)
+	}
+}
+
+// maxHeld bounds the memory for held keys and their letters, to a few hundred MiB.
+const maxHeld = 1_000_000
+
+// holdKey checks what the policy hold_key needs: a key decides the partition of its events, and the daemon finds its
+// own letters by their position.
+func (v *validation) holdKey(p *Poison) {
+	if p.Oversize == "cut" {
+		v.report("poison.oversize", "is cut, but a letter that was cut cannot be retried, so it would hold its key until it is dropped; "+
+			"write stop, or another poison.policy than hold_key")
+	}
+	for i, s := range v.c.Sources() {
+		v.holdKeyRoute(&s.Route, func(path, problem string) { v.errs = append(v.errs, v.c.SourceProblem(i, path, problem)) })
+	}
+	if v.c.Messages.Prefix != "" && (len(v.c.Outboxes) > 0 || len(v.c.Sources()) == 0) {
+		v.holdKeyRoute(&v.c.Route, v.report)
+	}
+}
+
+func (v *validation) holdKeyRoute(r *Route, report func(path, problem string)) {
+	if r.Partition != "" {
+		report("route.partition", "chooses partitions, but a letter of the policy hold_key is retried to the partition of its key, "+
+			"where it would not be in order with later events; remove it, or write another poison.policy")
+	}
+	if !r.PositionHeader {
+		report("route.position_header", "is false, but the policy hold_key recognizes the letters of a session by their position; "+
+			"write true, or another poison.policy")
+	}
 }
 
 // Problem is an error about a setting, for packages that use it, with the origin of the value.

@@ -5,16 +5,20 @@ package wire
 import (
 	"context"
 	"log/slog"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/relay"
 	"github.com/outboxcdc/outboxcdc/replication"
+	"github.com/outboxcdc/outboxcdc/router"
 	"github.com/outboxcdc/outboxcdc/sink"
 	httpsink "github.com/outboxcdc/outboxcdc/sink/http"
 	"github.com/outboxcdc/outboxcdc/sink/kafka"
+	"github.com/outboxcdc/outboxcdc/sink/kafka/deadletter"
 	"github.com/outboxcdc/outboxcdc/sink/lane"
 )
 
@@ -38,6 +42,10 @@ func Relay(now func() *config.Config, reg prometheus.Registerer, log *slog.Logge
 	rcfg.StatusInterval, rcfg.WalSenderTimeout = cfg.Tuning.StatusInterval, cfg.Tuning.WALSenderTimeout
 	rcfg.Poison, rcfg.MessagePrefix = PoisonPolicies(&cfg.Poison), cfg.Messages.Prefix
 	rcfg.Slot, rcfg.Poison.Slot = cfg.Postgres.Slot, cfg.Postgres.Slot
+	if p := &rcfg.Poison; p.HoldsKeys() {
+		p.Limits = checkpoint.HeldLimits{Keys: cfg.Tuning.MaxHeld.Keys, Letters: cfg.Tuning.MaxHeld.Letters}
+		p.Letters = lettersOf(sinks.(kafkaCluster).Cluster, p, log)
+	}
 	rcfg.MissingAfter = cfg.MissingTopicAfter()
 	rcfg.ParkAfter, rcfg.ShutdownTimeout = cfg.Tuning.ParkAfter, cfg.ShutdownTimeout
 	rcfg.MaxEvents, rcfg.MaxBytes = cfg.Tuning.MaxInFlight.Records, int64(cfg.Tuning.MaxInFlight.Bytes)
@@ -66,6 +74,28 @@ func sinks(now func() *config.Config, reg prometheus.Registerer, log *slog.Logge
 		}
 	})
 	return kafkaCluster{cluster}, err
+}
+
+// lettersOf opens the dead-letter topic for the letters of held keys.
+func lettersOf(cluster *kafka.Cluster, p *relay.PoisonPolicies, log *slog.Logger) func(context.Context) (relay.Letters, error) {
+	slot := p.Slot
+	followed := &deadletter.Followed{
+		Cluster: cluster, Topic: p.Topic, Group: deadletter.Group(slot), Logger: log,
+		LetterOf: func(l *deadletter.Letter) *checkpoint.Letter {
+			isOther := func(h router.Header) bool { return h.Name == relay.HeaderSlot && string(h.Value) != slot }
+			if slices.ContainsFunc(l.Headers, isOther) {
+				return nil
+			}
+			return relay.LetterOf(l.Key, l.Headers)
+		},
+	}
+	return func(ctx context.Context) (relay.Letters, error) {
+		f, err := followed.Open(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return f, nil
+	}
 }
 
 // Receiver is what events are delivered to if it is not Kafka.
