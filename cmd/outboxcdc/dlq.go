@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
+	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/internal/config"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/human"
@@ -20,9 +21,6 @@ import (
 	"github.com/outboxcdc/outboxcdc/sink/kafka"
 	"github.com/outboxcdc/outboxcdc/sink/kafka/deadletter"
 )
-
-// dlqGroup is the consumer group whose offsets say which dead letters of a slot are handled.
-func dlqGroup(slot string) string { return "outboxcdc-dlq-" + slot }
 
 // newDLQCommand is the command `dlq list|retry|drop`.
 func newDLQCommand(load func() (*config.Config, error)) *cobra.Command {
@@ -52,6 +50,7 @@ func dlqCommand(load func() (*config.Config, error), d *dlq, cmd *cobra.Command)
 	f := cmd.Flags()
 	f.StringArrayVar(&d.choice.ids, "id", nil, "the dead letters of the event with this id; may be repeated")
 	f.StringArrayVar(&d.choice.causes, "cause", nil, "the dead letters with this cause, such as too_large; may be repeated")
+	f.StringArrayVar(&d.choice.keys, "key", nil, "the letters of the held key TOPIC/KEY; may be repeated")
 	f.StringArrayVar(&d.choice.places, "at", nil, "the dead letter at partition:offset, as list shows it; may be repeated")
 	f.BoolVar(&d.payload, "payload", false, "show the values as well")
 	addOutputFlag(cmd, &d.output)
@@ -128,6 +127,7 @@ type dlq struct {
 
 	slot               string
 	letters            *deadletter.Topic
+	release            checkpoint.Release
 	topic              string
 	done, failed, open int
 	otherSlots         int
@@ -149,7 +149,7 @@ func (d *dlq) run(ctx context.Context, cfg *config.Config) (err error) {
 		return exit.With(exit.Config, err)
 	}
 	d.slot, d.topic = cfg.Postgres.Slot, cfg.Poison.Topic
-	d.letters, err = deadletter.Open(ctx, cluster, d.topic, dlqGroup(d.slot))
+	d.letters, err = deadletter.Open(ctx, cluster, d.topic, deadletter.Group(d.slot))
 	switch {
 	case errors.Is(err, deadletter.ErrNoTopic) && !d.changes:
 		fmt.Fprintf(d.notes, "no dead letters: the topic %s does not exist\n", d.topic)
@@ -210,8 +210,12 @@ func (d *dlq) handle(ctx context.Context, raw *deadletter.Letter) error {
 	if l.Handled && (d.changes || !d.choice.all) {
 		return nil
 	}
+	held := relay.LetterOf(l.Key, l.Headers)
 	if !d.choice.matches(l) {
 		d.open++
+		if held != nil {
+			d.release.StaysOpen(held)
+		}
 		return nil
 	}
 	if d.changes && !d.dryRun {
@@ -221,10 +225,16 @@ func (d *dlq) handle(ctx context.Context, raw *deadletter.Letter) error {
 	}
 	var o outcome
 	var err error
-	if d.changes && !d.letters.CanMark(raw) {
+	switch {
+	case d.verb == "retried" && held != nil && !d.release.May(held):
+		o.problem = "an older letter of its key is open: retry or drop that first"
+	case d.changes && !d.letters.CanMark(raw):
 		o.problem = "too many dead letters between open ones were handled one by one: handle the oldest of this partition first"
-	} else {
+	default:
 		o, err = d.each(ctx, l)
+	}
+	if held != nil && !o.handled {
+		d.release.StaysOpen(held)
 	}
 	if err != nil {
 		return fmt.Errorf("dead letter %s: %w", l.place(), err)
@@ -243,7 +253,7 @@ func (d *dlq) handle(ctx context.Context, raw *deadletter.Letter) error {
 	if err := d.show(l, o); err != nil {
 		return err
 	}
-	if d.uncommitted >= commitEvery {
+	if d.uncommitted >= commitEvery || held != nil && d.uncommitted > 0 {
 		return d.commit()
 	}
 	return nil

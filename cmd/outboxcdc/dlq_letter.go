@@ -38,14 +38,14 @@ func (l *letter) place() string { return fmt.Sprintf("%d:%d", l.Partition, l.Off
 
 // choice selects dead letters by the flags: those that match any of them.
 type choice struct {
-	all                 bool
-	ids, causes, places []string
-	matched             map[string]bool // "flag value"
+	all                       bool
+	ids, causes, places, keys []string
+	matched                   map[string]bool // "flag value"
 }
 
 // read validates the flags.
 func (c *choice) read(changes bool) error {
-	some := len(c.ids)+len(c.causes)+len(c.places) > 0
+	some := len(c.ids)+len(c.causes)+len(c.places)+len(c.keys) > 0
 	switch {
 	case changes && !c.all && !some:
 		return fmt.Errorf("say which dead letters: --id, --cause, --at, or --all for every open one (dlq list shows them)")
@@ -65,11 +65,11 @@ func (c *choice) read(changes bool) error {
 }
 
 func (c *choice) matches(l *letter) bool {
-	ok := len(c.ids)+len(c.causes)+len(c.places) == 0
+	ok := len(c.ids)+len(c.causes)+len(c.places)+len(c.keys) == 0
 	for _, f := range []struct {
 		flag, value string
 		list        []string
-	}{{"id", l.id(), c.ids}, {"cause", l.of[relay.HeaderError], c.causes}, {"at", l.place(), c.places}} {
+	}{{"id", l.id(), c.ids}, {"cause", l.of[relay.HeaderError], c.causes}, {"at", l.place(), c.places}, {"key", l.topic() + "/" + string(l.Key), c.keys}} {
 		if slices.Contains(f.list, f.value) {
 			ok, c.matched[f.flag+" "+f.value] = true, true
 		}
@@ -79,7 +79,7 @@ func (c *choice) matches(l *letter) bool {
 
 // unmatched lists the flags that match no dead letter.
 func (c *choice) unmatched() (all []string) {
-	for flag, list := range map[string][]string{"id": c.ids, "cause": c.causes, "at": c.places} {
+	for flag, list := range map[string][]string{"id": c.ids, "cause": c.causes, "at": c.places, "key": c.keys} {
 		for _, value := range list {
 			if !c.matched[flag+" "+value] {
 				all = append(all, "--"+flag+" "+value)

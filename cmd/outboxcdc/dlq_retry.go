@@ -101,7 +101,7 @@ func retriedRecord(l *letter, from, to string) *router.Record {
 		rec.PartitionBy = rec.ID
 	}
 	rec.Headers = slices.DeleteFunc(slices.Clone(l.Headers), func(h router.Header) bool {
-		return h.Name == headerPosition || h.Name == relay.HeaderTopic || h.Name == relay.HeaderSlot || strings.HasPrefix(h.Name, relay.HeaderError)
+		return h.Name == headerPosition || h.Name == relay.HeaderTopic || h.Name == relay.HeaderSlot || h.Name == relay.HeaderHeldBy || strings.HasPrefix(h.Name, relay.HeaderError)
 	})
 	rec.Headers = append(rec.Headers, router.Header{Name: headerRetried, Value: []byte(from + ":" + l.place())})
 	if position, origin, err := checkpoint.ParseHeader(l.of[headerPosition]); err == nil && !origin.IsZero() {
