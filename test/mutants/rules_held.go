@@ -1,8 +1,9 @@
 package main
 
 var (
-	heldKeys = suite{"./checkpoint", "^(TestHeld.*|TestRelease|TestSimHeldKeys)$"}
-	heldSim  = suite{"./checkpoint", "^TestSimHeldKeys$"}
+	heldKeys     = suite{"./checkpoint", "^(TestHeld.*|TestRelease|TestSimHeldKeys)$"}
+	letterRecord = suite{"./sink/kafka/deadletter", "^TestFollowRenews$"}
+	heldSim      = suite{"./checkpoint", "^TestSimHeldKeys$"}
 )
 
 const heldRule = "checkpoint/held.go"
@@ -46,4 +47,8 @@ var heldMutants = []mutant{
 		suite{"./cmd/outboxcdc", "^TestRetryEndsWithTheGroup$"}),
 	wrong("letter-retry-skips-the-first", "A letter that cannot be sent does not hold up those behind it.",
 		edits{{heldRule, "	_, blocked := r.open[l.HeldKey]\n	return !blocked\n", "	_, blocked := r.open[l.HeldKey]\n	return !blocked || l.By != \"\"\n"}}, heldSim),
+	wrong("letter-record-needs-no-care", "Kafka keeps the record of handled letters as long as the letters.",
+		edits{{"sink/kafka/deadletter/follow.go", "	r.renewals.Go(func() { f.renewals(ctx) })\n", ""}}, letterRecord),
+	wrong("letter-record-renewed-beside-commands", "What a command has recorded since the offsets were read does not matter to their renewal.",
+		edits{{"sink/kafka/deadletter/renew.go", "	if err := t.Hold(ctx); err != nil {\n		return err\n	}\n", "	t.hold = &hold{generation: -1, stop: make(chan struct{})}\n"}}, letterRecord),
 }

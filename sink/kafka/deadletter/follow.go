@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/IBM/sarama"
 
@@ -26,8 +27,11 @@ type Followed struct {
 	LetterOf func(*Letter) *checkpoint.Letter
 	Logger   *slog.Logger
 
-	mu sync.Mutex
-	id sarama.Uuid // of the topic; zero: not known, or brokers that give no ids
+	renewEvery, renewAfter time.Duration // other values than the constants, for tests
+
+	mu      sync.Mutex
+	id      sarama.Uuid // of the topic; zero: not known, or brokers that give no ids
+	renewAt time.Time   // when the group's offsets are committed again; zero: not known
 }
 
 // Follower reads the letters of held keys for a session. It is for one goroutine.
@@ -36,6 +40,9 @@ type Follower struct {
 	open *Topic
 	next map[int32]int64 // by partition: the offset to read next
 	last map[int32]marks
+
+	stop     context.CancelFunc
+	renewals sync.WaitGroup
 }
 
 // marks are what Kafka says about a partition.
@@ -44,13 +51,16 @@ type marks struct {
 	first    int64
 }
 
-// Open connects. The topic must exist.
+// Open connects. The topic must exist. Until Close, the group's offsets are renewed: see renewEvery.
 func (f *Followed) Open(ctx context.Context) (*Follower, error) {
 	t, err := Open(ctx, f.Cluster, f.Topic, f.Group)
 	if err != nil {
 		return nil, err
 	}
-	return &Follower{of: f, open: t, next: map[int32]int64{}}, nil
+	r := &Follower{of: f, open: t, next: map[int32]int64{}}
+	ctx, r.stop = context.WithCancel(context.WithoutCancel(ctx))
+	r.renewals.Go(func() { f.renewals(ctx) })
+	return r, nil
 }
 
 // Read reads which letters are handled, and then calls read with the letters that were stored since the last call; the
@@ -156,4 +166,8 @@ func (l *Topic) metadata() (*sarama.TopicMetadata, error) {
 }
 
 // Close cuts the connections.
-func (f *Follower) Close() { f.open.Close() }
+func (f *Follower) Close() {
+	f.stop()
+	f.open.Close()
+	f.renewals.Wait()
+}

@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -194,5 +196,81 @@ func TestFollowEnds(t *testing.T) {
 	})
 	if _, err := x.Read(ctx, func(*checkpoint.Letter, bool) {}); err == nil {
 		t.Error("no error")
+	}
+}
+
+// TestFollowRenews: the group's offsets are committed again and again, as the commands have left them, and not while a
+// command holds the group.
+func TestFollowRenews(t *testing.T) {
+	x := newFollowTest(t, 2)
+	x.followed.renewAfter, x.followed.renewEvery = 20*time.Millisecond, 20*time.Millisecond
+	commits := make(chan *kmsg.OffsetCommitRequest, 1000)
+	x.f.ControlKey(int16(kmsg.OffsetCommit), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		x.f.KeepControl()
+		commits <- r.(*kmsg.OffsetCommitRequest)
+		return nil, nil, false
+	})
+	x.letters(0, "a", "b", "c")
+	x.letters(1, "d")
+	x.begin()
+	x.want("0:0 a", "0:1 b", "0:2 c", "1:0 d")
+	commit := func() *kmsg.OffsetCommitRequest {
+		t.Helper()
+		select {
+		case c := <-commits:
+			if c.MemberID == "" {
+				t.Error("committed without the group: a command may have committed since the offsets were read")
+			}
+			return c
+		case <-within(t, 20*time.Second).Done():
+			t.Fatal("the offsets are not committed")
+			return nil
+		}
+	}
+	offsets := func(r *kmsg.OffsetCommitRequest) map[int32]string {
+		all := map[int32]string{}
+		for _, part := range r.Topics[0].Partitions {
+			all[part.Partition] = fmt.Sprint(part.Offset, *part.Metadata)
+		}
+		return all
+	}
+	var by *Topic
+	hold := func() {
+		for by = openLetters(t, x.followed.Cluster); by.Hold(t.Context()) != nil; { // the daemon renews
+			by.Close()
+			by = openLetters(t, x.followed.Cluster)
+		}
+	}
+	hold()
+	if len(commits) > 0 {
+		t.Error("the offsets of a group without any were committed")
+	}
+	must(t, by.Read(t.Context(), false, func(l *Letter) error {
+		if string(l.Key) == "b" {
+			by.MarkHandled(l)
+		}
+		return nil
+	}))
+	must(t, by.Commit())
+	by.Close()
+	first := offsets(commit())
+	for range 2 {
+		if again := offsets(commit()); !maps.Equal(again, first) {
+			t.Errorf("renewed %v, committed was %v", again, first)
+		}
+	}
+	hold()
+	for len(commits) > 0 {
+		<-commits
+	}
+	must(t, by.Commit())
+	if mine := commit(); mine.MemberID != by.hold.member || len(commits) > 0 {
+		t.Errorf("%d commits beside a command", len(commits))
+	}
+	by.Close()
+	commit()
+	wantPlaces(t, openLetters(t, x.followed.Cluster), false, "0:0", "0:1!", "0:2", "1:0")
+	if strings.Contains(x.log.String(), "not renewed") {
+		t.Error(x.log.String())
 	}
 }

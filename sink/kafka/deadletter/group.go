@@ -74,6 +74,9 @@ func (l *Topic) Hold(ctx context.Context) error {
 	return nil
 }
 
+// errInUse means that the group has another member.
+var errInUse = errors.New("it is in use")
+
 func inUse(members map[string]string) error {
 	var who []string
 	for _, m := range members {
@@ -84,7 +87,7 @@ func inUse(members map[string]string) error {
 	if len(who) > 0 {
 		by = " by " + strings.Join(who, " and ")
 	}
-	return fmt.Errorf("it is in use%s: another dlq retry or drop, or a consumer; wait until that has ended (a killed process counts for %s)", by, holdFor)
+	return fmt.Errorf("%w%s: another dlq retry or drop, for some seconds a daemon, or a consumer; wait until that has ended (a killed process counts for %s)", errInUse, by, holdFor)
 }
 
 // join joins the group. The hold has a member id if the coordinator has assigned one, even with an error.
