@@ -19,18 +19,28 @@ type Leaf struct {
 	// of. A publication FOR ALL TABLES or FOR TABLES IN SCHEMA is not among them: it may be that of another product,
 	// and does not show that the leaf was given to a daemon.
 	Publications []string
+
+	parent string // the table that it is attached to, quoted
+	reason string // why no publication can have it: unlogged, foreign, or ""
+}
+
+// unpublishable is the leaf as a table that no publication can have, nil if one can.
+func (l *Leaf) unpublishable() *UnpublishedTable {
+	if l.reason == "" {
+		return nil
+	}
+	return &UnpublishedTable{Name: l.Name, parent: l.parent, reason: l.reason}
 }
 
 // Undelivered returns the leaves whose rows no daemon delivers: no publication has them, or only ours, and the settings
 // do not name them. Another check finds that our publication lacks one of ours.
-func Undelivered(leaves []Leaf, ours string) (names []string) {
-	for i := range leaves {
-		l := &leaves[i]
+func Undelivered(leaves []Leaf, ours string) (lost []Leaf) {
+	for _, l := range leaves {
 		if !l.Ours && !slices.ContainsFunc(l.Publications, func(p string) bool { return p != ours }) {
-			names = append(names, l.Name)
+			lost = append(lost, l)
 		}
 	}
-	return names
+	return lost
 }
 
 // PublishedTwice returns our leaves that another publication has as well.
@@ -56,16 +66,22 @@ tree AS (
   UNION ALL
   SELECT c.oid, t.line || c.oid FROM tree t JOIN pg_inherits i ON i.inhparent = t.oid JOIN pg_class c ON c.oid = i.inhrelid WHERE c.relispartition
 )
-SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname), t.line && $1::oid[],
+SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname) AS name, t.line && $1::oid[] AS ours,
        ARRAY(SELECT p.pubname::text FROM pg_publication p WHERE p.pubinsert AND EXISTS (
                SELECT FROM pg_publication_rel r WHERE r.prpubid = p.oid AND r.prrelid = ANY(t.line)
-                  AND to_jsonb(r)->>'prqual' IS NULL AND coalesce(to_jsonb(r)->>'prexcept', 'false') = 'false') ORDER BY 1)
+                  AND to_jsonb(r)->>'prqual' IS NULL AND coalesce(to_jsonb(r)->>'prexcept', 'false') = 'false') ORDER BY 1) AS publications,
+       (SELECT quote_ident(pn.nspname) || '.' || quote_ident(p.relname) FROM pg_class p JOIN pg_namespace pn ON pn.oid = p.relnamespace
+         WHERE p.oid = t.line[cardinality(t.line) - 1]),
+       CASE WHEN c.relkind = 'f' THEN '` + foreign + `' WHEN c.relpersistence <> 'p' THEN '` + unlogged + `' ELSE '' END
   FROM tree t JOIN pg_class c ON c.oid = t.oid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind <> 'p' ORDER BY n.nspname, c.oid`
 
 // ReadLeaves reads the leaves of each partitioned table of which one of the outboxes is a partition.
 func ReadLeaves(ctx context.Context, conn *pgx.Conn, outboxes []uint32) ([]Leaf, error) {
 	rows, _ := conn.Query(ctx, leavesSQL, outboxes) // CollectRows returns the error
-	leaves, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Leaf])
+	leaves, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (l Leaf, err error) {
+		err = row.Scan(&l.Name, &l.Ours, &l.Publications, &l.parent, &l.reason)
+		return l, err
+	})
 	if err != nil {
 		return nil, classify("read the partitions of the outbox", inspecting, err)
 	}
@@ -82,15 +98,44 @@ func (c *Config) checkLeaves(ctx context.Context, conn *pgx.Conn, cat *catalog, 
 		return err
 	}
 	if lost := Undelivered(leaves, c.Publication); len(lost) > 0 {
-		return fail(PublicationChanged, "check the partitions", UndeliveredRemedy(lost), "no daemon delivers the rows of %s: no publication of a daemon names the partition", strings.Join(lost, ", "))
+		statements, then := UndeliveredRemedy(lost)
+		return fail(PublicationChanged, "check the partitions", strings.Join(append(statements, then), "; "), "%s", UndeliveredText(lost))
 	}
 	return nil
 }
 
-// UndeliveredRemedy is what to do about the leaves of Undelivered.
-func UndeliveredRemedy(lost []string) string {
-	return "add it to the publication of a daemon (ALTER PUBLICATION … ADD TABLE) and to the outboxes of that daemon's settings; for that daemon, " + advice.Recover +
-		"; or, if its rows are no events, say so by a publication that no daemon reads: " + noEvents(lost)
+// UndeliveredText says what is wrong with the leaves of Undelivered.
+func UndeliveredText(lost []Leaf) string {
+	var names, reasons []string
+	for i := range lost {
+		names = append(names, lost[i].Name)
+		if u := lost[i].unpublishable(); u != nil {
+			reasons = append(reasons, u.String()+", and no publication can name it")
+		}
+	}
+	return strings.Join(append([]string{"no daemon delivers the rows of " + strings.Join(names, ", ") + ": no publication of a daemon names the partition"}, reasons...), "; ")
+}
+
+// UndeliveredRemedy is what to do about the leaves of Undelivered: statements that leave only such as a publication can
+// name, and then the rest.
+func UndeliveredRemedy(lost []Leaf) (statements []string, then string) {
+	var advices, names []string
+	for i := range lost {
+		u := lost[i].unpublishable()
+		if u != nil {
+			statements = append(statements, u.SQL())
+		}
+		if u != nil && u.reason == foreign {
+			advices = append(advices, u.Advice())
+		} else {
+			names = append(names, lost[i].Name)
+		}
+	}
+	if len(names) > 0 {
+		advices = append(advices, "add "+strings.Join(names, ", ")+" to the publication of a daemon (ALTER PUBLICATION … ADD TABLE) and to the outboxes of that daemon's settings; for that daemon, "+
+			advice.Recover+"; or, if the rows are no events, say so by a publication that no daemon reads: "+noEvents(names))
+	}
+	return statements, strings.Join(slices.Compact(advices), "; ")
 }
 
 // noEvents is a statement that says of leaves that their rows are not to be delivered.

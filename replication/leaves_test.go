@@ -25,7 +25,7 @@ func TestLeavesOfSeveralDaemons(t *testing.T) {
 	} {
 		c.leaf.Name = "leaf"
 		leaves := []Leaf{{Name: "other", Publications: []string{"b"}}, c.leaf}
-		if lost := Undelivered(leaves, "a"); (len(lost) == 1 && lost[0] == "leaf") != c.lost || len(lost) > 1 {
+		if lost := Undelivered(leaves, "a"); (len(lost) == 1 && lost[0].Name == "leaf") != c.lost || len(lost) > 1 {
 			t.Errorf("%+v: undelivered %v", c.leaf, lost)
 		}
 		if twice := PublishedTwice(leaves, "a"); (len(twice) == 1) != c.twice {
@@ -56,7 +56,10 @@ func TestPartitionsOfSeveralDaemons(t *testing.T) {
 		b.exec(`CREATE PUBLICATION two FOR TABLE leaf_0, leaf_2 WITH (publish = 'insert', publish_via_partition_root = true)`)
 		leaves, err := ReadLeaves(t.Context(), b.sql, b.oidsOf("leaf_1", "leaf_3"))
 		must(t, err)
-		want := []Leaf{{"public.leaf_0", false, []string{"two"}}, {"public.leaf_1", true, []string{"one"}}, {"public.leaf_2", false, []string{"two"}}, {"public.twig", true, []string{"one"}}}
+		want := []Leaf{
+			{"public.leaf_0", false, []string{"two"}, "public.part", ""}, {"public.leaf_1", true, []string{"one"}, "public.part", ""},
+			{"public.leaf_2", false, []string{"two"}, "public.part", ""}, {"public.twig", true, []string{"one"}, "public.leaf_3", ""},
+		}
 		if fmt.Sprint(leaves) != fmt.Sprint(want) {
 			t.Errorf("%s: leaves %v", major, leaves)
 		}
@@ -103,6 +106,49 @@ func TestPartitionOfAllTables(t *testing.T) {
 			t.Errorf("%s: %v", major, err)
 		}
 		b.exec(noEvents([]string{"public.log"}))
+		b.source.last.Store(nil)
+		_ = b.open().Close(0, time.Now())
+	}
+}
+
+// No publication can name a partition that is unlogged or a foreign table. What the remedy says lets the session begin.
+func TestPartitionThatCannotBePublished(t *testing.T) {
+	for _, major := range []string{"14", "18"} {
+		b := newBench(t, major)
+		b.source.cfg.Publication = "one"
+		b.source.cfg.Tables = []Table{{Schema: "public", Name: "events", Columns: []string{"no"}}}
+		b.exec(`CREATE TABLE part (no int, kind text) PARTITION BY LIST (kind)`)
+		b.exec(`CREATE TABLE events PARTITION OF part FOR VALUES IN ('event')`)
+		b.exec(`CREATE TABLE branch PARTITION OF part FOR VALUES IN ('log', 'far') PARTITION BY LIST (kind)`)
+		b.exec(`CREATE UNLOGGED TABLE "a log" PARTITION OF branch FOR VALUES IN ('log')`)
+		b.exec(`CREATE FOREIGN DATA WRAPPER nothing`)
+		b.exec(`CREATE SERVER elsewhere FOREIGN DATA WRAPPER nothing`)
+		b.exec(`CREATE FOREIGN TABLE far PARTITION OF branch FOR VALUES IN ('far') SERVER elsewhere`)
+		b.exec(`CREATE PUBLICATION one FOR TABLE events WITH (publish = 'insert')`)
+		refused := func(words ...string) []Leaf {
+			t.Helper()
+			b.source.last.Store(nil)
+			_, err := b.source.Open(t.Context())
+			for _, w := range words {
+				if err == nil || KindOf(err) != PublicationChanged || !strings.Contains(err.Error(), w) {
+					t.Errorf("%s: %v; want: %s", major, err, w)
+				}
+			}
+			leaves, err := ReadLeaves(t.Context(), b.sql, b.oidsOf("events"))
+			must(t, err)
+			return Undelivered(leaves, "one")
+		}
+		lost := refused(`public."a log" is unlogged`, `public.far is a foreign table`, `ALTER TABLE public."a log" SET LOGGED; ALTER TABLE public.branch DETACH PARTITION public.far; once`)
+		statements, then := UndeliveredRemedy(lost)
+		if strings.Contains(then, "far") {
+			t.Errorf("%s: what is detached is to be added to a publication: %s", major, then)
+		}
+		for _, do := range statements {
+			b.exec(do)
+		}
+		_, then = UndeliveredRemedy(refused(`rows of public."a log": no`))
+		_, publish, _ := strings.Cut(then, "that no daemon reads: ")
+		b.exec(publish)
 		b.source.last.Store(nil)
 		_ = b.open().Close(0, time.Now())
 	}

@@ -222,6 +222,16 @@ func publicationOutcomes(t *testing.T, w *world) {
 		p.wants()
 		p.exec("ALTER PUBLICATION other ADD TABLE outbox_2")
 		p.wants(outcome{pubShards, "WARN", "public.outbox_2 is in more than one publication: " + p.name + ", other"})
+		p.exec("ALTER PUBLICATION other DROP TABLE outbox_1, outbox_2", "ALTER TABLE outbox_1 SET UNLOGGED")
+		p.wants(outcome{pubShards, "FAIL 79", "public.outbox_1 is unlogged"})
+		p.apply(pubShards) // then a publication can name it
+		p.exec("ALTER PUBLICATION other ADD TABLE outbox_1")
+		p.wants()
+		p.exec("DROP TABLE outbox_1", "CREATE FOREIGN DATA WRAPPER nothing", "CREATE SERVER elsewhere FOREIGN DATA WRAPPER nothing",
+			"CREATE FOREIGN TABLE outbox_1 PARTITION OF outbox FOR VALUES WITH (MODULUS 3, REMAINDER 1) SERVER elsewhere")
+		p.wants(outcome{pubShards, "FAIL 79", "public.outbox_1 is a foreign table"})
+		p.apply(pubShards)
+		p.wants()
 	})
 	t.Run("two outboxes", func(t *testing.T) {
 		p := good.in(t)

@@ -28,9 +28,12 @@ func (e *examination) checkShards(ctx context.Context) {
 func (e *examination) judgeShards(leaves []replication.Leaf) {
 	lost := replication.Undelivered(leaves, e.Publication)
 	if len(lost) > 0 {
-		e.fail(pubShards, Lost, []Remedy{
-			advicef("%s", replication.UndeliveredRemedy(lost)),
-		}, "no daemon delivers the rows of %s: no publication of a daemon names the partition", strings.Join(lost, ", "))
+		var remedies []Remedy
+		statements, then := replication.UndeliveredRemedy(lost)
+		for _, statement := range statements {
+			remedies = append(remedies, sqlf("%s", statement))
+		}
+		e.fail(pubShards, Lost, append(remedies, advicef("%s", then)), "%s", replication.UndeliveredText(lost))
 	}
 	twice := replication.PublishedTwice(leaves, e.Publication)
 	for _, l := range twice {

@@ -5,7 +5,7 @@ var (
 	ids         = suite{"./router", "^(TestRoute|TestKeyAndID|TestMessageIsPoison)$"}
 	creates     = suite{"./cmd/outboxcdc", "^TestSetupOnServers$/^18$/^misspelt$"}
 	unattached  = suite{"./replication", "^TestRowsOfATableThatIsNotAttached$"}
-	shared      = suite{"./replication", "^(TestLeavesOfSeveralDaemons|TestPartitionsOfSeveralDaemons|TestPartitionOfAllTables)$"}
+	shared      = suite{"./replication", "^(TestLeavesOfSeveralDaemons|TestPartitionsOfSeveralDaemons|TestPartitionOfAllTables|TestPartitionThatCannotBePublished)$"}
 	doctorRows  = suite{"./internal/doctor", "^TestEveryOutcome$/^outbox$"}
 )
 
@@ -32,6 +32,10 @@ var tableMutants = []mutant{
 		edits{{"replication/leaves.go", "p.pubinsert AND EXISTS", "EXISTS"}, {"replication/leaves.go", "AND to_jsonb(r)->>'prqual' IS NULL", ""}}, shared),
 	wrong("partition-of-two-daemons-passes", "A partition that a publication has is in no other one.",
 		edits{{"replication/leaves.go", "len(l.Publications) > 1 {", "len(l.Publications) > 2 {"}}, shared),
+	wrong("every-partition-can-be-published", "A publication can name every partition that none names yet.",
+		edits{{"replication/leaves.go", "if u != nil {", "if false {"}}, shared),
+	wrong("a-foreign-partition-is-to-be-published", "A partition that is to be detached can be named by a publication as well.",
+		edits{{"replication/leaves.go", "if u != nil && u.reason == foreign {", "if u != nil && false {"}}, shared),
 	wrong("no-outbox-is-a-partition", "An outbox that the settings name is never a partition.",
 		edits{{"replication/look.go", `strings.HasSuffix(p.Rows, "true")`, "false"}}, shared),
 	wrong("late-partition-is-like-any-other", "PostgreSQL 14 sends the rows of every partition.",
