@@ -135,12 +135,18 @@ func addNoSlotFlag(cmd *cobra.Command, noSlot *bool) {
 // commentsAfterSQL are the comments of `setup sql` that say what is left to do: the slot, and the position topic with
 // the command that creates it.
 func commentsAfterSQL(p *sql.Params, cfg *config.Config) (text string) {
+	values := "\n-- The same for the Helm chart:\n-- shards:\n"
 	for n := range p.Shards {
 		s := p.Shard(n)
-		text += fmt.Sprintf("\n-- Daemon %d of %d, instead of outbox.table:\n-- postgres: {publication: %s, slot: %s}\n-- outboxes:\n", n, p.Shards, yamlText(s.Publication), yamlText(s.Slot))
+		lines := []string{fmt.Sprintf("postgres: {publication: %s, slot: %s}", yamlText(s.Publication), yamlText(s.Slot)), "outboxes:"}
 		for _, leaf := range s.Tables {
-			text += fmt.Sprintf("-- - table: %s\n", yamlText(leaf.String()))
+			lines = append(lines, "- table: "+yamlText(leaf.String()))
 		}
+		text += fmt.Sprintf("\n-- Daemon %d of %d, instead of outbox.table:\n-- %s\n", n, p.Shards, strings.Join(lines, "\n-- "))
+		values += "-- - " + strings.Join(lines, "\n--   ") + "\n"
+	}
+	if p.Shards > 0 {
+		text += values
 	}
 	if p.NoSlot && p.Shards == 0 {
 		text += fmt.Sprintf("\n-- Slot %s is not created here: outboxcdc backfill creates it. Run backfill after this script.\n", p.Slot)

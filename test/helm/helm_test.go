@@ -68,34 +68,42 @@ func render(t *testing.T, values string) (map[string]string, error) {
 		return nil, err
 	}
 	objects := map[string]string{}
-	for name, text := range files {
-		if strings.TrimSpace(text) == "" {
-			continue
-		}
+	for name, file := range files {
 		if filepath.Ext(name) == ".txt" {
-			objects["notes"] = text
+			objects["notes"] = file
 			continue
 		}
-		var is struct {
-			Kind     string `json:"kind"`
-			Metadata struct {
-				Name string `json:"name"`
-			} `json:"metadata"`
+		for text := range strings.SplitSeq(file, "\n---\n") {
+			add(t, objects, name, text)
 		}
-		if err := yaml.Unmarshal([]byte(text), &is); err != nil {
-			t.Fatalf("%s: %v\n%s", name, err, text)
-		}
-		kind := is.Kind
-		if kind == "CronJob" {
-			_, command, _ := strings.Cut(is.Metadata.Name, "shop-outboxcdc-")
-			kind += " " + command
-		}
-		if objects[kind] != "" {
-			t.Errorf("two of kind %s", kind)
-		}
-		objects[kind] = text
 	}
 	return objects, nil
+}
+
+// add adds an object that a file has, if it has one.
+func add(t *testing.T, objects map[string]string, name, text string) {
+	t.Helper()
+	if strings.TrimSpace(text) == "" {
+		return
+	}
+	var is struct {
+		Kind     string `json:"kind"`
+		Metadata struct {
+			Name string `json:"name"`
+		} `json:"metadata"`
+	}
+	if err := yaml.Unmarshal([]byte(text), &is); err != nil {
+		t.Fatalf("%s: %v\n%s", name, err, text)
+	}
+	kind := is.Kind
+	if kind == "CronJob" {
+		_, command, _ := strings.Cut(is.Metadata.Name, "shop-outboxcdc-")
+		kind += " " + command
+	}
+	if objects[kind] != "" {
+		t.Errorf("two of kind %s", kind)
+	}
+	objects[kind] = text
 }
 
 func mustRender(t *testing.T, values string) map[string]string {

@@ -104,3 +104,10 @@ app.kubernetes.io/version: {{ $root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ $root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" $root.Chart.Name ($root.Chart.Version | replace "+" "_") }}
 {{- end -}}
+
+{{- /* What follows the name of a CronJob, for each shard: "-0,-1"; "" without shards. */ -}}
+{{- define "outboxcdc.shards" -}}
+{{- range $n, $shard := .Values.shards -}}
+{{- if $n -}},{{- end -}}-{{ $n }}
+{{- end -}}
+{{- end -}}
