@@ -24,27 +24,33 @@ type scaled struct {
 	*outbox
 	env     []string
 	daemons []*relay
-	shards  int
+	shards  int    // 0: one daemon, as without --shards
+	table   string // that setup creates, if it is another one than the outbox
 }
 
-// The procedure of docs/scale.md, from one daemon to two, four and one, while writers write and, between two steps, a
-// daemon is killed: nothing is missing, repeated, or in another order.
-func TestScale(t *testing.T) {
+// newScaled sets one daemon up for a table with 16 partitions, and starts it.
+func newScaled(t *testing.T) *scaled {
 	pg := sharedPostgres(t, defaultMajor)
 	t.Parallel()
-	rnd := newRand(t)
 	o := newOutbox(t, options{pg: pg, partitions: 6})
 	s := &scaled{outbox: o}
 	s.env = o.deduplicating(steadyFence)
-	t.Cleanup(func() {
-		o.exec(`SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()`)
-	})
+	t.Cleanup(s.dropSlots)
 	o.exec(`DROP PUBLICATION outboxcdc`)
 	o.exec(`DROP TABLE outbox`)
 	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
 	s.setup(1, false)
 	o.exec(`ALTER TABLE outbox ADD COLUMN n bigint`)
 	s.startAll(1)
+	return s
+}
+
+// The procedure of docs/scale.md, from one daemon to two, four and one, while writers write and, between two steps, a
+// daemon is killed: nothing is missing, repeated, or in another order.
+func TestScale(t *testing.T) {
+	rnd := newRand(t)
+	s := newScaled(t)
+	o := s.outbox
 	w := o.write(load{rand: rnd, keys: 60})
 	for round := range fullOrShort(5, 1) {
 		for _, shards := range []int{2, 4, 1} {
@@ -58,21 +64,13 @@ func TestScale(t *testing.T) {
 			}
 			s.handOver(shards)
 			w.awaitCommits(20) // into the slots of daemons that do not run yet
-			for n := range s.shards {
-				o.exec(fmt.Sprintf("DROP PUBLICATION outboxcdc_%d_of_%d", n, s.shards))
-			}
-			s.startAll(shards)
+			s.startNew(shards)
 			t.Logf("round %d: %d daemons", round, shards)
 		}
 	}
 	w.awaitCommits(50)
 	w.stop()
-	end := o.walFlushed()
-	await(t, patience, "the slots to confirm everything", func() error {
-		var behind int
-		err := o.admin.scan(fmt.Sprintf(`SELECT count(*) FROM pg_replication_slots WHERE database = current_database() AND confirmed_flush_lsn < '%s'`, end), &behind)
-		return errors.Join(err, o.checkRelays(), waitFor(behind == 0))
-	})
+	s.drain()
 	if _, sum := o.audit(append(s.env, s.slot(0)), 0); !sum.Summary.Clean {
 		t.Errorf("audit: %+v", sum.Summary)
 	}
@@ -90,6 +88,21 @@ func TestScale(t *testing.T) {
 	lost.awaitStop(patience, 79, "no daemon delivers the rows of public.outbox_1, public.outbox_2")
 }
 
+func (s *scaled) dropSlots() {
+	s.exec(`SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()`)
+}
+
+// drain waits until the daemons have delivered everything.
+func (s *scaled) drain() {
+	s.t.Helper()
+	end := s.walFlushed()
+	await(s.t, patience, "the slots to confirm everything", func() error {
+		var behind int
+		err := s.admin.scan(fmt.Sprintf(`SELECT count(*) FROM pg_replication_slots WHERE database = current_database() AND confirmed_flush_lsn < '%s'`, end), &behind)
+		return errors.Join(err, s.checkRelays(), waitFor(behind == 0))
+	})
+}
+
 func (s *scaled) file(n int) string {
 	return filepath.Join(testSuite.dir, fmt.Sprintf("%s-%d.yaml", s.name, n))
 }
@@ -103,6 +116,9 @@ func (s *scaled) setup(shards int, noSlot bool) {
 	s.t.Helper()
 	s.args = nil
 	args := []string{"setup", "sql", "--shards", fmt.Sprint(shards), "--server-version", s.pg.Major}
+	if s.table != "" {
+		args = append(args, "--set", "outbox.table="+s.table)
+	}
 	if noSlot {
 		args = append(args, "--no-slot")
 	}
@@ -136,16 +152,21 @@ func (s *scaled) script(text string) {
 	must(s.t, errors.Join(err, conn.Close(testContext(s.t))))
 }
 
-// block returns a block of SQL of the page, for this outbox.
+// block returns a block of SQL of the page, for this outbox. If another table takes its place, what the page says about
+// that is in it.
 func (s *scaled) block(n, shards int) string {
 	s.t.Helper()
 	page, err := os.ReadFile("../../docs/scale.md")
 	must(s.t, err)
-	blocks := regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(string(page), -1)
-	if len(blocks) != 2 {
+	blocks := regexp.MustCompile("(?ms)^( *)```sql\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	if len(blocks) != 4 || blocks[3][1] == "" {
 		s.t.Fatalf("the page has %d blocks of SQL", len(blocks))
 	}
-	return strings.NewReplacer("'outboxcdc'", "'"+s.name+"'", "old int := 1", fmt.Sprint("old int := ", s.shards), "new int := 2", fmt.Sprint("new int := ", shards)).Replace(blocks[n-1][1])
+	edits := []string{"slot text := 'outboxcdc'", "slot text := '" + s.name + "'", "old int := 1", fmt.Sprint("old int := ", s.shards), "new int := 2", fmt.Sprint("new int := ", shards)}
+	if s.table != "" {
+		edits = append(edits, "divided regclass := 'outbox'", "divided regclass := '"+s.table+"'", "COMMIT;", blocks[3][2]+"COMMIT;")
+	}
+	return strings.NewReplacer(edits...).Replace(blocks[n-1][2])
 }
 
 // page executes a block of the page. The server writes meanwhile which transactions run, as it does every 15 seconds.
@@ -181,6 +202,16 @@ func (s *scaled) handOver(shards int) {
 
 func (s *scaled) tryHandOver(shards int) error {
 	s.t.Helper()
+	return s.tryBlock(s.block(2, shards), func(*pgconn.PgConn) {
+		for _, r := range s.daemons {
+			s.stop(r)
+		}
+	})
+}
+
+// tryBlock executes a block that hands over, and calls stop when it says that the daemons are to be stopped.
+func (s *scaled) tryBlock(text string, stop func(*pgconn.PgConn)) error {
+	s.t.Helper()
 	cc, err := pgx.ParseConfig(s.pg.SuperURL(s.name))
 	must(s.t, err)
 	notice := make(chan string, 1)
@@ -193,19 +224,16 @@ func (s *scaled) tryHandOver(shards int) error {
 	must(s.t, err)
 	done := make(chan error, 1)
 	go func() {
-		_, err := conn.PgConn().Exec(testContext(s.t), s.block(2, shards)).ReadAll()
+		_, err := conn.PgConn().Exec(testContext(s.t), text).ReadAll()
 		done <- errors.Join(err, conn.Close(context.Background()))
 	}()
 	select {
 	case <-notice:
+		stop(conn.PgConn())
+		return <-done
 	case err := <-done:
 		return err
 	}
-	for _, r := range s.daemons {
-		s.stop(r)
-	}
-	must(s.t, <-done)
-	return nil
 }
 
 // stop ends a daemon as a supervisor does.
@@ -227,7 +255,18 @@ func (s *scaled) kill(n int) {
 
 func (s *scaled) startShard(n int) *relay {
 	s.t.Helper()
+	if s.shards == 0 {
+		return s.start(s.env...)
+	}
 	return s.startAs([]string{"-c", filepath.Join(testSuite.dir, fmt.Sprintf("%s-%d-of-%d.yaml", s.name, n, s.shards)), "run"}, append(append(s.outbox.env(), s.env...), s.slot(n)))
+}
+
+// startNew drops the slots of the old daemons, and starts the new ones.
+func (s *scaled) startNew(shards int) {
+	s.t.Helper()
+	s.script(s.block(3, shards))
+	s.table = ""
+	s.startAll(shards)
 }
 
 // startAll starts the daemons with the settings that were printed.
