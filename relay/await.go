@@ -144,7 +144,7 @@ func (s *session) await(ctx context.Context, state State, reason string, done fu
 				wait = min(wait, after)
 			}
 		} else {
-			s.r.setReason(s.awaiting)
+			s.r.setReason(state, s.awaiting)
 		}
 		timer.Reset(max(wait, time.Millisecond))
 		select {

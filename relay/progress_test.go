@@ -92,6 +92,29 @@ func TestNotReadyWhileTheOldestEventWaits(t *testing.T) {
 	})
 }
 
+// TestLateReasonIsKept: the reason of a late event is shown, and why, also while reading is paused.
+func TestLateReasonIsKept(t *testing.T) {
+	cfg := testConfig()
+	cfg.MaxEvents = 4
+	bubble(t, cfg, func(b *bench) {
+		b.start()
+		b.kafka.hold()
+		b.kafka.edit(func() { b.kafka.healthErr = errors.New("partition 3 of topic t: NOT_ENOUGH_REPLICAS") })
+		b.pg.commit("a", "b", "c", "d", "e", "f")
+		for range 20 {
+			b.sleep(777 * time.Millisecond)
+			st := b.relay.Status()
+			if st.State == WaitingForSink && !strings.Contains(st.Reason, "NOT_ENOUGH_REPLICAS") {
+				b.Fatalf("the reason is %q", st.Reason)
+			}
+		}
+		b.want(WaitingForSink)
+		if n := strings.Count(b.log.String(), "state=waiting_for_sink was"); n != 1 {
+			b.Errorf("%d log lines", n)
+		}
+	})
+}
+
 // TestNotReadyUntilTheLateEventIsDelivered: a session that follows one whose oldest event was late is not ready
 // before that event is delivered, whatever the earlier session delivered before it.
 func TestNotReadyUntilTheLateEventIsDelivered(t *testing.T) {

@@ -132,7 +132,7 @@ func (r *Relay) park(ctx context.Context, state State, cause error) error {
 			level = slog.LevelWarn
 		}
 		r.log.Log(ctx, level, "still parked", "error", err)
-		r.setReason(err.Error())
+		r.setReason(state, err.Error())
 		if err := r.keepSlot(ctx); err != nil {
 			return err
 		}

@@ -161,11 +161,13 @@ func (r *Relay) endLate() {
 
 func (v *view) isLate() bool { return v.state == WaitingForSink || v.state == WaitingForPostgres }
 
-// setReason updates the reason of the current state without a log line.
-func (r *Relay) setReason(reason string) {
+// setReason updates the reason of a state without a log line, while it is the present one.
+func (r *Relay) setReason(s State, reason string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.view.reason = reason
+	if r.view.state == s {
+		r.view.reason = reason
+	}
 }
 
 // tick notes that the main loop is alive, and repeats the warning about a state in which events wait.
