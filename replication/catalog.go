@@ -94,7 +94,7 @@ func (c *Config) readCatalog(ctx context.Context, conn *pgx.Conn, major int, las
 		return nil, fail(Unsuitable, op, "ALTER PUBLICATION "+pgx.Identifier{c.Publication}.Sanitize()+" SET (publish_via_partition_root = true), then "+advice.AdoptRecord+" (docs/sources.md)",
 			"it is FOR ALL TABLES or FOR TABLES IN SCHEMA, or names a partition, and does not publish via the root: nothing shows whether a table was attached to the outbox when a row was written")
 	case u == nil:
-		if err := c.checkLeaves(ctx, conn, &cat, &current.look); err != nil {
+		if err := c.checkLeaves(ctx, conn, &cat, current.arePartitions); err != nil {
 			return nil, err
 		}
 		last.Store(&current.look)

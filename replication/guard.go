@@ -93,6 +93,7 @@ SELECT EXISTS (SELECT FROM pub),
        ARRAY(SELECT coalesce((SELECT max(%[4]s) FROM ours o, clock WHERE o.i = n.i), 0) FROM generate_series(0, cardinality($3::oid[])) n(i) ORDER BY n.i),
        ARRAY(SELECT coalesce(n.nspname || '.' || c.relname, '') FROM unnest($3::oid[]) WITH ORDINALITY r(oid, i)
                LEFT JOIN pg_class c ON c.oid = r.oid LEFT JOIN pg_namespace n ON n.oid = c.relnamespace ORDER BY r.i),
+       EXISTS (SELECT FROM pg_class c WHERE c.oid = ANY($3) AND c.relispartition),
        EXISTS (SELECT FROM pending WHERE what = 'member' AND status = 'in progress'),
        EXISTS (SELECT FROM pending WHERE what = 'table' AND status <> 'aborted'),
        ARRAY(SELECT xid FROM pending WHERE what = 'member' AND status = 'committed'),
@@ -142,6 +143,7 @@ type guardRow struct {
 	exists               bool // the publication
 	look                 Look
 	tables               []string // the current names of the outboxes, "" for one that was dropped
+	arePartitions        bool     // an outbox is a partition of another table
 	pending              bool     // an alteration is in progress and not visible yet
 	touched              bool     // a transaction has changed or locked the row of a table in pg_class
 	ended                []int64  // transactions that have changed or locked another row, and ended when the query began or soon after
@@ -202,7 +204,7 @@ func (c *Config) queryGuard(ctx context.Context, conn *pgx.Conn, cat *catalog, b
 	var youngest []uint64
 	l := &g.look
 	err := conn.QueryRow(ctx, sql, c.Publication, cat.oids(), cat.roots, int32(walsender), known, outboxes, horizon, major >= untracedSince, columnsOf, columns).Scan(
-		&g.exists, &l.all, &l.Publication.OID, &rows, &youngest, &g.tables, &g.pending, &g.touched, &g.ended, &unsent, &l.Horizon, &l.Members, &l.Detached, &l.Namesake, &g.syncNames, &g.syncState)
+		&g.exists, &l.all, &l.Publication.OID, &rows, &youngest, &g.tables, &g.arePartitions, &g.pending, &g.touched, &g.ended, &unsent, &l.Horizon, &l.Members, &l.Detached, &l.Namesake, &g.syncNames, &g.syncState)
 	if err != nil {
 		return nil, classify("check publication "+c.Publication, inspecting, err)
 	}

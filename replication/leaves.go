@@ -89,8 +89,8 @@ func ReadLeaves(ctx context.Context, conn *pgx.Conn, outboxes []uint32) ([]Leaf,
 }
 
 // checkLeaves returns an error if no daemon delivers the rows of a leaf.
-func (c *Config) checkLeaves(ctx context.Context, conn *pgx.Conn, cat *catalog, look *Look) error {
-	if !slices.ContainsFunc(look.Outboxes, func(p Part) bool { return p.isPartition() }) {
+func (c *Config) checkLeaves(ctx context.Context, conn *pgx.Conn, cat *catalog, arePartitions bool) error {
+	if !arePartitions {
 		return nil
 	}
 	leaves, err := ReadLeaves(ctx, conn, cat.roots)

@@ -177,9 +177,6 @@ func (l *Look) altered(now *Look) bool {
 	return !same && (found || len(now.Outboxes) == 0) && now.Publication.Youngest >= now.seesAll
 }
 
-// isPartition reports whether the outbox is a partition: the last word of the rows says so (persistence in guardSQL).
-func (p *Part) isPartition() bool { return strings.HasSuffix(p.Rows, "true") }
-
 // hash is short, because a partitioned outbox may have a row for each partition.
 func (p *Part) hash() string {
 	if hash, ok := strings.CutPrefix(p.Rows, "#"); ok { // read from a text
