@@ -133,6 +133,7 @@ func (t *transport) Deliver(ctx context.Context, items []*lane.Item) (stored int
 		return 0, &lane.Failure{Op: op, Code: code, Err: err}
 	}
 	defer res.Body.Close() // unless the answer was read to its end, it closes the connection
+	defer time.AfterFunc(restTime, cancel).Stop()
 	if !isAck(res.StatusCode) {
 		why = t.answerError(op, res)
 	} else {
@@ -142,8 +143,12 @@ func (t *transport) Deliver(ctx context.Context, items []*lane.Item) (stored int
 	return stored, why
 }
 
-// maxDiscarded is how much of an answer is read so that the connection can be used again.
-const maxDiscarded = 4 << 10
+// maxDiscarded is how much of an answer is read so that the connection can be used again, and restTime how long that may
+// take: the status has said what the answer means.
+const (
+	maxDiscarded = 4 << 10
+	restTime     = 100 * time.Millisecond
+)
 
 // discard reads a short answer to its end. The length of a long one is known or not: it is not waited for.
 func discard(res *http.Response) {

@@ -65,6 +65,38 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// TestRestOfTheAnswer: the status is the answer. What follows it is not waited for, not even for its length.
+func TestRestOfTheAnswer(t *testing.T) {
+	for status, want := range map[int]int{200: 1, 503: 0} {
+		s := newServer(t)
+		s.answer = func(w http.ResponseWriter, req *http.Request) {
+			w.WriteHeader(status)
+			_ = http.NewResponseController(w).Flush()
+			<-req.Context().Done()
+		}
+		url := "http://" + s.addr + "/in"
+		tr := newTransport(testReceiver(t, url, func(c *Config) { c.Timeout = time.Hour }), &Target{URL: url})
+		type answer struct {
+			stored int
+			why    *lane.Failure
+		}
+		got := make(chan answer, 1)
+		go func() {
+			stored, why := tr.Deliver(t.Context(), []*lane.Item{{Record: record("a", "k", "orders")}})
+			got <- answer{stored, why}
+		}()
+		select {
+		case a := <-got:
+			if a.stored != want || (a.why == nil) != (want == 1) {
+				t.Errorf("%d: stored %d: %v", status, a.stored, a.why)
+			}
+		case <-time.After(time.Minute):
+			t.Errorf("%d: no result within a minute", status)
+		}
+		tr.Close()
+	}
+}
+
 // TestRedirect: a redirect is an error that names the new address, and the event is not sent there.
 func TestRedirect(t *testing.T) {
 	elsewhere := newServer(t)

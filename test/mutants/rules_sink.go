@@ -44,6 +44,8 @@ var sinkMutants = []mutant{
 		edits: []edit{{"sink/lane/producer.go", "h.Write(rec.PartitionBy)", "h.Write(rec.ID)"}},
 		tests: []suite{httpContract},
 	},
+	wrong("http-rest-is-waited-for", "An answer counts when its body has ended.",
+		edits{{"sink/http/transport.go", "	defer time.AfterFunc(restTime, cancel).Stop()\n", ""}}, suite{"./sink/http", "^TestRestOfTheAnswer$"}),
 	{
 		name:  "http-redirect-is-an-ack",
 		rule:  "A redirect counts as an acknowledgement.",
