@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -114,4 +115,52 @@ func TestFrozenBrokerOfThree(t *testing.T) {
 	deliver()
 	o.awaitHealed()
 	o.repeatsAtMost(o.verify(patience), 12, "the records in flight to the broker when it stopped")
+}
+
+// One of three brokers ends, and each partition needs all three: Kafka answers NOT_ENOUGH_REPLICAS. With default
+// settings the daemon is soon not ready, and its state, its log and /readyz name the reason. When the broker is back,
+// everything is delivered, without a repeat.
+func TestTooFewReplicasOfThree(t *testing.T) {
+	t.Parallel()
+	needRealKafka(t)
+	k := kafkatest.RealsForTest(t, 3, kafkatest.RealOptions{QuickStart: true, MaxHeap: "384m", Settings: map[string]string{"min.insync.replicas": "3"}})
+	o := newOutbox(t, options{kafka: k.Nodes[1]})
+	o.proves("F60", "three brokers, min.insync.replicas=3, one of them ends: NOT_ENOUGH_REPLICAS from a real Kafka, default settings")
+	env := append(o.deduplicating(fence), "OUTBOXCDC_KAFKA_BROKERS="+strings.Join(k.Brokers(), ","))
+	r := o.startStreaming(env...)
+	o.insert("order", "a", 1, 10)
+	o.awaitHealed()
+	must(t, k.Nodes[0].Stop(testContext(t)))
+	began := time.Now()
+	o.insert("order", "a", 11, 10)
+	const reason = "in-sync replicas"
+	text := ""
+	await(t, patience, "/readyz to name the reason", func() error {
+		code, body, err := r.get("/readyz")
+		if text = string(body); err != nil || code != 503 || !strings.Contains(text, reason) {
+			return fmt.Errorf("%d %v: %s", code, err, body)
+		}
+		return nil
+	})
+	o.outcome("not ready after %v", time.Since(began).Round(100*time.Millisecond))
+	t.Logf("not ready after %v: %s", time.Since(began), text)
+	await(t, patience, "the log to name the reason", func() error {
+		for _, e := range r.entries() {
+			if why, _ := e["reason"].(string); e["level"] == "WARN" && strings.Contains(why, reason) {
+				t.Logf("the log after %v: %v", time.Since(began), e)
+				return nil
+			}
+		}
+		return errors.New("not yet")
+	})
+	must(t, k.Nodes[0].StartAgain(context.Background()))
+	o.awaitHealed()
+	await(t, patience, "/readyz", func() error {
+		if code, body, err := r.get("/readyz"); err != nil || code != 200 {
+			return fmt.Errorf("%d %v: %s", code, err, body)
+		}
+		return nil
+	})
+	t.Logf("states: %s", states(r))
+	o.repeatsAtMost(o.verify(patience), 0, "the batch was never appended")
 }
