@@ -77,8 +77,8 @@ func (st *Stream) Resolve(ctx context.Context, rel *Announced) (index int, err e
 	err = st.control.QueryRow(ctx, relationSQL, rel.OID, st.cat.roots, strconv.FormatUint(uint64(rel.XID), 10)).Scan(&now.schema, &now.name, &root, &younger)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows) && possible:
-		return NotOurs, fail(RelationMismatch, op, "its events are lost unless there is a copy of that table: insert its rows into the outbox with their ids, "+advice.DropAndRecover,
-			"it is no longer in the catalog, and may have been a partition of the outbox")
+		return NotOurs, fail(RelationMismatch, op, "if its rows were events, they are lost unless there is a copy of that table: insert its rows into the outbox with their ids. "+
+			"If they were no events, insert nothing. Then "+advice.DropAndRecover, "it is no longer in the catalog, and may have been a partition of the outbox: it has all of its columns")
 	case errors.Is(err, pgx.ErrNoRows):
 		return NotOurs, nil
 	case err != nil:

@@ -3,6 +3,8 @@ package integration
 import (
 	"strings"
 	"testing"
+
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 )
 
 // PostgreSQL 14 does not send the rows of a partition that the walsender had read a row of before it was attached. What
@@ -48,4 +50,29 @@ func TestLatePartitionIsRecovered(t *testing.T) {
 	o.repeatsAtMost(o.verify(patience), 0, "recover sends what Kafka lacks")
 	o.audit(env, 0)
 	o.outcome("nothing missing, no repeats; what is written later is delivered by the stream")
+}
+
+// A table like the outbox has rows, and is dropped before they are read. Nothing shows whether it was a partition, so
+// the daemon stops. What it then says is right for rows that are no events: every event arrives, and nothing else.
+func TestDroppedTableLikeTheOutbox(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	o.proves("F46", "FOR ALL TABLES: a table with the columns of the outbox is written and dropped before its rows are read")
+	o.partitionOutbox(`CREATE PUBLICATION outboxcdc FOR ALL TABLES WITH (publish = 'insert', publish_via_partition_root = true)`)
+	o.exec(`GRANT SELECT ON outbox TO outboxcdc`)
+	env := o.deduplicating(fence)
+	o.deliver(env, "order", "k", 1, 10)
+	o.insert("order", "k", 11, 10)
+	o.exec(`CREATE TABLE likeness (LIKE outbox INCLUDING ALL)`)
+	o.exec(`INSERT INTO likeness (aggregate_type, aggregate_id, event_type, payload, n) VALUES ('order', 'k', 'added', '{}', 21)`)
+	o.exec(`DROP TABLE likeness`)
+	o.insert("order", "k", 21, 10)
+	o.start(env...).awaitStop(patience, 79, "public.likeness", "If they were no events, insert nothing. Then "+advice.DropAndRecover)
+	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
+	if out, err := o.command(env, "recover", "--yes"); err != nil {
+		t.Fatal(err, out)
+	}
+	o.startStreaming(env...)
+	o.insert("order", "k", 31, 10)
+	o.repeatsAtMost(o.verify(patience), 0, "recover delivers only what Kafka lacks")
 }
