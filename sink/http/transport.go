@@ -143,8 +143,8 @@ func (t *transport) Deliver(ctx context.Context, items []*lane.Item) (stored int
 	return stored, why
 }
 
-// maxDiscarded is how much of an answer is read so that the connection can be used again, and restTime how long that may
-// take: the status has said what the answer means.
+// maxDiscarded is how much of an answer is read so that the connection can be used again, and restTime how long that
+// may take: the status has said what the answer means.
 const (
 	maxDiscarded = 4 << 10
 	restTime     = 100 * time.Millisecond

@@ -105,7 +105,7 @@ var queries = []query{
 		return rows
 	}},
 	{"FROM pg_publication_tables t", []uint32{text, oids}, []uint32{oid, text, text, text, texts, oid}, (*view).publishedTables},
-	{"WITH RECURSIVE pub AS", []uint32{text, oids, oids, int4, oids, int4s, int8T, boolT, int4s, texts}, []uint32{boolT, text, oid, texts, int8s, texts, boolT, boolT, int8s, texts, int8T, json, json, oid, text, text}, func(v *view) [][]any {
+	{"WITH RECURSIVE pub AS", []uint32{text, oids, oids, int4, oids, int4s, int8T, boolT, int4s, texts}, []uint32{boolT, text, oid, texts, int8s, texts, boolT, boolT, boolT, int8s, texts, int8T, json, json, oid, text, text}, func(v *view) [][]any {
 		p, o := &v.cat.Publication, v.cat.Outbox()
 		exists := !p.Missing && p.Name == v.text(0)
 		var rows [2]string // of the publication, and of the outbox
@@ -126,7 +126,7 @@ var queries = []query{
 			exists, rows[0] + rows[1], p.OID, rows[:],
 			[]int64{int64(p.XMin), int64(p.RelXMin)},
 			[]string{table},
-			p.Pending, false,
+			false, p.Pending, false,
 			[]int64{},
 			nil, int64(1),
 			"[]", "[]", uint32(0), v.cat.SyncNames, v.cat.SyncState,
