@@ -57,8 +57,10 @@ func TestPartitionsOfSeveralDaemons(t *testing.T) {
 		leaves, err := ReadLeaves(t.Context(), b.sql, b.oidsOf("leaf_1", "leaf_3"))
 		must(t, err)
 		want := []Leaf{
-			{"public.leaf_0", false, []string{"two"}, "public.part", ""}, {"public.leaf_1", true, []string{"one"}, "public.part", ""},
-			{"public.leaf_2", false, []string{"two"}, "public.part", ""}, {"public.twig", true, []string{"one"}, "public.leaf_3", ""},
+			{"public.leaf_0", false, []string{"two"}, "public.part", ""},
+			{"public.leaf_1", true, []string{"one"}, "public.part", ""},
+			{"public.leaf_2", false, []string{"two"}, "public.part", ""},
+			{"public.twig", true, []string{"one"}, "public.leaf_3", ""},
 		}
 		if fmt.Sprint(leaves) != fmt.Sprint(want) {
 			t.Errorf("%s: leaves %v", major, leaves)

@@ -103,7 +103,6 @@ func TestScaleCut(t *testing.T) {
 	if v := judge(s.truth(), s.readAll()); v.err() != nil || v.Repeats > 0 {
 		t.Errorf("%d repeats: %v", v.Repeats, v.err())
 	}
-
 }
 
 // An old daemon that is started after the hand-over delivers nothing, and the hand-over that is repeated does nothing.
