@@ -129,9 +129,11 @@ func run(t *testing.T, binary string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(binary, args...)
 	cmd.Env = append(os.Environ(), "OUTBOXCDC_POSTGRES_URL=postgres://a@localhost/a")
+	var failure strings.Builder
+	cmd.Stderr = &failure
 	out, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("%s: %v: %s%s", args, err, out, err.(*exec.ExitError).Stderr)
+		t.Fatalf("%s: %v: %s%s", args, err, out, failure.String())
 	}
 	return string(out)
 }

@@ -143,6 +143,10 @@ func TestScaleFromPlainTable(t *testing.T) {
 	s.setup(4, true)
 	s.exec(`ALTER TABLE shards.outbox ADD COLUMN n bigint`)
 	s.page(1, 4)
+	text := strings.Replace(s.block(2, 4), "divided regclass := 'shards.outbox'", "divided regclass := 'outbox'", 1)
+	if err := s.tryBlock(text, nil); err == nil || !strings.Contains(err.Error(), "table outbox has no partitions: repeat step 1; nothing was changed") {
+		t.Errorf("a table without partitions: %v", err)
+	}
 	s.kill(0)
 	s.cut(cutAt(t, s.block(2, 4), "before commit"), func(*pgconn.PgConn) { s.stop(s.daemons[0]) })
 	w.awaitCommits(20)
