@@ -198,13 +198,14 @@ func (r *Relay) detach(s *session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	v := &r.view
-	v.unacked = time.Time{}
-	if oldest, ok := s.tracker.Oldest(); ok {
+	oldest, waits := s.tracker.Oldest()
+	switch {
+	case waits:
 		v.stopped, v.unacked = oldest.CommitTime, oldest.CommitTime
-	} else if v.caughtUp {
-		v.stopped = r.clock()
-	} else if s.lastCommit.After(v.stopped) {
-		v.stopped = s.lastCommit
+	case v.caughtUp:
+		v.stopped, v.unacked = r.clock(), time.Time{}
+	case !s.lastCommit.Before(v.stopped): // else the session has not read again what earlier ones have not delivered
+		v.stopped, v.unacked = s.lastCommit, time.Time{}
 	}
 	v.session, v.waits = nil, time.Time{}
 	v.delivered = v.delivered || s.tracker.AckedAny()

@@ -294,3 +294,44 @@ func TestStatus(t *testing.T) {
 		}
 	})
 }
+
+// TestWaitingEventIsRemembered: an event that was read and not delivered is known to wait, also after a session that
+// ended before it was read again.
+func TestWaitingEventIsRemembered(t *testing.T) {
+	bubble(t, testConfig(), func(b *bench) {
+		b.start()
+		b.sleep(time.Minute)
+		b.kafka.hold()
+		committed := time.Now()
+		b.pg.commit("a")
+		b.sleep(time.Second)
+		b.pg.edit(func() {
+			b.pg.stillborn = 1
+			b.pg.openErr = func(n int) error {
+				if n > 2 {
+					return errGone
+				}
+				return nil
+			}
+		})
+		b.pg.cut()
+		b.sleep(10 * time.Second)
+		st := b.relay.Status()
+		if b.pg.sessions() < 2 || st.State != Reconnecting {
+			b.Fatalf("%d sessions, %+v", b.pg.sessions(), st)
+		}
+		if st.OldestUnacked == nil || !st.OldestUnacked.Equal(committed) {
+			b.Errorf("the oldest commit is %v, want %v", st.OldestUnacked, committed)
+		}
+		b.pg.edit(func() { b.pg.openErr = nil })
+		b.sleep(time.Minute)
+		b.kafka.ack("a")
+		b.sleep(10 * time.Second)
+		b.pg.edit(func() { b.pg.stillborn = 1 })
+		b.pg.cut()
+		b.sleep(time.Second)
+		if st := b.relay.Status(); st.OldestUnacked != nil {
+			b.Errorf("the oldest commit is %v, and everything is delivered", st.OldestUnacked)
+		}
+	})
+}

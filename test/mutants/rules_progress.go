@@ -3,7 +3,7 @@ package main
 // The suites, by what they check.
 var (
 	silence  = suite{"./relay", "^(TestServerDecodesForLong|TestSilentServer)$"}
-	progress = suite{"./relay", "^(TestProgressOfSessions|TestStuckSessions|TestNotReadyWhileTheOldestEventWaits|TestLateReasonIsKept|TestNotReadyUntilTheLateEventIsDelivered|TestNeverConfirmed|TestReasonOfTheUnconfirmed|TestModelOfProgress)$"}
+	progress = suite{"./relay", "^(TestProgressOfSessions|TestStuckSessions|TestNotReadyWhileTheOldestEventWaits|TestLateReasonIsKept|TestWaitingEventIsRemembered|TestNotReadyUntilTheLateEventIsDelivered|TestNeverConfirmed|TestReasonOfTheUnconfirmed|TestModelOfProgress)$"}
 	stale    = suite{"./sink/kafka", "^(TestBrokerWithOldMetadata|TestBrokerWithOldMetadataIsFaster|TestHigherLeaderEpochWins|TestPositionsOfABrokerThatDoesNotLead)$"}
 	reading  = suite{"./sink/kafka", "^(TestEndsContinue|TestDamagedEnd|TestDamagedPositions|TestUnreachableEndIsGivenUp)$"}
 )
@@ -20,6 +20,8 @@ var progressMutants = []mutant{
 		edits{{"relay/progress.go", "	case o.undelivered.IsZero() || delivered != o.delivered:\n", "	case true:\n"}}, progress),
 	wrong("a-pause-has-the-last-word", "The reason of a state that another state has replaced is shown with the new state.",
 		edits{{"relay/state.go", "	if r.view.state == s {\n		r.view.reason", "	if true {\n		r.view.reason"}}, progress),
+	wrong("a-session-forgets-what-waits", "An event that the last session has not read is not known to wait, whatever earlier sessions have read.",
+		edits{{"relay/state.go", "	case !s.lastCommit.Before(v.stopped): //", "	case true: //"}}, progress),
 	wrong("each-session-begins-ready", "A session is ready until its own oldest event is late.",
 		edits{{"relay/progress.go", "	case p.late: //", "	case p.late && p.at == 0: //"}}, progress),
 	wrong("catching-up-is-progress", "A session that has caught up has nothing to do, also if no session confirms what Kafka has.",
