@@ -22,6 +22,7 @@ type pin struct {
 	deletedIDs []sarama.Uuid // of the topics of that name before it, which a broker may still know
 	lastID     sarama.Uuid   // the id seen last
 	lastCount  int32         // the count seen last
+	gained     float64       // its part of the metric, which several topics may share
 }
 
 // isOther reports whether id is that of another topic of the same name.
@@ -128,7 +129,7 @@ func (c *Cluster) pinCount(topic string, found int32, id sarama.Uuid, empty bool
 			p.count = n
 		}
 		c.pins[topic] = p
-		c.metrics.changed.WithLabelValues(c.metrics.label(topic)).Set(0)
+		c.metrics.changed.WithLabelValues(c.metrics.label(topic)) // the series exists
 	}
 	if p.id == (sarama.Uuid{}) {
 		p.id, p.lastID = id, id
@@ -144,8 +145,9 @@ func (c *Cluster) pinCount(topic string, found int32, id sarama.Uuid, empty bool
 	if recreated && found >= p.count {
 		p.deletedIDs, p.id = append(p.deletedIDs, p.id), id
 	}
-	if p.lastCount != found || p.count != before {
-		c.metrics.changed.WithLabelValues(c.metrics.label(topic)).Set(float64(found - p.count))
+	if gained := float64(found - p.count); p.lastCount != found || p.count != before {
+		c.metrics.changed.WithLabelValues(c.metrics.label(topic)).Add(gained - p.gained)
+		p.gained = gained
 	}
 	if p.lastCount != found && found > p.count {
 		c.log.Warn("partitions were added to the topic; keys keep their partitions until the next restart",

@@ -277,6 +277,26 @@ func TestPin(t *testing.T) {
 	}
 }
 
+// TestChangedTopicsShareASeries: a topic that has gained partitions is in the metric, also if the topics that share its
+// label have gained none.
+func TestChangedTopicsShareASeries(t *testing.T) {
+	c := newTestCluster(t, testConfig("localhost:1"))
+	for i := range maxTopicLabels {
+		c.metrics.label(fmt.Sprint("t", i))
+	}
+	for _, l := range []struct {
+		topic       string
+		found, want int32
+	}{{"a", 3, 0}, {"a", 5, 2}, {"b", 1, 2}, {"b", 2, 3}, {"a", 5, 3}, {"a", 3, 1}, {"c", 9, 1}} {
+		if _, err := c.pinCount(l.topic, l.found, sarama.Uuid{}, false); err != nil {
+			t.Error(err)
+		}
+		if got := testutil.ToFloat64(c.metrics.changed.WithLabelValues("other")); got != float64(l.want) {
+			t.Errorf("%s has %d: %v, want %d", l.topic, l.found, got, l.want)
+		}
+	}
+}
+
 // pinnedCount returns the pinned partition count of a topic, or 0.
 func (c *Cluster) pinnedCount(topic string) int32 {
 	c.mu.Lock()

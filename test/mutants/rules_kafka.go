@@ -14,6 +14,8 @@ var (
 
 // kafkaMutants has mutants of requests to Kafka, and of what its answers mean.
 var kafkaMutants = []mutant{
+	wrong("the-last-topic-has-the-series", "A series that several topics share says what the last one of them has gained.",
+		edits{{"sink/kafka/pin.go", ".Add(gained - p.gained)", ".Set(gained)"}}, suite{"./sink/kafka", "^TestChangedTopicsShareASeries$"}),
 	wrong("domain-is-no-number", "A domain is a type of its own, whatever it is based on.",
 		edits{{"decoder/event.go", "if base, known := r.BaseTypes[oid]; known {", "if base, known := r.BaseTypes[oid]; known && false {"}}, suite{"./relay", "^TestDomains$"}),
 	wrong("refused-record-is-searched-one-by-one", "Each record of a refused batch has a round trip of its own.",
