@@ -138,7 +138,7 @@ func TestTooFewReplicasOfThree(t *testing.T) {
 	await(t, patience, "/readyz to name the reason", func() error {
 		code, body, err := r.get("/readyz")
 		if text = string(body); err != nil || code != 503 || !strings.Contains(text, reason) {
-			return fmt.Errorf("%d %v: %s", code, err, body)
+			return errors.Join(err, fmt.Errorf("%d: %s", code, body))
 		}
 		return nil
 	})
@@ -157,7 +157,7 @@ func TestTooFewReplicasOfThree(t *testing.T) {
 	o.awaitHealed()
 	await(t, patience, "/readyz", func() error {
 		if code, body, err := r.get("/readyz"); err != nil || code != 200 {
-			return fmt.Errorf("%d %v: %s", code, err, body)
+			return errors.Join(err, fmt.Errorf("%d: %s", code, body))
 		}
 		return nil
 	})
