@@ -41,7 +41,9 @@ func newSender(t *testing.T, target Target, change ...func(*Config)) *transport 
 }
 
 func (t *transport) deliver(ctx context.Context, rec *router.Record) *lane.Failure {
-	_, why := t.Deliver(ctx, []*lane.Item{{Record: rec}})
+	answer := make(chan *lane.Failure, 1)
+	t.Deliver(ctx, []*lane.Item{{Record: rec}}, func(_ int, why *lane.Failure) { answer <- why })
+	why := <-answer
 	return why
 }
 

@@ -15,8 +15,8 @@ const (
 // entry is a message of one lane, which waits for its answer.
 type entry struct {
 	message *message
-	op      string             // for errors
-	answer  chan *lane.Failure // takes one: nil if the message is stored
+	op      string                  // for errors
+	answer  func(why *lane.Failure) // is called once; nil: the message is stored
 }
 
 // queue gathers the messages of all lanes for one queue of the service.
@@ -46,7 +46,7 @@ func (q *queue) take() []*entry {
 	return batch
 }
 
-// add has a message sent. ctx is the same in all calls.
+// add has a message sent, and answered: while messages wait, a request is open. ctx is the same in all calls.
 func (t *transport) add(ctx context.Context, name string, e *entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -58,26 +58,23 @@ func (t *transport) Close() {
 	t.http.CloseIdleConnections()
 }
 
-// Deliver sends a message with those of other lanes, and waits until the queue has acknowledged it.
-func (t *transport) Deliver(ctx context.Context, items []*lane.Item) (stored int, why *lane.Failure) {
+// Deliver sends a message with those of other lanes.
+func (t *transport) Deliver(ctx context.Context, items []*lane.Item, done func(stored int, why *lane.Failure)) {
 	rec := items[0].Record
 	op := fmt.Sprintf("send event %s to the queue %s at %s", rec.ID, rec.Topic, t.host)
 	if position(rec) == "" {
-		return 0, &lane.Failure{
+		done(0, &lane.Failure{
 			Op: op, Code: lane.CodeRefused, Meaning: lane.Refused, Err: errors.New("the event has no position, which is in the deduplication id of its message; set route.position_header: true"),
+		})
+		return
+	}
+	t.add(ctx, rec.Topic, &entry{message: newMessage(rec), op: op, answer: func(why *lane.Failure) {
+		if why != nil {
+			done(0, why)
+		} else {
+			done(1, nil)
 		}
-	}
-	e := &entry{message: newMessage(rec), op: op, answer: make(chan *lane.Failure, 1)}
-	t.add(ctx, rec.Topic, e)
-	select {
-	case why = <-e.answer:
-	case <-ctx.Done():
-		return 0, &lane.Failure{Op: op, Code: lane.CodeConnection, Err: ctx.Err()}
-	}
-	if why != nil {
-		return 0, why
-	}
-	return 1, nil
+	}})
 }
 
 // errUnnamed means that an answer does not say what became of a message.
@@ -100,9 +97,9 @@ func (t *transport) send(ctx context.Context, name string, batch []*entry) {
 	}
 	for i, e := range batch {
 		if err == nil {
-			e.answer <- t.answerOf(e, strconv.Itoa(i), out)
+			e.answer(t.answerOf(e, strconv.Itoa(i), out))
 		} else {
-			e.answer <- t.failure(e.op, err)
+			e.answer(t.failure(e.op, err))
 		}
 	}
 }

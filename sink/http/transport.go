@@ -21,6 +21,7 @@ type transport struct {
 	target   *Target
 	secrets  []string // texts that errors must not have
 	http     *http.Transport
+	calls    lane.Pool
 	life     context.Context // ends when the connections are closed
 	cut      context.CancelFunc
 
@@ -29,7 +30,7 @@ type transport struct {
 }
 
 func newTransport(r *Receiver, target *Target) *transport {
-	t := &transport{receiver: r, target: target, secrets: secretsOf(target), urls: map[string]string{}}
+	t := &transport{receiver: r, target: target, secrets: secretsOf(target), calls: lane.NewPool(), urls: map[string]string{}}
 	t.life, t.cut = context.WithCancel(context.Background())
 	var only http.Protocols
 	only.SetHTTP1(true)
@@ -106,8 +107,13 @@ func (t *transport) urlOf(topic string) (string, error) {
 	return t.urls[topic], nil
 }
 
-// Deliver sends one request.
-func (t *transport) Deliver(ctx context.Context, items []*lane.Item) (stored int, why *lane.Failure) {
+// Deliver has a goroutine wait for the answer.
+func (t *transport) Deliver(ctx context.Context, items []*lane.Item, done func(stored int, why *lane.Failure)) {
+	t.calls.Go(ctx, func() { done(t.deliver(ctx, items)) })
+}
+
+// deliver sends one request.
+func (t *transport) deliver(ctx context.Context, items []*lane.Item) (stored int, why *lane.Failure) {
 	ctx, cancel := context.WithTimeout(ctx, t.receiver.cfg.Timeout)
 	defer cancel()
 	first := items[0].Record

@@ -108,7 +108,7 @@ func TestRedirect(t *testing.T) {
 		}
 		url := "http://" + s.addr + "/in"
 		tr := newTransport(testReceiver(t, url), &Target{URL: url})
-		stored, why := tr.Deliver(t.Context(), []*lane.Item{{Record: record("a", "k", "orders")}})
+		stored, why := tr.deliver(t.Context(), []*lane.Item{{Record: record("a", "k", "orders")}})
 		tr.Close()
 		text := why.Error()
 		if !strings.Contains(text, "redirects to http://"+elsewhere.addr+"/new?xxxxx") || strings.Contains(text, "hidden") || !strings.Contains(text, "receiver.url") {

@@ -4,42 +4,83 @@ import (
 	"time"
 )
 
-// lane is a queue of records that are stored in order.
+// lane is a queue of records that are stored in order. A busy one has one call of Deliver that runs, or waits for one:
+// then it has no goroutine.
 type lane struct {
-	queue   []waiting // not acknowledged; the first ones are those of the call of Deliver that runs
-	sent    unpacked  // those
-	wake    chan struct{}
-	failing *Failure // why its first record is not taken; nil: it has not failed yet
+	queue   []waiting // not acknowledged
+	items   []*Item   // the first ones of them, which are those of the call of Deliver
+	sent    unpacked  // has items
+	busy    bool
+	began   time.Time   // the first call with these items
+	attempt int         // number of calls in a row that have stored nothing
+	again   *time.Timer // the next call
+	failing *Failure    // why its first record is not taken; nil: it has not failed yet
 	since   time.Time
 }
 
-// run sends the records of a lane until the session ends.
-func (p *Producer) run(l *lane) {
+// run calls Deliver for the lanes that are due, until the session ends.
+func (p *Producer) run() {
+	var batch []*lane
 	for {
-		items := p.next(l)
-		if items == nil || !p.deliver(l, items) {
+		p.mu.Lock()
+		for len(p.due) == 0 && !p.ended {
+			p.some.Wait()
+		}
+		batch, p.due = p.due, batch[:0]
+		ended := p.ended
+		p.mu.Unlock()
+		if ended {
 			return
+		}
+		for i, l := range batch {
+			batch[i] = nil
+			p.deliver(l)
 		}
 	}
 }
 
-// next waits for records of the lane, and returns the first ones; nil: the session has ended.
-func (p *Producer) next(l *lane) []*Item {
-	for {
-		p.mu.Lock()
-		ended, items := p.ended, p.first(l)
-		p.mu.Unlock()
-		if ended {
-			return nil
-		}
-		if len(items) > 0 {
-			return items
-		}
-		select {
-		case <-l.wake:
-		case <-p.stopped:
-		}
+// deliver calls Deliver with the first records of a lane, unless the receiver has asked for silence. They stay the same
+// when they are sent again, because a receiver may know a request by its content.
+func (p *Producer) deliver(l *lane) {
+	if p.begin(l) {
+		p.transport.Deliver(p.life, l.items, func(stored int, why *Failure) { p.answered(l, stored, why) })
 	}
+}
+
+// begin reports whether Deliver is to be called.
+func (p *Producer) begin(l *lane) bool {
+	silence, _ := p.cfg.Silence.Left()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.ended {
+		return false
+	}
+	if silence > 0 {
+		p.later(l, silence+p.cfg.pause(0)) // the lanes do not come back all at once
+		return false
+	}
+	if len(l.items) == 0 {
+		l.items, l.began, l.attempt = p.first(l), time.Now(), 0
+	}
+	p.open++
+	return true
+}
+
+// later has a lane wait for its next call of Deliver. p.mu is held.
+func (p *Producer) later(l *lane, d time.Duration) {
+	if !p.ended {
+		l.again = time.AfterFunc(d, func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.wake(l)
+		})
+	}
+}
+
+// wake has Deliver called for a lane. p.mu is held.
+func (p *Producer) wake(l *lane) {
+	p.due = append(p.due, l)
+	p.some.Signal()
 }
 
 // maxBatchBytes is the size from which on a batch takes no further record.
@@ -56,49 +97,37 @@ func (p *Producer) first(l *lane) []*Item {
 	return l.sent.unpack(l.queue[:n], p.names)
 }
 
-// deliver sends records until the receiver has acknowledged them. They stay the same when they are sent again, because
-// a receiver may know a request by its content. It reports whether the lane goes on.
-func (p *Producer) deliver(l *lane, items []*Item) bool {
-	began, topic := time.Now(), items[0].Record.Topic
-	for attempt := 0; p.keepSilence() && p.begin(); attempt++ {
-		stored, why := p.transport.Deliver(p.life, items)
-		if stored > 0 {
-			p.cfg.Metrics.acked(items[:stored], time.Since(began))
-			p.acked(l, items[:stored])
-			items, attempt = items[stored:], 0
-		}
-		p.noteMissing(topic, why != nil && why.Meaning == Missing)
-		p.end()
-		if len(items) == 0 {
-			return true
-		}
-		if p.life.Err() != nil {
-			return false // Close has cut the connections
-		}
-		p.cfg.Metrics.failed(why.Code)
-		if why.Meaning == Denied || why.Meaning == Refused {
-			why.refused = items
-			p.fail(why)
-			return false
-		}
-		p.noteFailing(l, why)
-		p.cfg.Silence.Keep(why.Wait, why)
-		if !p.sleep(p.cfg.pause(attempt)) {
-			return false
-		}
+// answered notes the result of a call of Deliver, and whether there is another one.
+func (p *Producer) answered(l *lane, stored int, why *Failure) {
+	defer p.end()
+	topic := l.items[0].Record.Topic
+	if stored > 0 {
+		p.cfg.Metrics.acked(l.items[:stored], time.Since(l.began))
+		p.acked(l, stored)
 	}
-	return false
+	p.noteMissing(topic, why != nil && why.Meaning == Missing)
+	switch {
+	case len(l.items) == 0:
+		p.next(l)
+	case p.life.Err() != nil: // Close has cut the connections
+	case why.Meaning == Denied || why.Meaning == Refused:
+		p.cfg.Metrics.failed(why.Code)
+		why.refused = l.items
+		p.fail(why)
+	default:
+		p.cfg.Metrics.failed(why.Code)
+		p.cfg.Silence.Keep(why.Wait, why)
+		p.noteFailing(l, why)
+	}
 }
 
-// begin notes that a call of Deliver begins. It reports false if the session has ended.
-func (p *Producer) begin() bool {
+// next has the next records of a lane delivered, if it has any.
+func (p *Producer) next(l *lane) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.ended {
-		return false
+	if l.busy = len(l.queue) > 0; l.busy {
+		p.wake(l)
 	}
-	p.open++
-	return true
 }
 
 func (p *Producer) end() {
@@ -120,20 +149,20 @@ func (p *Producer) noteMissing(topic string, missing bool) {
 	}
 }
 
-// acked removes the records from the lane, and reports them.
-func (p *Producer) acked(l *lane, items []*Item) {
-	numbers := make([]uint64, len(items))
-	for i, it := range items {
+// acked removes the first records of a lane, and reports them.
+func (p *Producer) acked(l *lane, stored int) {
+	numbers := make([]uint64, stored)
+	for i, it := range l.items[:stored] {
 		numbers[i] = it.N
 	}
 	p.mu.Lock()
-	clear(l.queue[:len(items)])
-	l.queue = l.queue[len(items):]
+	clear(l.queue[:stored])
+	l.queue, l.items = l.queue[stored:], l.items[stored:]
 	if len(l.queue) == 0 {
 		l.queue = nil
 	}
-	l.failing, l.since = nil, time.Time{}
-	p.unacked -= len(items)
+	l.attempt, l.failing, l.since = 0, nil, time.Time{}
+	p.unacked -= stored
 	p.mu.Unlock()
 	p.cbMu.Lock()
 	defer p.cbMu.Unlock()
@@ -142,6 +171,7 @@ func (p *Producer) acked(l *lane, items []*Item) {
 	}
 }
 
+// noteFailing has records sent again after a pause.
 func (p *Producer) noteFailing(l *lane, why *Failure) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -150,29 +180,6 @@ func (p *Producer) noteFailing(l *lane, why *Failure) {
 		p.cfg.Logger.Debug("the receiver has not taken an event; sending it again", "error", why)
 	}
 	l.failing = why
-}
-
-// keepSilence waits as long as the receiver has asked for. It reports false if the session has ended.
-func (p *Producer) keepSilence() bool {
-	for {
-		d, _ := p.cfg.Silence.Left()
-		if d <= 0 {
-			return true
-		}
-		if !p.sleep(d + p.cfg.pause(0)) { // the lanes do not come back all at once
-			return false
-		}
-	}
-}
-
-// sleep reports false if the session has ended meanwhile.
-func (p *Producer) sleep(d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-p.stopped:
-		return false
-	}
+	p.later(l, p.cfg.pause(l.attempt))
+	l.attempt++
 }

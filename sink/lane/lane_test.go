@@ -23,7 +23,11 @@ type held struct {
 	most    int
 }
 
-func (h *held) Deliver(ctx context.Context, items []*Item) (int, *Failure) {
+func (h *held) Deliver(ctx context.Context, items []*Item, done func(int, *Failure)) {
+	go func() { done(h.deliver(ctx, items)) }()
+}
+
+func (h *held) deliver(ctx context.Context, items []*Item) (int, *Failure) {
 	key := string(items[0].Record.Key)
 	h.edit(func() { h.calls++; h.busy[key]++; h.most = max(h.most, h.busy[key]) })
 	defer h.edit(func() { h.busy[key]-- })

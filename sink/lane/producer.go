@@ -1,6 +1,7 @@
 // Package lane is the session of a sink whose receiver answers requests: HTTP, RabbitMQ, Redis, NATS. It has the rules
-// of package sink; a [Transport] has the protocol. Each lane has a goroutine, and one call of Deliver at a time: later
-// records wait behind it, also while it is repeated.
+// of package sink; a [Transport] has the protocol. Each lane has one call of Deliver at a time: later records wait
+// behind it, also while it is repeated. A lane has no goroutine: thousands of them would fill the memory with their
+// stacks, and the garbage collector would work all the time.
 package lane
 
 import (
@@ -20,12 +21,13 @@ import (
 
 // Transport is the protocol of one session with a receiver.
 type Transport interface {
-	// Deliver sends records of one lane and one topic once, in their order. It returns how many of them, from the first
-	// on, the receiver itself has answered to have stored, and if that is not all, why. No record may be stored after
-	// one that is not, unless what became of both is unknown: then both are sent again. ctx ends when the session's
-	// connections are cut; Deliver then returns at once, and sends nothing afterwards. Different lanes call it at the
-	// same time.
-	Deliver(ctx context.Context, items []*Item) (stored int, why *Failure)
+	// Deliver sends records of one lane and one topic once, in their order. It calls done once, before or after it
+	// returns, with how many of them, from the first on, the receiver itself has answered to have stored, and if that is
+	// not all, why. No record may be stored after one that is not, unless what became of both is unknown: then both are
+	// sent again. ctx ends when the session's connections are cut; done is then called at once, and nothing is sent
+	// afterwards. One goroutine calls Deliver, for all lanes: it does not wait for the answer, and waits only for what
+	// all lanes need.
+	Deliver(ctx context.Context, items []*Item, done func(stored int, why *Failure))
 	// Check recognises a record that the receiver would refuse.
 	Check(rec *router.Record) *router.Poison
 	// Healthy returns an error if the receiver is known to take nothing now. It does not block.
@@ -41,7 +43,7 @@ type Config struct {
 	Silence *Silence // of the receiver, in all of its sessions; nil: it has no such answer
 }
 
-// Item is a record that is not acknowledged. It is valid during a call of Deliver; its texts do not change.
+// Item is a record that is not acknowledged. It is valid until the call of done; its texts do not change.
 type Item struct {
 	N      uint64 // event number
 	Record *router.Record
@@ -59,15 +61,16 @@ type Producer struct {
 	transport Transport
 	life      context.Context // ends when the connections are cut
 	cut       context.CancelFunc
-	stopped   chan struct{} // closed at the first failure, or by Close: no more requests are sent
-	senders   sync.WaitGroup
+	running   sync.WaitGroup
 
 	mu      sync.Mutex // guards the following, and the lanes; no goroutine waits while holding it
 	lanes   map[key]*lane
 	names   map[string]string // of headers
 	missing map[string]bool   // topics that the receiver does not know
-	ended   bool              // stopped is closed
-	open    int               // calls of Deliver that run, or whose result is being reported
+	due     []*lane           // those that Deliver is to be called for
+	some    *sync.Cond        // due is not empty, or the session has ended
+	ended   bool              // by the first failure, or by Close: no more requests are sent
+	open    int               // calls of Deliver without a result, or whose result is being reported
 	idle    *sync.Cond        // open has become 0
 	unacked int
 
@@ -81,12 +84,13 @@ type Producer struct {
 
 // New begins a session, which owns the transport.
 func New(cfg Config, t Transport, cb sink.Callbacks) *Producer {
-	p := &Producer{cfg: cfg, transport: t, cb: cb, stopped: make(chan struct{}), lanes: map[key]*lane{}, names: map[string]string{}, missing: map[string]bool{}}
+	p := &Producer{cfg: cfg, transport: t, cb: cb, lanes: map[key]*lane{}, names: map[string]string{}, missing: map[string]bool{}}
 	if p.cfg.Silence == nil {
 		p.cfg.Silence = &Silence{} // receivers of this kind do not ask for it
 	}
-	p.idle = sync.NewCond(&p.mu)
+	p.idle, p.some = sync.NewCond(&p.mu), sync.NewCond(&p.mu)
 	p.life, p.cut = context.WithCancel(context.Background())
+	p.running.Go(p.run)
 	return p
 }
 
@@ -135,14 +139,13 @@ func (p *Producer) Send(rec *router.Record, n uint64) error {
 	}
 	l := p.lanes[at]
 	if l == nil {
-		l = &lane{wake: make(chan struct{}, 1)}
+		l = &lane{}
 		p.lanes[at] = l
-		p.senders.Go(func() { p.run(l) })
 	}
 	l.queue = append(l.queue, w)
-	select {
-	case l.wake <- struct{}{}:
-	default:
+	if !l.busy {
+		l.busy = true
+		p.wake(l)
 	}
 	return nil
 }
@@ -166,7 +169,12 @@ func (p *Producer) stop() (first bool) {
 		return false
 	}
 	p.ended = true
-	close(p.stopped)
+	p.some.Broadcast()
+	for _, l := range p.lanes {
+		if l.again != nil {
+			l.again.Stop()
+		}
+	}
 	return true
 }
 
@@ -218,13 +226,10 @@ func (p *Producer) close(ctx context.Context) error {
 		p.idle.Broadcast()
 	})
 	defer wakeUp()
-	p.mu.Lock()
-	for p.open > 0 && ctx.Err() == nil {
-		p.idle.Wait()
-	}
-	p.mu.Unlock()
+	p.awaitIdle(ctx)
 	p.cut()
-	p.senders.Wait()
+	p.running.Wait()
+	p.awaitIdle(context.Background())
 	p.transport.Close()
 	p.cbMu.Lock()
 	p.callbacksOff = true
@@ -235,6 +240,15 @@ func (p *Producer) close(ctx context.Context) error {
 		return fmt.Errorf("close the session with the receiver: %d events not acknowledged", p.unacked)
 	}
 	return nil
+}
+
+// awaitIdle waits until no call of Deliver is without a result. The end of ctx wakes it.
+func (p *Producer) awaitIdle(ctx context.Context) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.open > 0 && ctx.Err() == nil {
+		p.idle.Wait()
+	}
 }
 
 // pause returns how long to wait before the next try: a random time up to a ceiling that doubles (full jitter).

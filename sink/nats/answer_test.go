@@ -41,7 +41,7 @@ func newSender(t *testing.T, url string, change ...func(*Config)) *sender {
 
 func (s *sender) send(rec *router.Record) *lane.Failure {
 	s.t.Helper()
-	n, why := s.Deliver(s.t.Context(), []*lane.Item{{Record: rec}})
+	n, why := s.deliver(s.t.Context(), []*lane.Item{{Record: rec}})
 	if (n == 1) != (why == nil) {
 		s.t.Errorf("%d, %v", n, why)
 	}

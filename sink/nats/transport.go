@@ -22,6 +22,7 @@ type transport struct {
 	maxPayload int
 	tied       sync.Once
 	link       *lane.Link[*connection]
+	calls      lane.Pool
 }
 
 // Healthy returns nil: the lanes know whether the server answers.
@@ -57,8 +58,13 @@ const (
 // errAnswer means that something else than a stream answers.
 var errAnswer = errors.New("the answer is not one of the stream")
 
-// Deliver sends a message, and waits until the stream has acknowledged it.
-func (t *transport) Deliver(ctx context.Context, items []*lane.Item) (stored int, why *lane.Failure) {
+// Deliver has a goroutine wait for the answer.
+func (t *transport) Deliver(ctx context.Context, items []*lane.Item, done func(stored int, why *lane.Failure)) {
+	t.calls.Go(ctx, func() { done(t.deliver(ctx, items)) })
+}
+
+// deliver sends a message, and waits until the stream has acknowledged it.
+func (t *transport) deliver(ctx context.Context, items []*lane.Item) (stored int, why *lane.Failure) {
 	t.tied.Do(func() { context.AfterFunc(ctx, t.link.End) }) // it is the same context in all calls
 	rec := items[0].Record
 	op := fmt.Sprintf("send event %s to the subject %s of NATS at %s", rec.ID, rec.Topic, t.hosts)

@@ -2,25 +2,30 @@ package rabbitmq
 
 import (
 	"fmt"
+	"slices"
 	"sync"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // channel is the channel of one exchange.
 type channel struct {
+	conn    *connection
 	amqp    *amqp.Channel
 	returns chan amqp.Return // has room for one of each message in flight, so that the reader never waits
 	closes  chan *amqp.Error
-	users   int // calls of publish; guarded by connection.opening
+	users   int // messages that are not answered; guarded by connection.opening
 
 	mu      sync.Mutex
-	flights map[string]map[*flight]struct{} // by message id, which need not be unique
+	flights map[*flight]struct{} // all
+	sent    []*flight            // those that wait for a confirm, in the order in which they were sent
+	waiting bool                 // await runs
 	ended   bool
 	why     *amqp.Error // why the channel was closed
 }
 
-// channel returns the channel of an exchange. Release it after use.
+// channel returns the channel of an exchange, for one message.
 func (c *connection) channel(exchange string) (*channel, error) {
 	c.opening.Lock()
 	defer c.opening.Unlock()
@@ -67,39 +72,100 @@ func (c *connection) openChannel() (*channel, error) {
 		return nil, err
 	}
 	ch := &channel{
-		amqp: ac, returns: ac.NotifyReturn(make(chan amqp.Return, c.lanes)), closes: ac.NotifyClose(make(chan *amqp.Error, 1)),
-		flights: map[string]map[*flight]struct{}{},
+		conn: c, amqp: ac, returns: ac.NotifyReturn(make(chan amqp.Return, c.lanes)), closes: ac.NotifyClose(make(chan *amqp.Error, 1)),
+		flights: map[*flight]struct{}{},
 	}
 	return ch, ac.Confirm(false)
 }
 
-// publish sends a message, and waits for the broker's answer. acked: it was confirmed, and not returned. Otherwise
-// returned is what the broker said when it returned the message, and closed is why the channel was closed before an
-// answer; neither: the broker has answered that it could not store the message.
-func (ch *channel) publish(f *flight) (acked bool, returned string, closed error) {
-	ch.add(f)
-	confirm, err := ch.amqp.PublishWithDeferredConfirm(f.rec.Topic, string(f.rec.Key), true, false, publishing(f.rec))
-	if err == nil {
-		<-confirm.Done() // also when the channel is closed
+// publish sends a message, and has its result reported. One goroutine calls it.
+func (ch *channel) publish(f *flight) {
+	ch.mu.Lock()
+	ch.flights[f] = struct{}{} // before it is sent, because then it may be returned
+	ch.mu.Unlock()
+	var err error
+	f.confirm, err = ch.amqp.PublishWithDeferredConfirm(f.rec.Topic, string(f.rec.Key), true, false, publishing(f.rec))
+	if err != nil {
+		ch.land(f, err)
+		return
 	}
-	returned = ch.remove(f)
-	if err == nil && confirm.Acked() {
-		return returned == "", returned, nil
-	}
-	if why, ended := ch.closed(); ended {
-		return false, returned, why
-	}
-	return false, returned, err
-}
-
-func (ch *channel) add(f *flight) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
-	id := string(f.rec.ID)
-	if ch.flights[id] == nil {
-		ch.flights[id] = map[*flight]struct{}{}
+	ch.sent = append(ch.sent, f)
+	if !ch.waiting {
+		ch.waiting = true
+		go ch.await()
 	}
-	ch.flights[id][f] = struct{}{}
+}
+
+// await reports the results of messages until all are known.
+func (ch *channel) await() {
+	patience := time.NewTimer(0)
+	for {
+		ch.mu.Lock()
+		if ch.waiting = len(ch.sent) > 0; !ch.waiting {
+			ch.mu.Unlock()
+			return
+		}
+		first := ch.sent[0]
+		ch.mu.Unlock()
+		// The broker confirms in the order of sending, unless a queue is slower than another one.
+		patience.Reset(10 * time.Millisecond)
+		select {
+		case <-first.confirm.Done(): // also when the channel is closed
+		case <-patience.C:
+		}
+		for _, f := range ch.answered() {
+			ch.land(f, nil)
+		}
+	}
+}
+
+// answered removes the messages with a result, which are the first ones unless the first one has none.
+func (ch *channel) answered() []*flight {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	pending := func(f *flight) bool {
+		select {
+		case <-f.confirm.Done():
+			return false
+		default:
+			return true
+		}
+	}
+	if n := slices.IndexFunc(ch.sent, pending); n != 0 {
+		if n < 0 {
+			n = len(ch.sent)
+		}
+		done := slices.Clone(ch.sent[:n])
+		ch.sent = slices.Delete(ch.sent, 0, n)
+		return done
+	}
+	var done []*flight
+	ch.sent = slices.DeleteFunc(ch.sent, func(f *flight) bool {
+		if pending(f) {
+			return false
+		}
+		done = append(done, f)
+		return true
+	})
+	return done
+}
+
+// land reports the result of a message; err is why it could not be sent. acked: it was confirmed, and not returned.
+// Otherwise returned is what the broker said when it returned the message, and closed is why the channel was closed
+// before an answer; neither: the broker has answered that it could not store the message.
+func (ch *channel) land(f *flight, err error) {
+	returned := ch.remove(f)
+	ch.conn.release(ch)
+	if err == nil && f.confirm.Acked() {
+		f.landed(returned == "", returned, nil)
+		return
+	}
+	if why, ended := ch.closed(); ended {
+		err = why
+	}
+	f.landed(false, returned, err)
 }
 
 // remove returns what the broker said if it has returned the message. It says so before it confirms the message, so
@@ -108,11 +174,7 @@ func (ch *channel) remove(f *flight) (returned string) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	ch.readReturns()
-	id := string(f.rec.ID)
-	delete(ch.flights[id], f)
-	if len(ch.flights[id]) == 0 {
-		delete(ch.flights, id)
-	}
+	delete(ch.flights, f)
 	return f.returned
 }
 
@@ -125,8 +187,10 @@ func (ch *channel) readReturns() {
 			if !open {
 				return
 			}
-			for f := range ch.flights[r.MessageId] {
-				f.returned = fmt.Sprintf("%d %s", r.ReplyCode, r.ReplyText)
+			for f := range ch.flights {
+				if string(f.rec.ID) == r.MessageId {
+					f.returned = fmt.Sprintf("%d %s", r.ReplyCode, r.ReplyText)
+				}
 			}
 		default:
 			return

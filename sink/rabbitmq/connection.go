@@ -128,8 +128,10 @@ func (c *connection) End() {
 type flight struct {
 	rec      *router.Record
 	began    time.Time
-	expired  bool   // guarded by connection.mu
-	returned string // what the broker said when it returned the message; guarded by channel.mu
+	confirm  *amqp.DeferredConfirmation
+	landed   func(acked bool, returned string, closed error) // is called once, with the result: see channel.result
+	expired  bool                                            // guarded by connection.mu
+	returned string                                          // what the broker said when it returned the message; guarded by channel.mu
 }
 
 // takeOff returns nil if the connection has ended.

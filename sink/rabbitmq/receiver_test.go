@@ -213,8 +213,7 @@ func TestAnswersOfOthers(t *testing.T) {
 	deliver := func(id, topic string, size int) *lane.Failure {
 		rec := record(id, id, topic)
 		rec.Value = make([]byte, size)
-		_, why := tr.Deliver(t.Context(), []*lane.Item{{Record: rec}})
-		return why
+		return deliver(t, tr, rec)
 	}
 	results := map[string]chan *lane.Failure{"orders": make(chan *lane.Failure), "users": make(chan *lane.Failure)}
 	for topic, result := range results {
@@ -234,6 +233,29 @@ func TestAnswersOfOthers(t *testing.T) {
 	if why := <-results["users"]; why != nil {
 		t.Errorf("a message of another exchange: %v", why)
 	}
+}
+
+// TestConfirmsOutOfOrder: a message whose confirm is late does not hold up messages that were sent after it.
+func TestConfirmsOutOfOrder(t *testing.T) {
+	b := newBroker(t)
+	first := true
+	b.Script(func() sinktest.Fault {
+		if first {
+			first = false
+			return sinktest.Held
+		}
+		return sinktest.None
+	})
+	p, l := sinktest.Open(t, testReceiver(t, b.url(b.password), func(c *Config) { c.Timeout = time.Hour }).Open)
+	for i := range uint64(50) {
+		sinktest.Send(t, p, i, record(fmt.Sprint(i), fmt.Sprint("k", i), "orders"))
+	}
+	sinktest.Eventually(t, "the later messages of other lanes", func() bool { return len(l.Acks()) > 25 })
+	if slices.Contains(l.Acks(), 0) {
+		t.Error("the first message is acknowledged without a confirm")
+	}
+	b.Release()
+	sinktest.Eventually(t, "all acknowledgements", func() bool { return len(l.Acks()) == 50 })
 }
 
 // TestManyExchanges: there may be more exchanges than channels.
@@ -258,8 +280,7 @@ func TestBlocked(t *testing.T) {
 	defer tr.Close()
 	results := make(chan *lane.Failure, 2)
 	deliver := func(id string) {
-		_, why := tr.Deliver(t.Context(), []*lane.Item{{Record: record(id, id, "orders")}})
-		results <- why
+		results <- deliver(t, tr, record(id, id, "orders"))
 	}
 	go deliver("a")
 	sinktest.Eventually(t, "a message", func() bool { return b.Requests() == 1 })
@@ -367,4 +388,10 @@ func TestTLS(t *testing.T) {
 			c.Target = func() (Target, error) { return Target{URL: strings.Replace(address, b.addr, addr, 1), TLS: conf}, nil }
 		}).Probe(t.Context())
 	})
+}
+
+func deliver(t *testing.T, tr *transport, rec *router.Record) *lane.Failure {
+	answer := make(chan *lane.Failure, 1)
+	tr.Deliver(t.Context(), []*lane.Item{{Record: rec}}, func(_ int, why *lane.Failure) { answer <- why })
+	return <-answer
 }

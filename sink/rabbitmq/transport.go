@@ -50,22 +50,28 @@ func (t *transport) blockedFailure(op, why string) *lane.Failure {
 // Close closes the connection.
 func (t *transport) Close() { t.link.Current().close() }
 
-// Deliver sends a message, and waits until it is confirmed.
-func (t *transport) Deliver(ctx context.Context, items []*lane.Item) (stored int, why *lane.Failure) {
+// Deliver sends a message. All lanes need the connection, and the channel.
+func (t *transport) Deliver(ctx context.Context, items []*lane.Item, done func(stored int, why *lane.Failure)) {
 	t.tied.Do(func() { context.AfterFunc(ctx, t.link.End) }) // it is the same context in all calls
 	rec := items[0].Record
 	if why := t.passExchange(rec.Topic); why != nil {
-		return 0, why
+		done(0, why)
+		return
+	}
+	result := func(why *lane.Failure) {
+		t.noteExchange(rec.Topic, why)
+		if why != nil {
+			done(0, why)
+		} else {
+			done(1, nil)
+		}
 	}
 	c, why := t.link.Get(ctx)
-	if why == nil {
-		why = t.send(ctx, c, rec)
-	}
-	t.noteExchange(rec.Topic, why)
 	if why != nil {
-		return 0, why
+		result(why)
+		return
 	}
-	return 1, nil
+	t.send(ctx, c, rec, result)
 }
 
 // passExchange returns why a try of an exchange that the broker does not know is not due.
@@ -92,25 +98,31 @@ func (t *transport) noteExchange(exchange string, why *lane.Failure) {
 	}
 }
 
-func (t *transport) send(ctx context.Context, c *connection, rec *router.Record) *lane.Failure {
+// send calls result once, with nil if the message is confirmed.
+func (t *transport) send(ctx context.Context, c *connection, rec *router.Record, result func(why *lane.Failure)) {
 	if why := c.awaitFree(ctx); why != "" {
-		return t.blockedFailure(op(rec), why) // nothing was sent
+		result(t.blockedFailure(op(rec), why)) // nothing was sent
+		return
 	}
 	f := c.takeOff(rec)
 	if f == nil {
-		return &lane.Failure{Op: op(rec), Code: lane.CodeConnection, Err: errors.New("the session is being closed")}
+		result(&lane.Failure{Op: op(rec), Code: lane.CodeConnection, Err: errors.New("the session is being closed")})
+		return
+	}
+	f.landed = func(acked bool, returned string, err error) {
+		expired := c.land(f)
+		if acked {
+			result(nil)
+		} else {
+			result(t.failure(rec, returned, err, expired))
+		}
 	}
 	ch, err := c.channel(rec.Topic)
-	acked, returned := false, ""
-	if err == nil {
-		acked, returned, err = ch.publish(f)
-		c.release(ch)
+	if err != nil {
+		f.landed(false, "", err)
+		return
 	}
-	expired := c.land(f)
-	if acked {
-		return nil
-	}
-	return t.failure(rec, returned, err, expired)
+	ch.publish(f)
 }
 
 func op(rec *router.Record) string {

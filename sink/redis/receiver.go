@@ -107,7 +107,7 @@ func (r *Receiver) connect(target Target) (*transport, error) {
 			c.tls = &tls.Config{MinVersion: tls.VersionTLS12}
 		}
 	}
-	return &transport{receiver: r, client: c, maxText: defaultMaxText, moved: map[string]bool{}}, nil
+	return &transport{receiver: r, client: c, calls: lane.NewPool(), maxText: defaultMaxText, moved: map[string]bool{}}, nil
 }
 
 // ask sends a command, and returns its answer. An answer that is an error is returned as one.

@@ -63,7 +63,7 @@ func (s *sender) send(records ...*router.Record) (int, *lane.Failure) {
 	for i, rec := range records {
 		items = append(items, &lane.Item{N: uint64(i), Record: rec})
 	}
-	return s.Deliver(context.Background(), items)
+	return s.transport.deliver(context.Background(), items)
 }
 
 // stores fails the test unless all events are acknowledged.

@@ -42,6 +42,7 @@ const (
 
 // transport runs scripts: it is the [lane.Transport] of one session.
 type transport struct {
+	calls    lane.Pool
 	receiver *Receiver
 	client   *client
 	maxText  int
@@ -74,8 +75,13 @@ func (t *transport) Healthy() error { return nil }
 
 func (t *transport) Close() { t.client.Close() }
 
-// Deliver runs the script once.
-func (t *transport) Deliver(ctx context.Context, items []*lane.Item) (stored int, why *lane.Failure) {
+// Deliver has a goroutine wait for the answer.
+func (t *transport) Deliver(ctx context.Context, items []*lane.Item, done func(stored int, why *lane.Failure)) {
+	t.calls.Go(ctx, func() { done(t.deliver(ctx, items)) })
+}
+
+// deliver runs the script once.
+func (t *transport) deliver(ctx context.Context, items []*lane.Item) (stored int, why *lane.Failure) {
 	topic := items[0].Record.Topic
 	op := fmt.Sprintf("add event %s to the stream %s of Redis at %s", items[0].Record.ID, topic, t.client.addr)
 	if more := len(items) - 1; more > 0 {

@@ -14,32 +14,38 @@ var rabbitMutants = []mutant{
 	{
 		name:  "rabbitmq-ack-before-the-confirm",
 		rule:  "A message is acknowledged when it was written to the connection.",
-		edits: []edit{{"sink/rabbitmq/channel.go", "		<-confirm.Done() // also when the channel is closed\n	}\n", "		return true, \"\", nil\n	}\n"}},
+		edits: []edit{{"sink/rabbitmq/channel.go", "	ch.sent = append(ch.sent, f)\n	if !ch.waiting {\n		ch.waiting = true\n		go ch.await()\n	}\n", "	go f.landed(true, \"\", nil)\n"}},
 		tests: []suite{rabbitContract},
 	},
 	{
 		name:  "rabbitmq-returned-is-an-ack",
 		rule:  "A message that was returned and confirmed counts as acknowledged.",
-		edits: []edit{{"sink/rabbitmq/channel.go", `return returned == "", returned, nil`, "return true, returned, nil"}},
+		edits: []edit{{"sink/rabbitmq/channel.go", `f.landed(returned == "", returned, nil)`, "f.landed(true, returned, nil)"}},
 		tests: []suite{rabbitReturns},
 	},
 	{
 		name:  "rabbitmq-returns-by-id-once",
 		rule:  "Of several messages with one id, only one counts as returned.",
-		edits: []edit{{"sink/rabbitmq/channel.go", "				f.returned = fmt.Sprintf(\"%d %s\", r.ReplyCode, r.ReplyText)\n", "				f.returned = fmt.Sprintf(\"%d %s\", r.ReplyCode, r.ReplyText)\n				break\n"}},
+		edits: []edit{{"sink/rabbitmq/channel.go", "					f.returned = fmt.Sprintf(\"%d %s\", r.ReplyCode, r.ReplyText)\n", "					f.returned = fmt.Sprintf(\"%d %s\", r.ReplyCode, r.ReplyText)\n					break\n"}},
 		tests: []suite{rabbitReturns},
 	},
 	{
 		name:  "rabbitmq-nack-is-an-ack",
 		rule:  "A message that the broker could not store counts as acknowledged.",
-		edits: []edit{{"sink/rabbitmq/channel.go", "if err == nil && confirm.Acked() {", "if err == nil && (confirm.Acked() || !ch.amqp.IsClosed()) {"}},
+		edits: []edit{{"sink/rabbitmq/channel.go", "if err == nil && f.confirm.Acked() {", "if err == nil && (f.confirm.Acked() || !ch.amqp.IsClosed()) {"}},
 		tests: []suite{rabbitContract},
 	},
 	{
 		name:  "rabbitmq-closed-is-an-ack",
 		rule:  "A message whose channel was closed before its confirm counts as acknowledged.",
-		edits: []edit{{"sink/rabbitmq/channel.go", "if err == nil && confirm.Acked() {", "if err == nil && (confirm.Acked() || ch.amqp.IsClosed()) {"}},
+		edits: []edit{{"sink/rabbitmq/channel.go", "if err == nil && f.confirm.Acked() {", "if err == nil && (f.confirm.Acked() || ch.amqp.IsClosed()) {"}},
 		tests: []suite{rabbitContract},
+	},
+	{
+		name:  "rabbitmq-waits-for-the-first",
+		rule:  "A message waits for the confirms of all that were sent before it.",
+		edits: []edit{{"sink/rabbitmq/channel.go", "		case <-patience.C:\n", ""}},
+		tests: []suite{{"./sink/rabbitmq", "^TestConfirmsOutOfOrder$"}},
 	},
 	{
 		name:  "rabbitmq-not-mandatory",

@@ -10,7 +10,7 @@ var sinkMutants = []mutant{
 	{
 		name:  "http-ack-before-the-answer",
 		rule:  "An event is acknowledged when its request is sent.",
-		edits: []edit{{"sink/lane/lane.go", "		stored, why := p.transport.Deliver(p.life, items)\n", "		stored, why := len(items), (*Failure)(nil)\n		go p.transport.Deliver(p.life, items)\n"}},
+		edits: []edit{{"sink/lane/lane.go", "func(stored int, why *Failure) { p.answered(l, stored, why) })\n", "func(int, *Failure) {})\n		p.answered(l, len(l.items), nil)\n"}},
 		tests: []suite{httpContract},
 	},
 	{
@@ -23,19 +23,15 @@ var sinkMutants = []mutant{
 		name: "http-failed-request-goes-to-the-end",
 		rule: "After a failure, a lane goes on with its next events.",
 		edits: []edit{{
-			"sink/lane/lane.go", "		if !p.sleep(p.cfg.pause(attempt)) {\n			return false\n		}\n",
-			"		p.mu.Lock()\n		l.queue = append(l.queue[len(items):], l.queue[:len(items)]...)\n		p.mu.Unlock()\n		return p.sleep(p.cfg.pause(attempt))\n",
+			"sink/lane/lane.go", "	p.later(l, p.cfg.pause(l.attempt))\n",
+			"	l.queue = append(l.queue[len(l.items):], l.queue[:len(l.items)]...)\n	l.items = nil\n	p.later(l, p.cfg.pause(l.attempt))\n",
 		}},
 		tests: []suite{httpContract},
 	},
 	{
-		name: "http-two-requests-of-a-lane",
-		rule: "The next request of a lane is sent while one is in flight.",
-		edits: []edit{
-			{"sink/lane/lane.go", "		if items == nil || !p.deliver(l, items) {\n			return\n		}\n", "		if items == nil {\n			return\n		}\n		p.senders.Go(func() { p.deliver(l, items) })\n"},
-			{"sink/lane/lane.go", "	return l.sent.unpack(l.queue[:n], p.names)\n", "	items := new(unpacked).unpack(l.queue[:n], p.names)\n	l.queue = l.queue[n:]\n	return items\n"},
-			{"sink/lane/lane.go", "	clear(l.queue[:len(items)])\n	l.queue = l.queue[len(items):]\n", ""},
-		},
+		name:  "http-two-requests-of-a-lane",
+		rule:  "A record whose lane has a request in flight gets another lane.",
+		edits: []edit{{"sink/lane/producer.go", "	if l == nil {\n", "	if l == nil || l.busy {\n"}},
 		tests: []suite{{"./sink/lane", "^TestOneCallInALane$"}},
 	},
 	{
@@ -73,7 +69,7 @@ var sinkMutants = []mutant{
 	{
 		name:  "http-silence-of-one-lane",
 		rule:  "A lane whose events the receiver has not refused sends although the receiver has asked for silence.",
-		edits: []edit{{"sink/lane/lane.go", "p.keepSilence() && p.begin()", "p.begin()"}},
+		edits: []edit{{"sink/lane/lane.go", "	if silence > 0 {\n", "	if silence > 0 && l.failing != nil {\n"}},
 		tests: []suite{{"./sink/http", "^TestRetryAfter$"}},
 	},
 	{
