@@ -82,7 +82,7 @@ func TestRestOfTheAnswer(t *testing.T) {
 		}
 		got := make(chan answer, 1)
 		go func() {
-			stored, why := tr.Deliver(t.Context(), []*lane.Item{{Record: record("a", "k", "orders")}})
+			stored, why := tr.deliver(t.Context(), []*lane.Item{{Record: record("a", "k", "orders")}})
 			got <- answer{stored, why}
 		}()
 		select {
