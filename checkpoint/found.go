@@ -10,18 +10,23 @@ import (
 
 // Found is the events in doubt whose records were read at the ends of partitions. A record counts only if no record
 // of an earlier event follows it in its partition. Otherwise that earlier event was sent again after it, and a reader
-// of the partition would see the older state last: the later event has to be sent again, too.
+// of the partition would see the older state last: the later event has to be sent again, too. The letters of held keys
+// have no such order: those of a key are always in order, and those of several keys need none. But once an event was
+// sent again to its partition, a letter of a later event is overtaken: an older event of its key may have been sent
+// again, too.
 //
 // The records of a partition may be noted in any order, and more than once. All methods may be called by any goroutine.
 type Found struct {
 	seed    maphash.Seed
 	isEmpty atomic.Bool // avoids the lock
 
-	mu    sync.Mutex
-	parts map[partitionID]*foundRecords
-	count int
-	full  bool
-	index []eventKey // of the records that count; nil: to be built
+	mu      sync.Mutex
+	parts   map[partitionID]*foundRecords
+	count   int
+	full    bool
+	index   []eventKey // of the records that count; nil: to be built
+	letters []eventKey // those of them in the topic of the letters of held keys
+	resent  *eventKey  // the first event that was sent again after a later one; nil: none was
 }
 
 type partitionID struct {
@@ -32,7 +37,9 @@ type partitionID struct {
 // foundRecords are the records of one partition.
 type foundRecords struct {
 	records []foundRecord
-	settled int64 // offset of the last record of an event that is not in doubt
+	settled int64     // offset of the last record of an event that is not in doubt
+	letters bool      // of held keys
+	resent  *eventKey // the first event that was sent again after a later one; nil: none was
 }
 
 type foundRecord struct {
@@ -55,7 +62,7 @@ func (q *Search) Note(topic string, partition int32, offset int64, p Position, i
 	at := partitionID{topic, partition}
 	part := f.parts[at]
 	if part == nil {
-		part = &foundRecords{settled: -1}
+		part = &foundRecords{settled: -1, letters: topic == q.Letters}
 		f.parts[at] = part
 	}
 	f.index = nil
@@ -89,17 +96,30 @@ func (f *Found) hash(id []byte) uint64 { return maphash.Bytes(f.seed, id) }
 // positions.
 func (r *foundRecords) tidy() {
 	slices.SortFunc(r.records, func(a, b foundRecord) int { return cmp.Compare(a.offset, b.offset) })
+	if r.letters {
+		return
+	}
 	kept := r.records[:0]
 	for _, rec := range r.records {
 		if rec.offset < r.settled {
+			r.noteResent(eventKey{})
 			continue
 		}
 		for len(kept) > 0 && (kept[len(kept)-1].event.isAfter(rec.event) || kept[len(kept)-1].event == rec.event) {
+			if kept[len(kept)-1].offset != rec.offset {
+				r.noteResent(rec.event)
+			}
 			kept = kept[:len(kept)-1]
 		}
 		kept = append(kept, rec)
 	}
 	r.records = kept
+}
+
+func (r *foundRecords) noteResent(e eventKey) {
+	if r.resent == nil || r.resent.isAfter(e) {
+		r.resent = &e
+	}
 }
 
 func (e eventKey) isAfter(g eventKey) bool {
@@ -113,19 +133,47 @@ func (f *Found) Has(p Position, id []byte) bool {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return f.in(&f.index, p, id)
+}
+
+// HasLetter reports whether there is a letter of a held key of the event at p with this id, and whether an older event
+// of its key may have been sent again after it.
+func (f *Found) HasLetter(p Position, id []byte) (has, overtaken bool) {
+	if f.isEmpty.Load() {
+		return false, false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	has = f.in(&f.letters, p, id)
+	return has, has && f.resent != nil && eventKey{lsn: p.CommitLSN, ordinal: p.Ordinal}.isAfter(*f.resent)
+}
+
+// in looks an event up in one of the indexes.
+func (f *Found) in(index *[]eventKey, p Position, id []byte) bool {
 	if f.index == nil {
-		f.index = make([]eventKey, 0, f.count)
-		for _, part := range f.parts {
-			part.tidy()
-			for _, rec := range part.records {
-				f.index = append(f.index, rec.event)
+		f.build()
+	}
+	_, has := slices.BinarySearchFunc(*index, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, f.hash(id)}, eventKey.compare)
+	return has
+}
+
+func (f *Found) build() {
+	f.index, f.letters, f.resent = make([]eventKey, 0, f.count), nil, nil
+	for _, part := range f.parts {
+		part.tidy()
+		for _, rec := range part.records {
+			f.index = append(f.index, rec.event)
+			if part.letters {
+				f.letters = append(f.letters, rec.event)
 			}
 		}
-		f.count = len(f.index)
-		slices.SortFunc(f.index, eventKey.compare)
+		if e := part.resent; e != nil && (f.resent == nil || f.resent.isAfter(*e)) {
+			f.resent = e
+		}
 	}
-	_, has := slices.BinarySearchFunc(f.index, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, f.hash(id)}, eventKey.compare)
-	return has
+	f.count = len(f.index)
+	slices.SortFunc(f.index, eventKey.compare)
+	slices.SortFunc(f.letters, eventKey.compare)
 }
 
 // AllPartitions are all partitions of a topic.

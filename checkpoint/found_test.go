@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -129,5 +130,45 @@ func TestFoundAlmostFull(t *testing.T) {
 	}
 	if n, full := f.Len(); !full || n != MaxEvents-10 || !f.Has(at(0), nil) || !f.Has(at(MaxEvents-11), nil) {
 		t.Errorf("%d records, full: %v", n, full)
+	}
+}
+
+// TestFoundLetters: the letters of held keys count in any order. Those of events after one that was sent again to its
+// partition are overtaken.
+func TestFoundLetters(t *testing.T) {
+	at := func(n int) Position { return Position{7, 1, pglogrepl.LSN(n), 0} }
+	for _, c := range []struct {
+		records, letters []int
+		want             []int // of the letters
+	}{
+		{[]int{11, 14}, []int{13, 12, 15}, []int{12, 13, 15}},
+		{nil, []int{13, 12, 12}, []int{12, 13}},
+		{[]int{14, 13}, []int{12, 15}, []int{12}},
+		{[]int{14, 14}, []int{12, 15}, []int{12}},
+		{[]int{14, 9}, []int{12, 15}, nil}, // an event that is not in doubt was sent again
+		{[]int{9, 14}, []int{12, 9, 15}, []int{12, 15}},
+	} {
+		q := Search{Found: NewFound(), Acked: at(10), Until: 30, Letters: "dead"}
+		for range 2 { // a record may be noted twice
+			for i, n := range c.records {
+				q.Note("t", 0, int64(i), at(n), []byte("id"))
+			}
+			for i, n := range c.letters {
+				q.Note("dead", 0, int64(i), at(n), []byte("id"))
+			}
+			var got []int
+			for n := range 30 {
+				has, overtaken := q.Found.HasLetter(at(n), []byte("id"))
+				if has && !overtaken {
+					got = append(got, n)
+				}
+				if isLetter := slices.Contains(c.letters, n) && n > 10; has != isLetter || isLetter && !q.Found.Has(at(n), []byte("id")) {
+					t.Errorf("letter %d: %v", n, has)
+				}
+			}
+			if !slices.Equal(got, c.want) {
+				t.Errorf("records %v, letters %v: %v are not overtaken, want %v", c.records, c.letters, got, c.want)
+			}
+		}
 	}
 }

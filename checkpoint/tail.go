@@ -65,6 +65,7 @@ type Search struct {
 	Settled   Position // a record of ours at or before it ends the search in its partition
 	LookBack  int      // maximum offsets to read backwards without finding a record of ours
 	Topics    []string // all of their partitions are searched
+	Letters   string   // the one of them that has the letters of held keys; "": none has
 	// Found receives the events that the server has and that were committed before Until: see Note. Phantoms is called,
 	// from other goroutines, once for each partition and timeline with events that the server does not have.
 	Found    *Found
