@@ -40,6 +40,11 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 		}
 		return routed
 	}
+	if known != nil {
+		if in, overtaken := s.isLetter(pos); in && !overtaken {
+			return s.skip(ctx, known)
+		}
+	}
 	if known != nil && !s.followsResent(pos) {
 		overtaken, err := s.wasOvertaken(ctx, pos)
 		if err != nil {
@@ -85,11 +90,19 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	return s.send(ctx, alone, nil, pos)
 }
 
+// deadRecord is a record for the dead-letter topic.
+type deadRecord struct {
+	count prometheus.Counter // of those that Kafka has acknowledged
+	// passes means that records that are no dead letters are sent while it is in flight. They follow no dead letter of
+	// their key, and with at-least-once delivery they need not be in Kafka only once.
+	passes bool
+}
+
 // send hands the record to the sink, with nothing else in flight if alone is set. A record that Kafka may have refused
-// is sent in its group. dead is the counter of a dead letter, nil for other records. Other records wait until no
-// dead letter is in flight: if a dead letter is lost, the next process may deliver its event normally, and a later
-// event of its key must not be in Kafka already.
-func (s *session) send(ctx context.Context, alone bool, dead prometheus.Counter, pos checkpoint.Position) error {
+// is sent in its group. dead is nil for records that are no dead letters. Those wait until no dead letter is in flight:
+// if it is lost, the next process may deliver its event normally, and a later event of its key must not be in Kafka
+// already. No later event of a held key is; but the later events of its partition would be sent again after it.
+func (s *session) send(ctx context.Context, alone bool, dead *deadRecord, pos checkpoint.Position) error {
 	r := s.r
 	group, last := r.suspects.groupOf(pos)
 	if alone = alone || group == 1; alone {
@@ -104,7 +117,7 @@ func (s *session) send(ctx context.Context, alone bool, dead prometheus.Counter,
 		s.single = &singleRecord{dead: dead != nil, poison: router.Poison{Cause: router.Rejected, ID: string(s.rec.ID), Topic: s.rec.Topic, Position: pos}}
 	}
 	if dead == nil {
-		if err := s.await(ctx, Streaming, "a dead letter in flight", s.deadLetters.isEmpty); err != nil {
+		if err := s.await(ctx, Streaming, "a dead letter in flight", s.deadLetters.allPass); err != nil {
 			return err
 		}
 	}

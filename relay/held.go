@@ -118,13 +118,18 @@ func (s *session) heldLimit(what checkpoint.Hold, p *router.Poison, pos checkpoi
 	return &finalPoison{&router.Poison{Cause: cause, ID: string(s.rec.ID), Topic: topic, Position: pos, Message: why}}
 }
 
-// letter sends the current record as a letter of its key.
+// letter sends the current record as a letter of its key. An event that the dead-letter topic refuses as well can be
+// dropped by a decision, which is the only way past it while its key is held.
 func (s *session) letter(ctx context.Context, p *router.Poison, pos checkpoint.Position, topic string, key []byte) error {
 	rec, by := &s.rec, s.held.By(topic, key)
 	if by == "" {
 		if by = string(rec.ID); by == "" || len(by) > longestBy {
 			by = pos.String()
 		}
+	}
+	if p == nil && s.r.cfg.Poison.Decisions[string(rec.ID)] == SkipPoison {
+		s.r.log.Warn("event skipped by a decision, because its key is held", "event_id", string(rec.ID), "position", pos.String(), "topic", topic)
+		return s.skip(ctx, s.r.met.poisonSkipped)
 	}
 	if p == nil {
 		p = &router.Poison{Cause: CauseHeld, ID: string(rec.ID), Position: pos, Message: "its key is held by the event " + by}
@@ -136,9 +141,6 @@ func (s *session) letter(ctx context.Context, p *router.Poison, pos checkpoint.P
 		return err
 	}
 	rec.Partition, rec.OwnPartition = s.held.Partition(topic, key)
-	if done, err := s.skipFound(ctx, pos, rec.Topic, false); done || err != nil {
-		return err
-	}
 	alone, over := s.sink.Check(rec)
 	if over != nil {
 		over.Position, over.ID = pos, p.ID
@@ -149,6 +151,6 @@ func (s *session) letter(ctx context.Context, p *router.Poison, pos checkpoint.P
 		HeldKey: checkpoint.KeyOf(topic, key), Position: pos, By: by, Time: s.r.clock(),
 		Place: checkpoint.LetterPlace{Partition: s.sink.Lane(rec)},
 	})
-	s.noteSent(pos)
-	return s.send(ctx, alone, s.r.met.deadLettered.WithLabelValues(rec.Topic, string(p.Cause)), pos)
+	s.noteLetter(pos, topic, key)
+	return s.send(ctx, alone, &deadRecord{count: s.r.met.deadLettered.WithLabelValues(rec.Topic, string(p.Cause)), passes: !s.rule.RecordsRequired()}, pos)
 }

@@ -268,3 +268,42 @@ func TestHoldKeyRelease(t *testing.T) {
 		}
 	})
 }
+
+// TestHoldKeyOthersFlow: with at-least-once delivery events of other keys do not wait for letters in flight.
+func TestHoldKeyOthersFlow(t *testing.T) {
+	holding(t, nil, func(b *heldBench) {
+		b.kafka.tooLarge["b"] = true
+		b.start()
+		b.pg.commit("a")
+		b.sleep(3 * time.Second)
+		b.kafka.hold()
+		b.pg.commit("b", "x@v", "c", "y@v")
+		b.sleep(3 * time.Second)
+		b.inFlight("b", "x", "c", "y")
+		b.kafka.ack()
+		b.sleep(3 * time.Second)
+	})
+}
+
+// TestHoldKeyDecision: a decision drops an event whose key is held.
+func TestHoldKeyDecision(t *testing.T) {
+	holding(t, func(p *PoisonPolicies) { p.Decisions = map[string]PoisonPolicy{"c": SkipPoison} }, func(b *heldBench) {
+		b.kafka.tooLarge["b"], b.kafka.acked["c"] = true, true
+		b.start()
+		b.pg.commit("a", "b", "c", "d")
+		b.sleep(5 * time.Second)
+		b.wantStored("a@t", "b@dead", "d@dead")
+		b.counts(1, "events_skipped_total", "reason=poison")
+	})
+}
+
+// TestHoldKeyRefused: a record that only Kafka refuses holds its key, too.
+func TestHoldKeyRefused(t *testing.T) {
+	holding(t, nil, func(b *heldBench) {
+		b.kafka.refused["b"], b.kafka.lenientTopic = true, "dead"
+		b.start()
+		b.pg.commit("a", "b", "c", "x@v")
+		b.sleep(30 * time.Second)
+		b.wantStored("a@t", "b@dead", "c@dead", "x@v")
+	})
+}

@@ -12,8 +12,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/router"
 )
@@ -161,41 +159,49 @@ func (s *session) deadLetter(ctx context.Context, p *router.Poison, pos checkpoi
 		over.Message = fmt.Sprintf("as a dead letter (because of %s: %s): %s", p.Cause, p.Message, over.Message)
 		return &finalPoison{over}
 	}
-	return s.send(ctx, alone, s.r.met.deadLettered.WithLabelValues(rec.Topic, string(p.Cause)), pos)
+	return s.send(ctx, alone, &deadRecord{count: s.r.met.deadLettered.WithLabelValues(rec.Topic, string(p.Cause))}, pos)
 }
 
 // sentDeadLetters are the dead letters in flight. A dead letter is counted when Kafka has acknowledged it.
 type sentDeadLetters struct {
-	nonEmpty atomic.Bool // avoids a lock for acknowledgements of other events
-	mu       sync.Mutex
-	waiting  map[uint64]prometheus.Counter // by event number
+	waiting atomic.Int64 // avoids a lock for acknowledgements of other events
+	block   atomic.Int64 // those of them that do not pass
+	mu      sync.Mutex
+	records map[uint64]*deadRecord // by event number
 }
 
-func (l *sentDeadLetters) isEmpty() bool { return !l.nonEmpty.Load() }
+func (l *sentDeadLetters) allPass() bool { return l.block.Load() == 0 }
 
-func (l *sentDeadLetters) noteSent(n uint64, count prometheus.Counter) {
+func (l *sentDeadLetters) noteSent(n uint64, d *deadRecord) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.waiting == nil {
-		l.waiting = map[uint64]prometheus.Counter{}
+	if l.records == nil {
+		l.records = map[uint64]*deadRecord{}
 	}
-	l.waiting[n] = count
-	l.nonEmpty.Store(true)
+	l.records[n] = d
+	l.add(d, 1)
 }
 
 func (l *sentDeadLetters) noteAcked(events []uint64) {
-	if l.isEmpty() {
+	if l.waiting.Load() == 0 {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, n := range events {
-		if count, is := l.waiting[n]; is {
-			count.Inc()
-			delete(l.waiting, n)
+		if d := l.records[n]; d != nil {
+			d.count.Inc()
+			delete(l.records, n)
+			l.add(d, -1)
 		}
 	}
-	l.nonEmpty.Store(len(l.waiting) > 0)
+}
+
+func (l *sentDeadLetters) add(d *deadRecord, n int64) {
+	l.waiting.Add(n)
+	if !d.passes {
+		l.block.Add(n)
+	}
 }
 
 // shortenDeadLetter shortens the dead letter until it fits its topic. A header has the length of the whole value.

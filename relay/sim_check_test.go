@@ -186,7 +186,7 @@ func (w *world) heal() {
 	}
 	begun, most, restarts, refusals := time.Now(), bound, len(w.procs), w.refusals
 	for !w.halt() && !w.healed() {
-		w.edit(func() { w.pg.pump(-1) })
+		w.edit(func() { w.pg.pump(-1); w.handleAll() })
 		if !w.deliver() {
 			w.rest(w.upTo(700*time.Millisecond) + 100*time.Millisecond)
 		}
@@ -234,6 +234,9 @@ func (w *world) healed() bool {
 	defer w.mu.Unlock()
 	pg := w.pg
 	pg.progress()
+	if open, missing := w.unhandled(); w.holding && (open > 0 || missing != nil) {
+		return false
+	}
 	return pg.done == len(pg.wal) && pg.confirmed == pg.flushedEnd && w.kafka.high == pg.lanes && !w.ill()
 }
 
@@ -243,8 +246,9 @@ func (w *world) behind() string {
 	if pg.done < len(pg.wal) {
 		at = pg.wal[pg.done].commit
 	}
-	return fmt.Sprintf("%d of %d transactions acked (next at %s), the slot at %s of %s, stored %v of %v, excused %v",
-		pg.done, len(pg.wal), at, pg.confirmed, pg.flushedEnd, w.kafka.high, pg.lanes, w.excused)
+	open, _ := w.unhandled()
+	return fmt.Sprintf("%d letters open, %d of %d transactions acked (next at %s), the slot at %s of %s, stored %v of %v, excused %v",
+		open, pg.done, len(pg.wal), at, pg.confirmed, pg.flushedEnd, w.kafka.high, pg.lanes, w.excused)
 }
 
 // states returns the states of the processes. w.mu is not held.

@@ -3,6 +3,7 @@ package relay
 import (
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -67,6 +68,7 @@ func (e *event) tooLargeEvenDead() bool { return e.poison == hopeless && e.id%2 
 func (w *world) misplaced(p *process, e *event, rec *router.Record) string {
 	if rec.Topic == deadTopic {
 		switch {
+		case w.holding && p.sink.holds(e):
 		case !w.dead || e.poison == healthy:
 			return "to the dead-letter topic, and nothing is wrong with it"
 		case e.tooLargeEvenDead():
@@ -94,7 +96,11 @@ var causeOf = map[poisonKind]router.Cause{noKey: router.NullKey, tooLarge: route
 
 // wrongHeaders returns what is wrong with the headers of a dead letter, or "".
 func (e *event) wrongHeaders(rec *router.Record, at *placement) string {
-	want := map[string]string{HeaderError: string(causeOf[e.poison]), HeaderTopic: at.topicName(e.lane), "id": strconv.Itoa(e.id)}
+	cause := causeOf[e.poison]
+	if slices.ContainsFunc(rec.Headers, func(h router.Header) bool { return h.Name == HeaderError && string(h.Value) == string(CauseHeld) }) {
+		cause = CauseHeld
+	}
+	want := map[string]string{HeaderError: string(cause), HeaderTopic: at.topicName(e.lane), "id": strconv.Itoa(e.id)}
 	for _, h := range rec.Headers {
 		if v, ok := want[h.Name]; ok && v == string(h.Value) {
 			delete(want, h.Name)
@@ -111,6 +117,12 @@ func (e *event) wrongHeaders(rec *router.Record, at *placement) string {
 func (f *flight) storeDead() {
 	e, w := f.e, f.by.k.w
 	w.see(f.by.p, "stored dead", uint64(e.id), uint64(e.stored))
+	switch {
+	case w.holding && f.dead:
+		w.storeLetter(f)
+	case w.holding:
+		w.arrive(e)
+	}
 	switch {
 	case e.storedBy == f.by:
 		w.fail("the dead letter of event %d is stored twice by one session", e.id)

@@ -56,6 +56,10 @@ func (w *world) ops() []op {
 		all = append(all, op{"strangers", w.strangers}, op{"a topic grows", w.grow}, op{"routing", w.reroute}, op{"poison is fixed", w.fix},
 			op{"retention", w.retain}, op{"compaction", w.compact})
 	}
+	if w.holding {
+		all = append(all, op{"letters", w.letterOp}, op{"letters", w.letterOp}, op{"letters", w.letterOp}, op{"poison is fixed", w.fix})
+		all = slices.DeleteFunc(all, func(o op) bool { return o.name == "routing" }) // a key of another topic is another key
+	}
 	if w.owner {
 		all = append(all, op{"owner", w.ownerActs}, op{"owner", w.ownerActs})
 	}
@@ -87,6 +91,9 @@ func (w *world) run() {
 		n = 40 + w.IntN(100)
 	}
 	fatalAt := w.IntN(6 * n)
+	if w.holding { // what a lost slot has lost is in no topic
+		n, fatalAt = 3*n, -1
+	}
 	for i := range n {
 		o := ops[w.IntN(len(ops))]
 		if i == fatalAt {

@@ -62,7 +62,7 @@ func TestSimOwner(t *testing.T) {
 		return simOptions{seed: seed, dedup: true, owner: true, dead: seed%2 == 1, twice: seed%20 == 0}, i < n
 	})
 	if !t.Failed() {
-		res.mustReach(t, markNames[firstOwner:marks], 1000)
+		res.mustReach(t, markNames[firstOwner:firstHeld], 1000)
 	}
 }
 

@@ -103,6 +103,8 @@ type event struct {
 	before    bool      // an adoption has begun a new epoch since it was stored
 	poison    poisonKind
 	alone     bool // large: it must be sent alone
+	arrived   bool // in its topic
+	dropped   bool // by a command
 	skipped   bool // by an operator's decision, or by the policy of its cause
 	message   bool // a logical message
 
@@ -164,8 +166,11 @@ func newSimPG(w *world) *simPG {
 // write adds a row to a transaction; rows of one COPY share an LSN.
 func (pg *simPG) write(wr *writer, copied bool, poison poisonKind) *event {
 	w := pg.w
-	lane := w.IntN(simLanes)
-	e := &event{id: len(pg.events), order: -1, lane: lane, key: string([]byte{'k', byte('0' + lane%2), byte('a' + w.IntN(3))}), poison: poison}
+	lane, keys := w.IntN(simLanes), 3
+	if w.holding {
+		keys = 1
+	}
+	e := &event{id: len(pg.events), order: -1, lane: lane, key: string([]byte{'k', byte('0' + lane%2), byte('a' + w.IntN(keys))}), poison: poison}
 	e.value = fmt.Sprintf("payload of %d", e.id)
 	e.created = time.Now().Add(pg.skew).Truncate(time.Microsecond)
 	if w.stamped {
@@ -284,7 +289,7 @@ func (pg *simPG) commit(wr *writer) *simTx {
 // expect marks an event as one to be delivered.
 func (pg *simPG) expect(e *event) {
 	e.order = len(pg.order)
-	if !pg.w.dead || e.poison == healthy { // a dead letter is outside the order
+	if !pg.w.holding && (!pg.w.dead || e.poison == healthy) { // a dead letter is outside the order; with held keys see arrive
 		pg.lanes[e.lane]++
 		e.seq = pg.lanes[e.lane]
 	}

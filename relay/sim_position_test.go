@@ -43,6 +43,8 @@ type logged struct {
 	at  time.Time
 	// late: it was in flight for longer than half of fence_wait.
 	late bool
+	// retried: a command has stored it.
+	retried bool
 	// gone: Kafka has deleted it, because of retention or compaction.
 	gone bool
 	// hidden is the number of the stream whose session did not read it, because more than look_back records of others
@@ -170,7 +172,9 @@ func (w *world) reroute() {
 }
 
 // fix raises the size limits: for later processes no event is too large.
-func (w *world) fix() { w.edit(func() { w.kafka.now.fixed = w.dead }) }
+func (w *world) fix() {
+	w.edit(func() { w.kafka.now.fixed = w.dead && !(w.holding && w.kafka.now.fixed) })
+}
 
 // retain deletes the first records of a partition.
 func (w *world) retain() {
@@ -221,6 +225,14 @@ func (s *simSink) Lane(rec *router.Record) int32 {
 // noteDoubtful notes that an event is sent that earlier sessions may have sent. It reports whether another one was
 // before it in its partition, in this session or, since the event was acknowledged, in an earlier one of the process.
 func (s *simSink) noteDoubtful(f *flight) (follows bool) {
+	if w := s.k.w; w.holding && f.e.tx.commit < s.st.id.WALEnd {
+		key := simKey{f.e.lane, f.e.key}
+		follows = s.p.resentKeys[key]
+		s.p.resentKeys[key] = true
+		if f.dead {
+			return follows
+		}
+	}
 	if f.dead || f.e.tx.commit >= s.st.id.WALEnd {
 		return false
 	}
@@ -228,7 +240,7 @@ func (s *simSink) noteDoubtful(f *flight) (follows bool) {
 		s.resent = map[simPartition]bool{}
 	}
 	at := f.partitionOf()
-	follows = s.resent[at] || s.p.overtaken[f.e]
+	follows = follows || s.resent[at] || s.p.overtaken[f.e]
 	s.resent[at] = true
 	for _, later := range s.k.w.pg.order[f.e.order+1:] {
 		if later.ackedIn != s && s.p.delivered(later) && s.p.placement.of(later.lane) == at {
@@ -236,6 +248,23 @@ func (s *simSink) noteDoubtful(f *flight) (follows bool) {
 		}
 	}
 	return follows
+}
+
+// sawResend reports whether an older event was stored after a later one in its partition, or twice.
+func (k *simKafka) sawResend(e *event) bool {
+	for at, log := range k.logs {
+		newest := -1
+		for _, l := range log {
+			if l.e == nil || l.retried || at.topic == len(simTopics)-1 {
+				continue
+			}
+			if l.e.order <= newest && l.e.order < e.order {
+				return true
+			}
+			newest = max(newest, l.e.order)
+		}
+	}
+	return false
 }
 
 // simKey is a key of the events of a lane.
@@ -546,7 +575,8 @@ func (s *simSink) repeats(f *flight, follows bool) string {
 				continue
 			}
 			switch {
-			case l.gone:
+			case l.gone, l.retried: // its letter counts
+			case w.holding && at.topic == len(simTopics)-1 && f.e.poison != noKey && s.k.sawResend(f.e): // of its key, perhaps
 			case follows:
 				w.reached[resentInOrder] = true
 			case l.hidden == s.st.n:

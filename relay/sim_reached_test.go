@@ -116,10 +116,17 @@ const (
 	ownerFound
 	ownerUndecided
 	ownerDropped
+	firstHeld // from here on only in runs of held keys
+	heldByDead
+	heldDropped
+	heldRetriedBeside
+	heldDLQKilled
 	marks
 )
 
 var markNames = [marks]string{
+	firstHeld: "an event that follows the letter of its key", heldByDead: "an event that follows, sent by a later process", heldDropped: "a letter that holds its key dropped",
+	heldRetriedBeside: "a letter retried with records in flight", heldDLQKilled: "a command killed before it recorded letters as handled",
 	killedInFlight: "killed with records in flight", killedInRetry: "killed while a retry was pending", killedParked: "killed while parked",
 	killedDraining: "killed while draining", killedInsideTx: "killed inside a transaction", killedBetweenAdjacent: "killed between two adjacent commits",
 	twoHalfAcked: "two transactions half acked at the end of a session", ackedAfterGap: "acked after a gap, at the end of a session",

@@ -19,6 +19,7 @@
 //   - lag 0 in time after everything is healed (I6): heal
 //   - an error that no retry fixes ends the process with its class (I9): judgeEnd
 //   - poison reaches the dead-letter topic, and only poison, where that is the policy (sim_dead_test.go)
+//   - no event overtakes the letters of its key, where that is the policy (sim_hold_test.go)
 //   - a failover ends no daemon (sim_failover_test.go)
 //   - rows that the owner of the outbox has hidden are never passed without a stop (sim_owner_test.go)
 //   - an audit finds what is missing, and nothing else (sim_audit_test.go); recover sends it, once
@@ -62,6 +63,7 @@ type simOptions struct {
 	cutAfter  int  // the stream is cut after so many messages
 	twice     bool // the trace must be the same
 	dead      bool // poison goes to the dead-letter topic
+	hold      bool // and holds its key
 	dedup     bool // delivery is deduplicated
 	audited   bool // audits run beside the daemon
 	failovers bool // standbys are promoted while the daemons live

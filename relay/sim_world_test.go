@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
+	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
 )
@@ -45,6 +46,8 @@ type world struct {
 	refusals int
 
 	dead      bool // poison goes to the dead-letter topic
+	holding   bool // and holds its key
+	hold      simHold
 	audited   bool // audits run
 	lower     bool // a restore has begun a timeline with a lower number
 	forked    bool // a failover has lost transactions before recover
@@ -70,7 +73,7 @@ type world struct {
 func newWorld(o simOptions) *world {
 	w := &world{
 		Rand: rand.New(rand.NewPCG(o.seed, simVersion)), seed: o.seed, begun: time.Now(), met: o.met, cfg: DefaultConfig(),
-		dieAt: o.dieAt, cutAfter: o.cutAfter, dead: o.dead, audited: o.audited, failovers: o.failovers, owner: o.owner, trace: 14695981039346656037, excused: map[Class]string{},
+		dieAt: o.dieAt, cutAfter: o.cutAfter, dead: o.dead, holding: o.hold, audited: o.audited, failovers: o.failovers, owner: o.owner, trace: 14695981039346656037, excused: map[Class]string{},
 	}
 	if o.story {
 		w.story = &strings.Builder{}
@@ -86,6 +89,11 @@ func newWorld(o simOptions) *world {
 		if w.IntN(2) == 0 {
 			w.cfg.Poison.Causes = map[router.Cause]PoisonPolicy{router.NullKey: SkipPoison}
 		}
+	}
+	if w.holding {
+		w.cfg.Poison.Policy, w.cfg.Poison.Causes = HoldKey, nil
+		w.cfg.Poison.Limits = checkpoint.HeldLimits{Keys: 1000, Letters: 100_000}
+		w.hold.handled = map[int64]bool{}
 	}
 	if o.dedup {
 		w.cfg.Deduplication = Deduplication{Slot: "slot", LookBack: []int{10_000, 10_000, 2, 1}[o.seed%4], FenceWait: simFence, Sources: "s"}
@@ -165,6 +173,7 @@ type process struct {
 	known      []bool          // by event: it must not send the event again
 	prefix     map[*event]bool // the known events before the first unknown one
 	overtaken  map[*event]bool // known events after which an older one was sent to their partition
+	resentKeys map[simKey]bool // of which it has sent an event in doubt
 	refused    map[*event]bool
 	lastSent   pglogrepl.LSN   // the highest position in its status updates to the primary
 	sentToAny  pglogrepl.LSN   // the same, also to a former primary, whose connection is not broken yet
@@ -324,11 +333,15 @@ func (p *process) die() {
 // start starts a process.
 func (w *world) start() *process {
 	w.mu.Lock()
-	p := &process{w: w, n: len(w.procs) + 1, refused: map[*event]bool{}, prefix: map[*event]bool{}, overtaken: map[*event]bool{}, placement: w.kafka.now, dead: make(chan struct{}), over: make(chan struct{}), idle: time.Now()}
+	p := &process{w: w, n: len(w.procs) + 1, refused: map[*event]bool{}, resentKeys: map[simKey]bool{}, prefix: map[*event]bool{}, overtaken: map[*event]bool{}, placement: w.kafka.now, dead: make(chan struct{}), over: make(chan struct{}), idle: time.Now()}
 	w.procs = append(w.procs, p)
 	w.see(p, "starts", 0, 0)
 	w.mu.Unlock()
-	p.relay = New(w.cfg, &simSource{p}, &simBrokers{p}, w.router(p.placement.routes), w.met, slog.New(&simLog{p}))
+	cfg := w.cfg
+	if w.holding {
+		cfg.Poison.Letters = w.lettersOf(p)
+	}
+	p.relay = New(cfg, &simSource{p}, &simBrokers{p}, w.router(p.placement.routes), w.met, slog.New(&simLog{p}))
 	p.relay.jitter = rand.New(rand.NewPCG(w.seed, uint64(p.n)<<32)).Int64N
 	var ctx context.Context
 	ctx, p.cancel = context.WithCancel(context.Background())

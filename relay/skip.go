@@ -73,14 +73,16 @@ func (s *session) readEnds() {
 	if r.mem.foundOn != id.Timeline { // the order of positions on another timeline is another
 		r.mem.Found, r.mem.foundOn = checkpoint.NewFound(), id.Timeline
 	}
+	letters := ""
 	if s.r.cfg.Poison.Letters != nil { // an event whose letter was retried since is not sent again
-		topics = append(topics, s.r.cfg.Poison.Topic)
+		letters = s.r.cfg.Poison.Topic
+		topics = append(topics, letters)
 	}
 	topics = slices.Concat(topics, r.mem.Found.Topics()) // the last session may have sent an event again since it read them
 	slices.Sort(topics)
 	topics = slices.Compact(topics)
 	s.sink.ReadEnds(checkpoint.Search{
-		Lineage: id, Producers: p.record.Producers, Acked: known, Settled: settled, LookBack: cfg.LookBack, Topics: topics,
+		Lineage: id, Producers: p.record.Producers, Acked: known, Settled: settled, LookBack: cfg.LookBack, Topics: topics, Letters: letters,
 		Found: r.mem.Found, Until: s.earlierEnd, Phantoms: r.reportPhantoms,
 	}, maxTime(now, r.mem.fence))
 }
@@ -114,9 +116,13 @@ type resent struct {
 // doubt, none that follows it in its partition is skipped any more: if a later one is in Kafka already, it is before
 // this one in the partition, and the older state would be the last.
 func (s *session) noteSent(pos checkpoint.Position) {
+	if len(s.r.mem.letters) > 0 {
+		delete(s.r.mem.letters, pos)
+	}
 	if pos.CommitLSN >= s.earlierEnd {
 		return
 	}
+	s.noteResentKey(s.rec.Topic, s.rec.Key)
 	parts := s.resent[s.rec.Topic]
 	if parts == nil {
 		parts = map[int32]*resent{}
@@ -212,13 +218,20 @@ func (s *session) skipFound(ctx context.Context, pos checkpoint.Position, topic 
 	}
 	_, acked := s.r.mem.Events.Has(pos, s.rec.ID)
 	found := s.readsEnds && s.r.mem.Found.Has(pos, s.rec.ID)
-	if !acked && !found || !dead && s.followsResent(pos) {
+	if !acked && !found {
 		return false, nil
 	}
-	if !found && !dead {
-		if overtaken, err := s.wasOvertaken(ctx, pos); overtaken || err != nil {
-			return false, err
+	isLetter, overtaken := s.isLetter(pos)
+	if !isLetter && !dead {
+		if overtaken = s.followsResent(pos); !overtaken && !found {
+			var err error
+			if overtaken, err = s.wasOvertaken(ctx, pos); err != nil {
+				return false, err
+			}
 		}
+	}
+	if overtaken {
+		return false, nil
 	}
 	if s.rule.RecordsRequired() {
 		return true, s.skip(ctx, s.r.met.inKafka)
@@ -253,6 +266,8 @@ func (s *session) settled() bool {
 		s.isSettled = true
 		s.r.mem.Events.Forget(func(checkpoint.Position) bool { return true })
 		s.r.mem.Found = checkpoint.NewFound()
+		clear(s.r.mem.resentKeys)
+		s.r.mem.resentAll = 0
 	}
 	return s.isSettled
 }
