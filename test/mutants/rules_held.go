@@ -2,8 +2,11 @@ package main
 
 var (
 	heldKeys     = suite{"./checkpoint", "^(TestHeld.*|TestRelease|TestSimHeldKeys)$"}
-	letterRecord = suite{"./sink/kafka/deadletter", "^TestFollowRenews$"}
 	heldSim      = suite{"./checkpoint", "^TestSimHeldKeys$"}
+	holding      = suite{"./relay", "^TestHoldKey"}
+	holdSim      = suite{"./relay", "^TestSimHoldKey$"}
+	followed     = suite{"./sink/kafka/deadletter", "^TestFollow"}
+	letterRecord = suite{"./sink/kafka/deadletter", "^TestFollowRenews$"}
 )
 
 const heldRule = "checkpoint/held.go"
@@ -42,6 +45,28 @@ var heldMutants = []mutant{
 		edits{{heldRule, "		k.gaveUp = k.handled\n", "		k.gaveUp = min(k.handled, 0)\n"}}, heldKeys),
 	wrong("letter-letters-by-hash", "The letters of a key go where its hash says, wherever its open letters are.",
 		edits{{heldRule, "h.of(topic, key); k != nil {\n		return k.partition, true", "h.of(topic, key); k != nil && len(k.open) > 1<<30 {\n		return k.partition, true"}, {heldRule, "	case k != nil && k.scattered:\n", "	case false:\n"}}, heldSim),
+	wrong("letter-state-is-not-read-by-a-session", "A session begins without the letters of earlier sessions.",
+		edits{{"relay/letters.go", "		s.held.Read(r.Letter, r.handled)\n", "		if s.r.view.held.keys > 0 {\n			s.held.Read(r.Letter, r.handled)\n		}\n"}}, holding, holdSim),
+	wrong("letter-follower-is-not-held", "Only poison goes to the dead-letter topic.",
+		edits{{"relay/event.go", "		if done, err := s.follow(ctx, nil, false, pos); done || err != nil {\n			return err\n		}\n", ""}}, holding, holdSim),
+	wrong("letter-topic-of-the-key-is-not-noted", "A letter names the key that it holds, and not its topic.",
+		edits{{"relay/held.go", "	l.HeldKey = checkpoint.KeyOf(topic, key)\n", "	l.HeldKey = checkpoint.KeyOf(topic[:0], key)\n"}}, holding, holdSim),
+	wrong("letter-missing-topic-has-no-letters", "A dead-letter topic that a broker does not know has no letters.",
+		edits{{"relay/letters.go", "!ready || err != nil { //", "!ready && err != nil { //"}, {"relay/held.go", "err = s.awaitTopic(ctx, s.r.cfg.Poison.Topic, 0); err == nil {", "err = nil; err == nil {"}}, holding),
+	wrong("letter-gone-is-ignored", "A letter that Kafka has deleted holds its key for good.",
+		edits{{"relay/letters.go", "gone := s.held.Gone(a.marks.First); gone {", "gone := s.held.Gone(a.marks.First); gone && s.held == nil {"}}, holding),
+	wrong("letter-deleted-is-handled", "An offset that Kafka has deleted is handled.",
+		edits{{"sink/kafka/deadletter/follow.go", "marks{p.recorded, p.first}", "marks{p.handled, p.first}"}}, followed),
+	wrong("letter-topic-again-is-the-topic", "A topic is known by its name.",
+		edits{{"sink/kafka/deadletter/follow.go", "was != none && md.Uuid != none && md.Uuid != was {", "was != none && md.Uuid == none {"}}, followed),
+	wrong("letter-partitions-are-known", "A dead-letter topic keeps its partitions.",
+		edits{{"sink/kafka/deadletter/follow.go", "		if !slices.ContainsFunc(f.open.parts, func(p partition) bool { return p.id == part.ID }) {\n", "		if len(f.open.parts) == 0 {\n"}}, followed),
+	wrong("letter-is-any-record", "A letter is in the order of its partition, like any record.",
+		edits{{"relay/held_again.go", "	if s.held == nil {\n		return false, false\n", "	if s.held != nil {\n		return false, false\n"}}, holdSim),
+	wrong("letter-resent-key-is-forgotten", "A letter that Kafka has is not sent again, whatever was sent of its key.",
+		edits{{"relay/held_again.go", "	return true, max(m.resentAll", "	return true, len(m.letters) > 1<<30 && max(m.resentAll"}}, holdSim),
+	wrong("letter-release-has-no-budget", "Other keys may wait for the release of a key.",
+		edits{{"relay/held.go", "	l.waited += s.r.clock().Sub(since)\n", ""}}, holding),
 	wrong("letter-retry-without-the-group", "A record is sent while the group was ours when it was begun.",
 		edits{{"cmd/outboxcdc/dlq_retry.go", "err = r.sender.Deliver(held, rec)", "err = r.sender.Deliver(context.WithoutCancel(held), rec)"}},
 		suite{"./cmd/outboxcdc", "^TestRetryEndsWithTheGroup$"}),

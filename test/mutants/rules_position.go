@@ -54,7 +54,7 @@ var historyMutants = []mutant{
 	wrong("told-before-the-record", "The slot is confirmed up to the acknowledged position, even without a position record.",
 		edits{{"checkpoint/rule.go", "		return max(r.confirmed, min(r.Wanted(), r.record.allowed))\n", "		return r.Wanted()\n"}}, converses, deduplicates, simDeduplicated),
 	wrong("end-proves-all-before-it", "A record of ours proves that every event before it in the stream is in Kafka.",
-		edits{{"checkpoint/found.go", "	_, has := slices.BinarySearchFunc(f.index, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, f.hash(id)}, eventKey.compare)\n	return has\n", "	i, _ := slices.BinarySearchFunc(f.index, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, f.hash(id)}, eventKey.compare)\n	return i < len(f.index)\n"}}, positions, deduplicates, simDeduplicated),
+		edits{{"checkpoint/found.go", "	_, has := slices.BinarySearchFunc(*index, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, f.hash(id)}, eventKey.compare)\n	return has\n", "	i, _ := slices.BinarySearchFunc(*index, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, f.hash(id)}, eventKey.compare)\n	return i < len(*index)\n"}}, positions, deduplicates, simDeduplicated),
 	wrong("found-by-position-alone", "The position names an event, whatever its id is.",
 		edits{{"checkpoint/found.go", "func (f *Found) hash(id []byte) uint64 { return maphash.Bytes(f.seed, id) }\n", "func (f *Found) hash(id []byte) uint64 { return maphash.Bytes(f.seed, nil) }\n"}}, positions, deduplicates),
 	wrong("found-without-ordinal", "A record of a transaction proves its other records.",
