@@ -297,22 +297,3 @@ func (k *held) readBack(p Position) bool {
 	k.sent = slices.Delete(k.sent, i, i+1)
 	return true
 }
-
-// Release decides which letters a command may send to their topics: those of a key only in their order. Its zero value
-// has seen no letter.
-type Release struct{ open map[HeldKey]struct{} }
-
-// May reports whether a letter may be sent: no older letter of its key stays open. The command asks about the open
-// letters in the order of their partition.
-func (r *Release) May(l *Letter) bool {
-	_, blocked := r.open[l.HeldKey]
-	return !blocked
-}
-
-// StaysOpen notes that the command leaves a letter open.
-func (r *Release) StaysOpen(l *Letter) {
-	if r.open == nil {
-		r.open = map[HeldKey]struct{}{}
-	}
-	r.open[l.HeldKey] = struct{}{}
-}

@@ -2,7 +2,6 @@ package checkpoint
 
 import (
 	"fmt"
-	"maps"
 
 	"github.com/jackc/pglogrepl"
 )
@@ -73,9 +72,10 @@ func (s *heldSim) send(lane HeldKey, f *simFlight) {
 type simCommand struct {
 	Release
 	next    LetterPlace
-	drops   bool
+	asks    Fate // Send or Drop, for the letters that it selects
 	selects func(event int) bool
-	handled map[LetterPlace]bool // not yet recorded
+	handled map[LetterPlace]bool // not yet recorded: sent or dropped
+	records bool                 // before the next letter
 	flight  *simFlight
 }
 
@@ -85,7 +85,13 @@ func (s *heldSim) start(all bool) {
 		s.store(f, false)
 	}
 	s.lateCommand = nil
-	c := &simCommand{handled: map[LetterPlace]bool{}, drops: !all && s.IntN(6) == 0, selects: func(int) bool { return true }}
+	c := &simCommand{handled: map[LetterPlace]bool{}, asks: Send, Release: Release{Followers: Send}, selects: func(int) bool { return true }}
+	if !all && s.IntN(6) == 0 {
+		c.asks = Drop
+		if s.IntN(2) == 0 {
+			c.Followers = Drop
+		}
+	}
 	some, key := s.IntN(len(s.events)), s.events[s.IntN(len(s.events))].HeldKey
 	switch n := s.IntN(4); {
 	case all:
@@ -94,7 +100,7 @@ func (s *heldSim) start(all bool) {
 	case n < 3:
 		c.selects = func(event int) bool { return s.events[event].HeldKey == key }
 	}
-	s.tell("a command begins, drops %v", c.drops)
+	s.tell("a command begins, asks %v, followers %v", c.asks, c.Followers)
 	s.command = c
 }
 
@@ -107,14 +113,19 @@ func (s *heldSim) run() {
 		s.store(f, false)
 		return
 	case f != nil: // acknowledged
-		c.handled[c.next] = true
 		c.flight = nil
-		c.next.Offset++
+		c.mark(s.letters[c.next.Partition][c.next.Offset], sent)
 		return
-	case len(c.handled) > 0 && (atEnd || s.IntN(3) == 0):
-		maps.Copy(s.handled, c.handled)
+	case len(c.handled) > 0 && (atEnd || c.records || s.IntN(3) == 0):
+		for at := range c.handled {
+			if l := s.letters[at.Partition][at.Offset]; c.handled[at] == dropped {
+				s.events[l.event].dropped = true
+			}
+			s.handled[at] = true
+		}
 		s.tell("  recorded as handled: %v", c.handled)
 		clear(c.handled)
+		c.records = false
 		return
 	case atEnd && c.next.Partition == 2:
 		s.command = nil
@@ -126,22 +137,51 @@ func (s *heldSim) run() {
 		c.next.Offset++
 		return
 	}
-	l := s.letters[c.next.Partition][c.next.Offset]
-	e := s.events[l.event]
-	may := c.selects(l.event) && (l.Letter == nil || c.drops || c.May(l.Letter))
+	s.decide(s.letters[c.next.Partition][c.next.Offset])
+}
+
+// decide decides about the next letter of a command.
+func (s *heldSim) decide(l *simLetter) {
+	c, asked := s.command, Leave
+	if c.selects(l.event) {
+		asked = c.asks
+	}
+	what := asked
+	if l.Letter != nil {
+		what = c.Decide(l.Letter, asked)
+		if asked == Leave && what == Send {
+			s.reached["sent as a follower"]++
+		}
+		if what == Behind {
+			s.reached["behind"]++
+		}
+	}
 	switch {
-	case may && c.drops:
+	case what == Drop:
 		s.tell("letter %v is dropped", c.next)
-		e.dropped = true
-		c.handled[c.next] = true
-		c.next.Offset++
-	case may && !e.poison:
-		s.tell("letter %v is retried", c.next)
+		c.mark(l, dropped)
+	case what == Send && !s.events[l.event].poison:
+		s.tell("letter %v is sent", c.next)
 		c.flight = &simFlight{event: l.event}
 	default:
 		if l.Letter != nil {
-			c.StaysOpen(l.Letter)
+			c.Done(l.Letter, false)
 		}
 		c.next.Offset++
 	}
+}
+
+const (
+	sent    = true
+	dropped = false
+)
+
+// mark notes that a letter is handled. One of a key is recorded before the next.
+func (c *simCommand) mark(l *simLetter, how bool) {
+	c.handled[c.next] = how
+	if l.Letter != nil {
+		c.Done(l.Letter, true)
+		c.records = true
+	}
+	c.next.Offset++
 }

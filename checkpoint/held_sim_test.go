@@ -363,7 +363,7 @@ func TestSimHeldKeys(t *testing.T) {
 		}
 	}
 	t.Log(runs, "runs", reached)
-	for _, what := range []string{"follower", "awaited", "forgotten", fmt.Sprint("stopped by ", TooManyKeys), fmt.Sprint("stopped by ", TooManyLetters), fmt.Sprint("stopped by ", Scattered)} {
+	for _, what := range []string{"follower", "awaited", "forgotten", "sent as a follower", "behind", fmt.Sprint("stopped by ", TooManyKeys), fmt.Sprint("stopped by ", TooManyLetters), fmt.Sprint("stopped by ", Scattered)} {
 		if reached[what] == 0 && runs > 1000 {
 			t.Errorf("in %d runs never reached: %s", runs, what)
 		}

@@ -219,23 +219,6 @@ func TestHeldLimits(t *testing.T) {
 	}
 }
 
-func TestRelease(t *testing.T) {
-	var r Release
-	a, b := letterOf("a", 1), letterOf("b", 2)
-	for range 2 {
-		if !r.May(a) {
-			t.Error("handled letters block their key")
-		}
-	}
-	r.StaysOpen(a)
-	if r.May(letterOf("a", 3)) {
-		t.Error("a letter is sent before an older one of its key")
-	}
-	if !r.May(b) || !r.May(&Letter{HeldKey: HeldKey{"u", "a"}}) {
-		t.Error("a letter blocks another key")
-	}
-}
-
 // TestHeldLongKeys: a long key is held like any other, and takes no more memory.
 func TestHeldLongKeys(t *testing.T) {
 	h := newHeldTest(t, wide)

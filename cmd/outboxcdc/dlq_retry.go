@@ -67,6 +67,9 @@ func (r *retrier) retry(ctx context.Context, l *letter) (outcome, error) {
 		return outcome{problem: "it has no original topic: give --topic"}, nil
 	}
 	rec, text := retriedRecord(l, r.d.topic, to), "retried to "
+	if r.d.drops {
+		text = "sent to "
+	}
 	err := r.sender.Check(ctx, rec)
 	if err == nil {
 		if problem, err := r.problemOf(ctx, to); err != nil || problem != "" {
@@ -76,7 +79,7 @@ func (r *retrier) retry(ctx context.Context, l *letter) (outcome, error) {
 	switch {
 	case err != nil:
 	case r.d.dryRun:
-		text = "would be retried to "
+		text = "would be " + text
 	default: // a signal does not cancel it: a record without acknowledgement would be sent again
 		held, done := r.d.letters.WhileHeld(context.WithoutCancel(ctx))
 		err = r.sender.Deliver(held, rec)

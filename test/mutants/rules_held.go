@@ -7,9 +7,15 @@ var (
 	holdSim      = suite{"./relay", "^TestSimHoldKey$"}
 	followed     = suite{"./sink/kafka/deadletter", "^TestFollow"}
 	letterRecord = suite{"./sink/kafka/deadletter", "^TestFollowRenews$"}
+	releases     = suite{"./checkpoint", "^TestRelease$"}
+	heldCommands = suite{"./cmd/outboxcdc", "^TestHeldCommands$"}
 )
 
-const heldRule = "checkpoint/held.go"
+const (
+	heldRule       = "checkpoint/held.go"
+	releaseRule    = "checkpoint/release.go"
+	releaseCommand = "cmd/outboxcdc/dlq_held.go"
+)
 
 // heldMutants has mutants of the rule of held keys. Most of them must be found by the simulator alone.
 var heldMutants = []mutant{
@@ -71,9 +77,23 @@ var heldMutants = []mutant{
 		edits{{"cmd/outboxcdc/dlq_retry.go", "err = r.sender.Deliver(held, rec)", "err = r.sender.Deliver(context.WithoutCancel(held), rec)"}},
 		suite{"./cmd/outboxcdc", "^TestRetryEndsWithTheGroup$"}),
 	wrong("letter-retry-skips-the-first", "A letter that cannot be sent does not hold up those behind it.",
-		edits{{heldRule, "	_, blocked := r.open[l.HeldKey]\n	return !blocked\n", "	_, blocked := r.open[l.HeldKey]\n	return !blocked || l.By != \"\"\n"}}, heldSim),
 	wrong("letter-record-needs-no-care", "Kafka keeps the record of handled letters as long as the letters.",
 		edits{{"sink/kafka/deadletter/follow.go", "	r.renewals.Go(func() { f.renewals(ctx) })\n", ""}}, letterRecord),
 	wrong("letter-record-renewed-beside-commands", "What a command has recorded since the offsets were read does not matter to their renewal.",
 		edits{{"sink/kafka/deadletter/renew.go", "	if err := t.Hold(ctx); err != nil {\n		return err\n	}\n", "	t.hold = &hold{generation: -1, stop: make(chan struct{})}\n"}}, letterRecord),
+		edits{{releaseRule, "	if !isHandled && !k.isOpen {\n", "	if false {\n"}}, heldSim, releases),
+	wrong("letter-middle-is-sent", "A letter that is asked for is sent, also if an older one of its key is open.",
+		edits{{releaseRule, "	case k.isOpen:\n		return Behind\n", "	case k.isOpen:\n		return asked\n"}}, heldSim),
+	wrong("letter-release-is-of-the-topic", "Letters of another topic with the same key are letters of the key.",
+		edits{{releaseRule, "	k := r.keys[l.HeldKey]\n	switch", "	k := r.keys[HeldKey{Key: l.Key}]\n	switch"}}, releases),
+	wrong("letter-followers-stay", "Only the letters that are asked for are sent.",
+		edits{{releaseRule, "		return r.Followers\n", "		return Leave\n"}}, releases),
+	wrong("letter-followers-are-dropped", "The followers of a letter that is dropped are dropped.",
+		edits{{releaseCommand, "	if d.drops && d.followers {\n", "	if d.drops {\n"}}, heldCommands),
+	wrong("letter-drop-all-drops-followers", "drop --all drops events that only follow.",
+		edits{{releaseCommand, "	case d.drops && (named || !l.onlyFollows()):\n", "	case d.drops:\n"}}, heldCommands),
+	wrong("letter-drop-is-recorded-later", "A letter of a held key is recorded with those behind it.",
+		edits{{"cmd/outboxcdc/dlq.go", "	if d.uncommitted >= commitEvery || l.held != nil && d.uncommitted > 0 {\n", "	if d.uncommitted >= commitEvery {\n"}}, suite{"./cmd/outboxcdc", "^TestHeldIsRecordedAtOnce$"}),
+	wrong("letter-list-counts-handled", "Letters that are handled count as followers.",
+		edits{{releaseCommand, "	if l.held == nil || l.Handled {\n		return\n", "	if l.held == nil {\n		return\n"}}, heldCommands),
 }
