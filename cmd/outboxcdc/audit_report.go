@@ -31,6 +31,7 @@ func auditText(t *wire.Servers, res *audit.Result, shown map[audit.Kind]int, not
 		{res.Delivered, "rows have a record"},
 		{res.Waiting, "rows wait in the slot"},
 		{res.DeadLettered, "rows are dead letters"},
+		{res.Held, "rows are held: their dead letters are open (outboxcdc dlq list)"},
 		{res.Skipped, "rows are skipped by the poison policy"},
 		{res.Unjudged, "rows are not judged"},
 		{res.Repeated, "records are identical duplicates"},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -8,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
@@ -19,6 +21,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/peek"
 	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"github.com/outboxcdc/outboxcdc/relay"
+	"github.com/outboxcdc/outboxcdc/router"
 )
 
 // peekLimit is the default of --limit: enough for a first look.
@@ -33,7 +36,8 @@ func newPeekCommand(load func() (*config.Config, error)) *cobra.Command {
 			"start. It reads a temporary copy of the slot, so it may run beside the daemon and touches neither the slot nor Kafka.\n" +
 			"Events that the daemon has sent and not confirmed yet are shown as well. The copy needs one replication slot and one\n" +
 			"walsender. What only Kafka knows is not shown: missing topics, size limits, the partition of a key, and the epoch of a\n" +
-			"position, which is shown as 0 (docs/running.md).",
+			"position, which is shown as 0 (docs/running.md). Only if a policy is hold_key, the dead-letter topic is read: events\n" +
+			"that would follow a poison event there are marked as HELD.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if p.limit < 0 {
@@ -64,6 +68,7 @@ type peeker struct {
 	follow, payload bool
 	output          string
 	out, notes      io.Writer
+	held            *checkpoint.OpenKeys // nil: no policy holds keys, or Kafka was not reached
 }
 
 func (p *peeker) run(ctx context.Context, cfg *config.Config, log *slog.Logger) error {
@@ -74,6 +79,9 @@ func (p *peeker) run(ctx context.Context, cfg *config.Config, log *slog.Logger) 
 	source, err := wire.Source(wire.Fixed(cfg), log)
 	if err != nil {
 		return exit.With(exit.Config, err)
+	}
+	if err := p.readHeld(ctx, cfg); err != nil {
+		fmt.Fprintf(p.notes, "the letters of held keys cannot be read, so events that follow them are not marked as HELD: %v\n", err)
 	}
 	st, err := source.OpenCopy(ctx)
 	if err != nil {
@@ -131,6 +139,7 @@ func (p *peeker) summarize(slot string, seen peek.Summary, interrupted bool) {
 }
 
 func (p *peeker) show(v *peek.Event) error {
+	p.holds(v)
 	if p.output == "json" {
 		return writeJSON(p.out, p.json(v))
 	}
@@ -162,12 +171,45 @@ func (p *peeker) line(v *peek.Event) []byte {
 		l.pair("cause", []byte(v.Poison.Cause))
 		l.pair("message", []byte(v.Poison.Message))
 	}
+	if by := p.heldBy(v); by != "" {
+		l.word("HELD")
+		l.pair("held_by", []byte(by))
+	}
 	if rec.OwnPartition {
 		l.word(fmt.Sprintf("partition=%d", rec.Partition))
 	}
 	l.pair("id", rec.ID)
 	l.record(rec.Key, rec.Value, rec.Headers, p.payload)
 	return l.end()
+}
+
+// heldPatience is how long peek waits for Kafka.
+const heldPatience = 15 * time.Second
+
+// readHeld reads which keys are held.
+func (p *peeker) readHeld(ctx context.Context, cfg *config.Config) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, heldPatience)
+	defer cancel()
+	p.held, err = wire.HeldKeys(ctx, cfg)
+	return err
+}
+
+// holds notes the key that a poison event will hold.
+func (p *peeker) holds(v *peek.Event) {
+	topic := topicOf(v)
+	if p.held == nil || v.Poison == nil || v.Policy != relay.HoldKey || v.Record.Key == nil || topic == "" ||
+		v.Poison.Cause == router.NoRoute || v.Poison.Cause == router.IllegalTopic {
+		return
+	}
+	p.held.Hold(topic, v.Record.Key, cmp.Or(string(v.Record.ID), v.Position.String()))
+}
+
+// heldBy is the event that holds the key of an event that follows it; "": none does.
+func (p *peeker) heldBy(v *peek.Event) string {
+	if by, _ := p.held.By(topicOf(v), v.Record.Key); v.Poison == nil || by != cmp.Or(string(v.Record.ID), v.Position.String()) {
+		return by
+	}
+	return ""
 }
 
 // topicOf is the topic of an event. The topic of a poison event may be no legal name.
@@ -187,6 +229,7 @@ type peekedJSON struct {
 	Timestamp  int64       `json:"timestamp_ms,omitempty"`
 	ID         string      `json:"id"`
 	Poison     *poisonJSON `json:"poison,omitempty"`
+	HeldBy     string      `json:"held_by,omitempty"` // the event would become a letter of its held key
 	recordJSON
 }
 
@@ -200,7 +243,7 @@ func (p *peeker) json(v *peek.Event) peekedJSON {
 	rec := v.Record
 	out := peekedJSON{
 		Position: checkpoint.FormatHeader(v.Position, v.Origin), CommitTime: v.CommitTime.UTC().Format(timeLayout), Topic: topicOf(v), Timestamp: rec.Timestamp,
-		ID: string(rec.ID), recordJSON: newRecordJSON(rec.Key, rec.Value, rec.Headers, p.payload),
+		ID: string(rec.ID), HeldBy: p.heldBy(v), recordJSON: newRecordJSON(rec.Key, rec.Value, rec.Headers, p.payload),
 	}
 	if rec.OwnPartition {
 		out.Partition = &rec.Partition

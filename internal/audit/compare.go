@@ -49,6 +49,7 @@ type Counts struct {
 	// Rows without a record, and why.
 	Waiting      int64 `json:"waiting_in_slot"`
 	DeadLettered int64 `json:"dead_lettered"`
+	Held         int64 `json:"held"` // letters of held keys that are neither retried nor dropped
 	Skipped      int64 `json:"skipped_by_policy"`
 	Unjudged     int64 `json:"not_judged"`
 	// Young are those of Unjudged that Kafka should have the records of, by the retention of their topics, or whose age

@@ -187,7 +187,8 @@ func (r *run) deleted(row *Row) string {
 
 // deletedLetter says why Kafka may have deleted the dead letter of a poison row.
 func (r *run) deletedLetter(row *Row) string {
-	if r.Poison.Topic == "" || r.Poison.Of(&router.Poison{Cause: router.Cause(row.Poison), ID: string(row.ID)}) != relay.DeadLetter {
+	policy := r.Poison.Of(&router.Poison{Cause: router.Cause(row.Poison), ID: string(row.ID)})
+	if r.Poison.Topic == "" || policy != relay.DeadLetter && policy != relay.HoldKey {
 		return ""
 	}
 	t := r.topicLog(r.Poison.Topic)

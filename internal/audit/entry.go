@@ -44,6 +44,7 @@ type Record struct {
 	Value     uint64
 	Dead      string // of a dead letter: the cause
 	Cut       bool   // a dead letter that was shortened
+	Held      bool   // an open letter of a held key
 	// Resent is a record that a person has sent: recovered, replayed, or retried. It is outside the order of the stream.
 	Resent bool
 	Time   time.Time
@@ -107,7 +108,7 @@ func (c *Comparison) encodeRecord(b []byte, kind byte, r *Record) []byte {
 	b = binary.BigEndian.AppendUint64(b, r.Content)
 	b = binary.BigEndian.AppendUint64(b, r.Value)
 	b = appendBytes(b, []byte(r.Dead))
-	b = appendBool(appendBool(appendBool(b, r.Cut), r.Resent), r.Uncommitted)
+	b = appendBool(appendBool(appendBool(appendBool(b, r.Cut), r.Held), r.Resent), r.Uncommitted)
 	return binary.AppendVarint(b, r.Time.UnixMilli())
 }
 
@@ -227,6 +228,6 @@ func (c *Comparison) decodeRecord(r *reader, id []byte) Record {
 	rec.Offset = int64(r.fixed())
 	r.position(&rec)
 	rec.Content, rec.Value, rec.Dead = r.fixed(), r.fixed(), string(r.bytes())
-	rec.Cut, rec.Resent, rec.Uncommitted, rec.Time = r.bool(), r.bool(), r.bool(), time.UnixMilli(r.int()).UTC()
+	rec.Cut, rec.Held, rec.Resent, rec.Uncommitted, rec.Time = r.bool(), r.bool(), r.bool(), r.bool(), time.UnixMilli(r.int()).UTC()
 	return rec
 }

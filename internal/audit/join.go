@@ -33,6 +33,7 @@ type candidate struct {
 	is          match
 	why         string // it is unsure
 	waits, dead bool
+	held        bool // its dead letter is open, and holds its key
 
 	resent, repeated int64
 	content          uint64 // of the first record of the stream
@@ -194,7 +195,7 @@ func (g *group) noteDead(r *Record, j *Judge) {
 				x.is, x.why = unsure, doubt("a dead letter", from, key)
 			}
 		case key && value, cut && x.row.Poison != "" && len(g.rows) == 1:
-			x.dead = true
+			x.dead, x.held = true, x.held || r.Held
 			g.noteEvent(r)
 		case key || cut || value && len(j.Tables) < 2:
 			if x.is == apart {

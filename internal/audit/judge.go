@@ -148,6 +148,9 @@ func (c *Comparison) judgeMissing(g *group, x *candidate, j *Judge) error {
 	case x.waits:
 		c.counts.Waiting++
 		return nil
+	case x.dead && x.held:
+		c.counts.Held++
+		return nil
 	case x.dead:
 		c.counts.DeadLettered++
 		return nil

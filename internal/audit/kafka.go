@@ -22,7 +22,7 @@ const KafkaMargin = 10 * time.Minute
 const localMargin = 24 * time.Hour
 
 // readKafka adds the records of all topics.
-func (r *run) readKafka(ctx context.Context) error {
+func (r *run) readKafka(ctx context.Context) (err error) {
 	for _, t := range r.Topics {
 		r.topics[t] = true
 	}
@@ -39,6 +39,12 @@ func (r *run) readKafka(ctx context.Context) error {
 	case <-time.After(time.Until(r.NotBefore)):
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	}
+	// Before the letters are read: one that is retried meanwhile counts as held, unless its record is read.
+	if r.Letters != nil && dead != "" {
+		if r.isOpen, err = r.Letters(ctx); err != nil {
+			return err
+		}
 	}
 	spans, missing, err := r.log.Spans(ctx, names, r.since())
 	if err != nil {
@@ -157,6 +163,8 @@ func (r *run) addRecord(s *kafka.Span, rec *kafka.Record, dead bool) error {
 			if dead {
 				out.Dead = string(h.Value)
 			}
+		case relay.HeaderHeldBy:
+			out.Held = dead && r.isOpen != nil && r.isOpen(s.Partition, rec.Offset)
 		case relay.HeaderTruncated:
 			out.Cut = dead
 		case relay.HeaderSlot:

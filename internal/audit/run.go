@@ -74,6 +74,8 @@ type Audit struct {
 
 	// Slot is the name of the slot: dead letters of others do not count.
 	Slot string
+	// Letters reads which letters of held keys are open, and returns a function that says it of one; nil: no key is held.
+	Letters func(ctx context.Context) (isOpen func(partition int32, offset int64) bool, err error)
 	// Whole has Kafka read from the beginning of its topics, whatever the times of the rows.
 	Whole bool
 	// OnlyMissing leaves records without a row unjudged. Then Kafka is read from the time of the oldest row only.
@@ -155,7 +157,8 @@ type run struct {
 	mu   sync.Mutex // guards c, res and logs while partitions are read side by side
 	logs map[string]*topicLog
 
-	readAt time.Time // when Kafka was read
+	readAt time.Time                                // when Kafka was read
+	isOpen func(partition int32, offset int64) bool // see Audit.Letters
 
 	partitioner kafka.Partitioner
 }

@@ -215,6 +215,42 @@ func TestRefusedByKafka(t *testing.T) {
 	}
 }
 
+// TestHeld: a row whose dead letter holds its key and is open is held. It is not missing, nor given up.
+func TestHeld(t *testing.T) {
+	row := outboxRow("1", "k", "{}", time.Now())
+	letter := func(by string) kafka.Record {
+		r := kafka.Record{Offset: 3, Key: []byte("k"), Value: []byte("{}"), Time: time.Now(), Headers: []router.Header{
+			{Name: router.HeaderID, Value: []byte("1")}, {Name: relay.HeaderError, Value: []byte("held")},
+		}}
+		if by != "" {
+			r.Headers = append(r.Headers, router.Header{Name: relay.HeaderHeldBy, Value: []byte(by)})
+		}
+		return r
+	}
+	for what, c := range map[string]struct {
+		by   string
+		open func(int32, int64) bool
+		want [3]int64 // held, dead-lettered, missing
+	}{
+		"open":                 {"7", func(p int32, o int64) bool { return p == 0 && o == 3 }, [3]int64{1, 0, 0}},
+		"handled":              {"7", func(int32, int64) bool { return false }, [3]int64{0, 1, 0}},
+		"it holds nothing":     {"", func(int32, int64) bool { return true }, [3]int64{0, 1, 0}},
+		"no policy holds keys": {"7", nil, [3]int64{0, 1, 0}},
+	} {
+		a, o := newOrder(t, row)
+		a.Poison = &relay.PoisonPolicies{Topic: "t"}
+		o.records = []kafka.Record{letter(c.by)}
+		if c.open != nil {
+			a.Letters = func(context.Context) (func(int32, int64) bool, error) { return c.open, nil }
+		}
+		res, err := a.Run(t.Context(), o, o, o, t.TempDir())
+		must(t, err)
+		if got := [3]int64{res.Held, res.DeadLettered, res.Findings[Missing]}; got != c.want {
+			t.Errorf("%s: %v, want %v: %+v", what, got, c.want, res.Counts)
+		}
+	}
+}
+
 // TestExpired checks that a command that sends rows says which records Kafka deletes soon: those to which columns or
 // the commit give an old time (F124).
 func TestExpired(t *testing.T) {

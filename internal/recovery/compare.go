@@ -284,13 +284,19 @@ func (r *Recovery) wanted(f *Found) *Set {
 
 // send sends the chosen rows.
 func (r *Recovery) send(ctx context.Context, chosen *Set, next checkpoint.Position) error {
+	if r.held == nil { // what this run holds, it knows
+		var err error
+		if r.held, err = heldKeys(ctx, r.Held); err != nil {
+			return err
+		}
+	}
 	to := r.Open()
 	defer to.Close()
 	if !r.PositionHeader {
 		next = checkpoint.Position{}
 	}
 	job := &Job{
-		Router: r.Router, Poison: r.Poison, Wants: chosen.Has, Mark: router.Header{Name: audit.HeaderRecovered, Value: []byte(r.Run)},
+		Held: r.held, Router: r.Router, Poison: r.Poison, Wants: chosen.Has, Mark: router.Header{Name: audit.HeaderRecovered, Value: []byte(r.Run)},
 		Position: next, Origin: r.origin(next), Total: int64(chosen.Len()), Progress: r.Operator.Progress, Poisoned: r.Operator.Poisoned,
 		SkippedRow: r.decided.Add,
 	}

@@ -106,6 +106,8 @@ type Recovery struct {
 	Audit func() *audit.Audit
 	// Open opens a sender. Its Close is called when it is not needed any more; then Acked is final.
 	Open func() Sender
+	// Held reads which keys are held; nil: none is.
+	Held func(context.Context) (*checkpoint.OpenKeys, error)
 
 	Router *router.Router
 	Poison *relay.PoisonPolicies
@@ -136,7 +138,8 @@ type Recovery struct {
 	readsAll bool // Kafka is read from its beginning
 	decided  Set  // the rows that a policy has skipped in this run
 	sent     Sent
-	deleted  int64 // rows that were deleted before they were sent
+	held     *checkpoint.OpenKeys // by earlier letters, and by this run
+	deleted  int64                // rows that were deleted before they were sent
 }
 
 // Deliver runs the recovery. It returns what was sent, also with an error.

@@ -41,6 +41,7 @@ func (t table) Rows(_ context.Context, _ int, _ outboxtable.Range, fn func(*outb
 type kafka struct {
 	sent    []string
 	refuses map[string]error
+	waits   int
 }
 
 func (k *kafka) Send(_ context.Context, rec *router.Record) error {
@@ -57,7 +58,7 @@ func (k *kafka) Send(_ context.Context, rec *router.Record) error {
 	return nil
 }
 
-func (k *kafka) Wait(context.Context) error { return nil }
+func (k *kafka) Wait(context.Context) error { k.waits++; return nil }
 func (k *kafka) Acked() int64               { return int64(len(k.sent)) }
 func (k *kafka) Close()                     {}
 
@@ -152,6 +153,42 @@ func TestPoison(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestHeldKeys: an event does not overtake open letters of its key, and a poison event holds its key.
+func TestHeldKeys(t *testing.T) {
+	j := job(t, relay.HoldKey)
+	j.Held = &checkpoint.OpenKeys{}
+	j.Held.Note("order", []byte("1"), "earlier")
+	var poisoned []string
+	j.Poisoned = func(p *router.Poison) error {
+		poisoned = append(poisoned, fmt.Sprint(p.ID, " ", p.Cause))
+		if !strings.Contains(p.Message, "outboxcdc dlq list") {
+			t.Error(p.Message)
+		}
+		return nil
+	}
+	k := &kafka{refuses: map[string]error{"big": &sender.DeliveryError{Cause: router.TooLarge, Err: errors.New("too large")}}}
+	rows := table{
+		{"a", "order", "1"}, {"b", "order", "2"}, {"c", "other", "1"}, {"d", "order", "-"}, // null_key holds nothing
+		{"e", "big", "1"}, {"f", "order", "2"},
+	}
+	sent, err := j.Run(t.Context(), rows, k)
+	if err != nil || sent != (Sent{Records: 5, DeadLettered: 2, Poisoned: 1}) || fmt.Sprint(poisoned) != "[a held]" {
+		t.Fatal(sent, err, poisoned)
+	}
+	check(t, k, "order b recovered=run", "other c recovered=run", "dead d recovered=run error=null_key topic=order slot=s",
+		"dead e recovered=run error=too_large topic=big slot=s held-by=e", "order f recovered=run")
+	if k.waits != 2 {
+		t.Errorf("it has waited %d times, want 2: before the letter, and at the end", k.waits)
+	}
+
+	// A second run knows what it holds itself.
+	k.refuses, k.sent = nil, nil
+	if sent, err = j.Run(t.Context(), table{{"g", "big", "1"}, {"h", "big", "2"}}, k); err != nil {
+		t.Fatal(sent, err)
+	}
+	check(t, k, "dead g recovered=run error=held topic=big slot=s held-by=e", "big h recovered=run")
 }
 
 // TestFailure: an error of the session, or of a topic that may not be used, ends the run.

@@ -27,8 +27,10 @@ type Replay struct {
 	// Compacted is whether records may go to compacted topics, where an older event becomes the state of its key.
 	Compacted bool
 	// AtMost is how many events may be sent; 0: any number.
-	AtMost   int
-	DryRun   bool
+	AtMost int
+	DryRun bool
+	// Held reads which keys are held; nil: none is.
+	Held     func(context.Context) (*checkpoint.OpenKeys, error)
 	Run      string // identifies the run in its records
 	From     string // the header outboxcdc-origin; "": none
 	Open     func() Sender
@@ -53,9 +55,14 @@ func (r *Replay) Deliver(ctx context.Context) (selected int, sent Sent, err erro
 			return selected, sent, err
 		}
 	}
+	held, err := heldKeys(ctx, r.Held)
+	if err != nil {
+		return selected, sent, err
+	}
 	to := r.Open()
 	defer to.Close()
 	job := &Job{
+		Held:   held,
 		Router: r.Router, Poison: r.Poison, Tables: r.Tables, Mark: router.Header{Name: audit.HeaderReplayed, Value: []byte(r.Run)},
 		Topic: r.Topic, From: r.From, Total: int64(selected), Progress: r.Operator.Progress, Poisoned: r.Operator.Poisoned,
 	}

@@ -42,6 +42,9 @@ type Job struct {
 	Origin checkpoint.Origin
 	// From is the header outboxcdc-origin of records without a position; "": none.
 	From string
+	// Held are the keys whose letters are open: an event of such a key is not sent, because it could overtake them. Nil:
+	// no key is held.
+	Held *checkpoint.OpenKeys
 	// Topic, if not "", is where all records go.
 	Topic string
 	// Total is how many records are expected, for Progress.
@@ -133,6 +136,9 @@ func (r *sending) row(ctx context.Context, row *outboxtable.Row) error {
 	if r.Topic != "" {
 		rec.Topic = r.Topic
 	}
+	if by, _ := r.Held.By(rec.Topic, rec.Key); by != "" {
+		return r.held(ctx, &router.Poison{Cause: causeHeld, ID: string(rec.ID), Topic: rec.Topic, Message: "its key is held by the event " + by})
+	}
 	err = r.to.Send(ctx, rec)
 	if refused, ok := errors.AsType[*sender.DeliveryError](err); ok && refused.Cause != "" {
 		return r.poisoned(ctx, &router.Poison{Cause: refused.Cause, ID: string(rec.ID), Topic: rec.Topic, Message: refused.Error()})
@@ -153,19 +159,28 @@ func (r *sending) poisoned(ctx context.Context, p *router.Poison) error {
 			r.SkippedRow(eventOf(p.Topic, &r.rec, r.Router))
 		}
 		return nil
+	case relay.HoldKey:
+		return r.held(ctx, p)
 	case relay.DeadLetter:
-		r.Poison.DeadLetter(&r.rec, p)
-		err := r.to.Send(ctx, &r.rec)
-		if refused, ok := errors.AsType[*sender.DeliveryError](err); ok {
-			p.Message = fmt.Sprintf("%s; as a dead letter: %s", p.Message, refused)
-			break
-		}
-		if err == nil {
-			r.sent.DeadLettered++
-		}
-		return err
+		return r.deadLetter(ctx, p)
 	case relay.StopAtPoison:
 	}
 	r.sent.Poisoned++
 	return r.Poisoned(p)
+}
+
+// deadLetter sends an event to the dead-letter topic. One that cannot be sent there is reported.
+func (r *sending) deadLetter(ctx context.Context, p *router.Poison, more ...router.Header) error {
+	r.Poison.DeadLetter(&r.rec, p)
+	r.rec.Headers = append(r.rec.Headers, more...)
+	err := r.to.Send(ctx, &r.rec)
+	if refused, ok := errors.AsType[*sender.DeliveryError](err); ok {
+		p.Message = fmt.Sprintf("%s; as a dead letter: %s", p.Message, refused)
+		r.sent.Poisoned++
+		return r.Poisoned(p)
+	}
+	if err == nil {
+		r.sent.DeadLettered++
+	}
+	return err
 }

@@ -271,6 +271,7 @@ func (t *Servers) Recovery(operator recovery.Operator, backfill bool, rows outbo
 			return a
 		},
 		Open:   func() recovery.Sender { return t.sender(rate, refusals) },
+		Held:   t.heldKeys(),
 		Router: t.route, Poison: &t.poison, Tables: len(t.list), Slot: t.cfg.Postgres.Slot, Sources: t.cfg.EventSources(),
 		PositionHeader: t.cfg.Route.PositionHeader, FenceWait: t.cfg.Tuning.FenceWait, Rows: rows,
 	}
@@ -292,6 +293,7 @@ func (t *Servers) Replay(operator recovery.Operator, rate int) *recovery.Replay 
 	return &recovery.Replay{
 		Snapshot: t.snapshot, Kafka: t.client, Router: t.route, Poison: &t.poison, From: from, Operator: operator,
 		Open: func() recovery.Sender { return t.sender(rate, nil) },
+		Held: t.heldKeys(),
 	}
 }
 

@@ -248,8 +248,13 @@ func (t *Servers) Audit(rows outboxtable.Range, deep bool) *audit.Audit {
 	if t.cfg.Retention.Mode != "off" {
 		kept = time.Now().Add(-t.cfg.Retention.Keep)
 	}
+	var letters func(context.Context) (func(int32, int64) bool, error)
+	if t.poison.HoldsKeys() {
+		letters = t.openLetters
+	}
 	return &audit.Audit{
-		Kept: kept, Router: t.route, PartitionCount: partitions, Poison: &t.poison, Tables: t.list, Lineage: t.identity, Database: t.database, Range: rows, Deep: deep, Topics: topics,
+		Letters: letters,
+		Kept:    kept, Router: t.route, PartitionCount: partitions, Poison: &t.poison, Tables: t.list, Lineage: t.identity, Database: t.database, Range: rows, Deep: deep, Topics: topics,
 		Slot: t.cfg.Postgres.Slot, Messages: t.cfg.Messages.Prefix != "", Fresh: t.fresh, WALEnd: t.walEnd,
 		Release: t.closeSnapshot,
 	}

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -27,7 +28,7 @@ func newHeldOutbox(t *testing.T) *heldOutbox {
 	o := &heldOutbox{poisonOutbox: newPoisonOutbox(t, options{missing: []string{"dead"}})}
 	o.makeTopic("dead", 3, nil)
 	o.makeTopic("narrow", 3, map[string]string{"max.message.bytes": "100000"})
-	o.with = append(o.deduplicating(0), "OUTBOXCDC_POISON_POLICY=hold_key", "OUTBOXCDC_POISON_TOPIC="+o.topic("dead"))
+	o.with = append(o.deduplicating(time.Second), "OUTBOXCDC_POISON_POLICY=hold_key", "OUTBOXCDC_POISON_TOPIC="+o.topic("dead"))
 	return o
 }
 

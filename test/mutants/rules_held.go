@@ -8,13 +8,15 @@ var (
 	followed     = suite{"./sink/kafka/deadletter", "^TestFollow"}
 	letterRecord = suite{"./sink/kafka/deadletter", "^TestFollowRenews$"}
 	releases     = suite{"./checkpoint", "^TestRelease$"}
+	recoverHolds = suite{"./internal/recovery", "^TestHeldKeys$"}
 	heldCommands = suite{"./cmd/outboxcdc", "^TestHeldCommands$"}
 )
 
 const (
-	heldRule       = "checkpoint/held.go"
-	releaseRule    = "checkpoint/release.go"
-	releaseCommand = "cmd/outboxcdc/dlq_held.go"
+	heldRule         = "checkpoint/held.go"
+	releaseRule      = "checkpoint/release.go"
+	releaseCommand   = "cmd/outboxcdc/dlq_held.go"
+	recoveryHeldRows = "internal/recovery/held.go"
 )
 
 // heldMutants has mutants of the rule of held keys. Most of them must be found by the simulator alone.
@@ -77,10 +79,6 @@ var heldMutants = []mutant{
 		edits{{"cmd/outboxcdc/dlq_retry.go", "err = r.sender.Deliver(held, rec)", "err = r.sender.Deliver(context.WithoutCancel(held), rec)"}},
 		suite{"./cmd/outboxcdc", "^TestRetryEndsWithTheGroup$"}),
 	wrong("letter-retry-skips-the-first", "A letter that cannot be sent does not hold up those behind it.",
-	wrong("letter-record-needs-no-care", "Kafka keeps the record of handled letters as long as the letters.",
-		edits{{"sink/kafka/deadletter/follow.go", "	r.renewals.Go(func() { f.renewals(ctx) })\n", ""}}, letterRecord),
-	wrong("letter-record-renewed-beside-commands", "What a command has recorded since the offsets were read does not matter to their renewal.",
-		edits{{"sink/kafka/deadletter/renew.go", "	if err := t.Hold(ctx); err != nil {\n		return err\n	}\n", "	t.hold = &hold{generation: -1, stop: make(chan struct{})}\n"}}, letterRecord),
 		edits{{releaseRule, "	if !isHandled && !k.isOpen {\n", "	if false {\n"}}, heldSim, releases),
 	wrong("letter-middle-is-sent", "A letter that is asked for is sent, also if an older one of its key is open.",
 		edits{{releaseRule, "	case k.isOpen:\n		return Behind\n", "	case k.isOpen:\n		return asked\n"}}, heldSim),
@@ -96,4 +94,21 @@ var heldMutants = []mutant{
 		edits{{"cmd/outboxcdc/dlq.go", "	if d.uncommitted >= commitEvery || l.held != nil && d.uncommitted > 0 {\n", "	if d.uncommitted >= commitEvery {\n"}}, suite{"./cmd/outboxcdc", "^TestHeldIsRecordedAtOnce$"}),
 	wrong("letter-list-counts-handled", "Letters that are handled count as followers.",
 		edits{{releaseCommand, "	if l.held == nil || l.Handled {\n		return\n", "	if l.held == nil {\n		return\n"}}, heldCommands),
+	wrong("letter-recover-overtakes", "A row that is missing is sent, also if letters hold its key.",
+		edits{{recoveryHeldRows, "	case by != \"\" && !ours:\n", "	case false:\n"}}, recoverHolds),
+	wrong("letter-recover-does-not-hold", "A poison row that recover sends to the dead-letter topic does not hold its key.",
+		edits{{recoveryHeldRows, "		r.Held.Hold(topic, key, by)\n", ""}}, recoverHolds),
+	wrong("letter-recover-does-not-wait", "Rows in flight need not be acknowledged before a letter of their key is sent.",
+		edits{{recoveryHeldRows, "		if err := r.to.Wait(ctx); err != nil {\n			return err\n		}\n", ""}}, recoverHolds),
+	wrong("letter-open-is-of-the-topic", "A key is held in every topic.",
+		edits{
+			{"checkpoint/openkeys.go", "	k := o.by[[2]string{topic, string(key)}]\n", "	k := o.by[[2]string{\"\", string(key)}]\n"},
+			{"checkpoint/openkeys.go", "		o.by[[2]string{topic, string(key)}] = k\n", "		o.by[[2]string{\"\", string(key)}] = k\n"},
+		}, suite{"./checkpoint", "^TestOpenKeys$"}),
+	wrong("letter-audit-counts-handled", "Each letter of a held key is open.",
+		edits{{"internal/audit/kafka.go", "dead && r.isOpen != nil && r.isOpen(s.Partition, rec.Offset)", "dead && r.isOpen != nil"}}, suite{"./internal/audit", "^TestHeld$"}),
+	wrong("letter-record-needs-no-care", "Kafka keeps the record of handled letters as long as the letters.",
+		edits{{"sink/kafka/deadletter/follow.go", "	r.renewals.Go(func() { f.renewals(ctx) })\n", ""}}, letterRecord),
+	wrong("letter-record-renewed-beside-commands", "What a command has recorded since the offsets were read does not matter to their renewal.",
+		edits{{"sink/kafka/deadletter/renew.go", "	if err := t.Hold(ctx); err != nil {\n		return err\n	}\n", "	t.hold = &hold{generation: -1, stop: make(chan struct{})}\n"}}, letterRecord),
 }
