@@ -41,6 +41,7 @@ type simDLQ struct {
 	drops     bool
 	selects   func(*event) bool
 	handled   map[int64]bool // not recorded yet
+	records   bool           // before the next letter
 }
 
 // TestSimHoldKey is TestSimDeadLetters with held keys, every other run with deduplicated delivery.
@@ -181,6 +182,9 @@ func (w *world) stepDLQ(all bool) {
 			return
 		}
 		c = &simDLQ{end: int64(len(h.letters)), handled: map[int64]bool{}, drops: !all && w.IntN(8) == 0, selects: func(*event) bool { return true }}
+		if c.Followers = checkpoint.Send; c.drops && w.IntN(2) == 0 {
+			c.Followers = checkpoint.Drop
+		}
 		if some := pick(w, h.letters).e; !all && w.IntN(2) == 0 {
 			c.selects = func(e *event) bool { return e.lane == some.lane && e.key == some.key }
 		}
@@ -189,7 +193,8 @@ func (w *world) stepDLQ(all bool) {
 		return
 	}
 	switch {
-	case len(c.handled) > 0 && (c.next == c.end || w.IntN(3) == 0):
+	case len(c.handled) > 0 && (c.next == c.end || c.records || w.IntN(3) == 0):
+		c.records = false
 		maps.Copy(h.handled, c.handled)
 		w.tell("recorded as handled: %v", slices.Sorted(maps.Keys(c.handled)))
 		clear(c.handled)
@@ -200,20 +205,37 @@ func (w *world) stepDLQ(all bool) {
 	}
 	n := c.next
 	c.next++
-	l := h.letters[n]
+	if !h.handled[n] {
+		w.handleLetter(n, &h.letters[n], all)
+	}
+}
+
+// handleLetter does with a letter what the command was asked to do, if the rule allows it.
+func (w *world) handleLetter(n int64, l *simLetter, all bool) {
+	c, fate := w.hold.dlq, checkpoint.Leave
 	switch {
-	case h.handled[n]:
 	case l.e.order < 0 || c.selects(l.e) && c.drops:
+		fate = checkpoint.Drop
+	case c.selects(l.e):
+		fate = checkpoint.Send
+	}
+	if l.held != nil {
+		fate = c.Decide(l.held, fate)
+	}
+	switch {
+	case fate == checkpoint.Drop:
 		w.tell("letter %d of event %d is dropped", n, l.e.id)
 		l.e.dropped = true
 		w.reached[heldDropped] = w.reached[heldDropped] || l.held != nil && l.e.poison != healthy
 		c.handled[n] = true
-	case c.selects(l.e) && (all || l.e.poison == healthy || w.IntN(2) == 0) && (l.held == nil || c.May(l.held)):
+	case fate == checkpoint.Send && (all || l.e.poison == healthy || w.IntN(2) == 0):
 		w.tell("letter %d of event %d is retried", n, l.e.id)
 		w.retry(l.e, l.late)
 		c.handled[n] = true
-	case l.held != nil:
-		c.StaysOpen(l.held)
+	}
+	if l.held != nil {
+		c.Done(l.held, c.handled[n])
+		c.records = c.handled[n]
 	}
 }
 

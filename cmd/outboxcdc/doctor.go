@@ -22,6 +22,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/wire"
 	"github.com/outboxcdc/outboxcdc/router"
 	"github.com/outboxcdc/outboxcdc/sink/kafka"
+	"github.com/outboxcdc/outboxcdc/sink/kafka/deadletter"
 )
 
 // doctorTimeout is the default of --timeout.
@@ -94,6 +95,9 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 	}
 	if p := wire.PoisonPolicies(&cfg.Poison); p.SendsDeadLetters() {
 		c.Letters = cfg.Poison.Topic
+		if p.HoldsKeys() {
+			c.HeldGroup = deadletter.Group(cfg.Postgres.Slot)
+		}
 	}
 	if cfg.Deduplicated() {
 		c.Positions = cfg.Delivery.PositionTopic

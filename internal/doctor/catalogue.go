@@ -169,7 +169,7 @@ func Checks() []Check {
 		{topicSize, groupTopics, "is `max.message.bytes` at least Kafka's default", []string{"WARN"}},
 		{topicTimestamp, groupTopics, "does each topic accept and keep the timestamps of records (`message.timestamp.*`)", []string{"WARN"}},
 		{topicPartitions, groupTopics, "does each topic have the number of partitions of `route.partitions`", []string{"FAIL 69"}},
-		{topicDeadLetters, groupTopics, "if the policy needs it: does the dead-letter topic exist, and does it accept every record that fits the other topics", []string{"WARN", "FAIL 69", "FAIL 77"}},
+		{topicDeadLetters, groupTopics, "if the policy needs it: does the dead-letter topic exist, and does it accept every record that fits the other topics; with `hold_key` also: does it keep open letters, and may the daemon read which keys are held", []string{"WARN", "FAIL 69", "FAIL 77", "FAIL 78"}},
 		{topicPositions, groupTopics, "with `delivery.mode: deduplicated`: can `delivery.position_topic` be read and written", []string{"FAIL 77", "FAIL 78"}},
 
 		{receiverReached, groupReceiver, "with another sink than Kafka, instead of the checks of Kafka and topics: does the receiver accept a connection, with TLS if its address says so, and, with `sink: redis`, `nats` and `sqs`, can an acknowledged event be lost; no event is sent", []string{"WARN", "FAIL 69", "FAIL 78"}},

@@ -55,6 +55,7 @@ type Config struct {
 	OwnTime    bool           // a record's timestamp is not the time of sending
 	Partitions map[string]int // topic → partition count of route.partitions
 	Letters    string         // the dead-letter topic, "" if no policy uses it
+	HeldGroup  string         // the group whose offsets say which letters are handled, "" if no policy holds keys
 	Positions  string         // the position topic, "" if delivery.mode needs none
 	Cut        bool           // dead letters that are too large are cut
 	// EventSources is the fingerprint of the settings that number events, which position records carry.

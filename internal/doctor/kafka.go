@@ -52,7 +52,7 @@ func (k *brokers) check(ctx context.Context) {
 	k.checkAdvertised(x)
 	k.checkProducer(x)
 	k.checkCopies(x)
-	k.checkTopics(x)
+	k.checkTopics(ctx, x)
 	k.checkPositions(ctx, x)
 }
 

@@ -309,6 +309,16 @@ func topicOutcomes(t *testing.T, w *world) {
 		p.cfg.Letters = p.topic + ".compacted"
 		createTopic(t, w.kafka, p.cfg.Letters, 1, 3, map[string]string{"cleanup.policy": "compact"})
 		p.wants(outcome{topicDeadLetters, "WARN", "compacted"})
+		p.cfg.HeldGroup = "outboxcdc-dlq-slot"
+		p.wants(outcome{topicDeadLetters, "FAIL 78", "is compacted: of the events that wait"})
+		p.cfg.Letters = p.topic + ".dead"
+		p.wants(outcome{topicDeadLetters, "WARN", "retention.ms is 604800000"})
+		p.cfg.Letters = p.topic + ".kept"
+		createTopic(t, w.kafka, p.cfg.Letters, 1, 3, and("retention.ms", "-1"))
+		p.wants()
+		refused := w.kafka.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetFetch}, Err: kerr.GroupAuthorizationFailed, Count: -1})
+		p.wants(outcome{topicDeadLetters, "FAIL 77", "which keys are held cannot be read"})
+		refused.Remove()
 	})
 	t.Run("positions", func(t *testing.T) {
 		p := with(t, 6, 3, two)

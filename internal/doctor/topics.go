@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,7 +13,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/sink/kafka"
 )
 
-func (k *brokers) checkTopics(x *kafka.Examination) {
+func (k *brokers) checkTopics(ctx context.Context, x *kafka.Examination) {
 	if len(k.Tables) == 0 {
 		k.skip(topicsKnown, "topics of logical messages are known only when messages are written (or name topics with --topic)")
 	} else if len(k.found[topicsKnown]) == 0 {
@@ -22,7 +23,7 @@ func (k *brokers) checkTopics(x *kafka.Examination) {
 	if len(k.topics) > 0 {
 		k.because[groupTopics] = "no topic can be used"
 	}
-	k.checkLetters(x)
+	k.checkLetters(ctx, x)
 	for i := range x.Topics {
 		if t := &x.Topics[i]; slices.Contains(k.topics, t.Name) {
 			k.checkTopic(x, t)
@@ -240,38 +241,5 @@ func (k *brokers) checkTimestamps(t *kafka.TopicFacts) {
 			"%s: after.max.ms is %v: if clocks differ by more, events are refused and become poison (cause rejected)", t.Name, after)
 	default:
 		k.ok(topicTimestamp, "%s: %s, old events are accepted", t.Name, kind)
-	}
-}
-
-// checkLetters checks the dead-letter topic, if a policy uses it.
-func (k *brokers) checkLetters(x *kafka.Examination) {
-	if k.Letters == "" {
-		k.skip(topicDeadLetters, "no policy sends events to a dead-letter topic (poison.policy, poison.causes, poison.decisions)")
-		return
-	}
-	at := slices.IndexFunc(x.Topics, func(t kafka.TopicFacts) bool { return t.Name == k.Letters })
-	letters := &x.Topics[at]
-	if !k.usableTopic(topicDeadLetters, x, letters) {
-		return
-	}
-	if letters.Settings == nil {
-		k.ok(topicDeadLetters, "the daemon may write to %s, but not read its settings (DescribeConfigs)", k.Letters)
-		return
-	}
-	most, largest, whose := number(letters, "max.message.bytes", defaultSize), int64(0), ""
-	for i := range x.Topics {
-		t := &x.Topics[i]
-		if n := number(t, "max.message.bytes", 0); t.Name != k.Letters && n > largest {
-			largest, whose = n, t.Name
-		}
-	}
-	switch {
-	case strings.Contains(letters.Settings["cleanup.policy"], "compact"):
-		k.warn(topicDeadLetters, []Remedy{k.alter(k.Letters, "cleanup.policy=delete")}, "%s is compacted: dead letters are deleted, and those without key are refused", k.Letters)
-	case most <= largest && !k.Cut:
-		k.warn(topicDeadLetters, []Remedy{k.alter(k.Letters, fmt.Sprintf("max.message.bytes=%d", 2*largest)), settingf("poison: {oversize: cut}")},
-			"%s accepts %d bytes, %s accepts %d: an event that is too large for that topic is also too large for a dead letter, and stops the daemon", k.Letters, most, whose, largest)
-	default:
-		k.ok(topicDeadLetters, "%s: %s, up to %d bytes", k.Letters, human.Count(letters.Partitions, "partition", "partitions"), most)
 	}
 }

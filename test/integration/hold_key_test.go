@@ -23,15 +23,15 @@ func TestHoldKey(t *testing.T) {
 	for _, deduplicated := range []bool{false, true} {
 		t.Run(fmt.Sprintf("deduplicated=%v", deduplicated), func(t *testing.T) {
 			t.Parallel()
-			h := newHeldOutbox(t, deduplicated)
+			h := newHoldTest(t, deduplicated)
 			h.run()
 			h.judge()
 		})
 	}
 }
 
-// heldOutbox is an outbox some of whose keys have poison events.
-type heldOutbox struct {
+// holdTest is an outbox some of whose keys have poison events.
+type holdTest struct {
 	*poisonOutbox
 	env          []string
 	deduplicated bool
@@ -46,8 +46,8 @@ type heldOutbox struct {
 
 const heldKeys = 40 // half of them have poison
 
-func newHeldOutbox(t *testing.T, deduplicated bool) *heldOutbox {
-	h := &heldOutbox{
+func newHoldTest(t *testing.T, deduplicated bool) *holdTest {
+	h := &holdTest{
 		poisonOutbox: newPoisonOutbox(t, options{missing: []string{"dead"}}), deduplicated: deduplicated,
 		written: map[string][]string{}, dropped: map[string]bool{},
 	}
@@ -64,7 +64,7 @@ func newHeldOutbox(t *testing.T, deduplicated bool) *heldOutbox {
 }
 
 // run kills the daemon until there are enough kills.
-func (h *heldOutbox) run() {
+func (h *holdTest) run() {
 	var others sync.WaitGroup
 	others.Go(func() { h.repeat(5*time.Millisecond, func(n int) { h.insert(n%40 == 7) }) })
 	others.Go(func() { h.repeat(500*time.Millisecond, h.handle) })
@@ -84,7 +84,7 @@ func (h *heldOutbox) run() {
 }
 
 // repeat calls f again and again until the run is over.
-func (h *heldOutbox) repeat(every time.Duration, f func(n int)) {
+func (h *holdTest) repeat(every time.Duration, f func(n int)) {
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for n := 0; ; n++ {
@@ -97,7 +97,7 @@ func (h *heldOutbox) repeat(every time.Duration, f func(n int)) {
 	}
 }
 
-func (h *heldOutbox) insert(large bool) {
+func (h *holdTest) insert(large bool) {
 	n, payload := rand.IntN(heldKeys), "'{}'"
 	if large {
 		n, payload = rand.IntN(heldKeys/2), tooLarge.values[strings.Index(tooLarge.values, "(SELECT"):]
@@ -111,12 +111,12 @@ func (h *heldOutbox) insert(large bool) {
 	h.written[key] = append(h.written[key], id)
 }
 
-func (h *heldOutbox) limit(bytes string) {
+func (h *holdTest) limit(bytes string) {
 	must(h.t, kafkatest.SetTopicConfig(testContext(h.t), h.kafka.Brokers(), h.topic("narrow"), map[string]string{"max.message.bytes": bytes}))
 }
 
 // handle retries the letters, with the limit raised every other time, or drops the letters of one event.
-func (h *heldOutbox) handle(n int) {
+func (h *holdTest) handle(n int) {
 	switch n % 5 {
 	case 1, 3:
 		h.limit("1000000")
@@ -138,13 +138,13 @@ func (h *heldOutbox) handle(n int) {
 	}
 }
 
-func (h *heldOutbox) retry() {
+func (h *holdTest) retry() {
 	_, notes, exit := h.runBinary(h.env, "dlq", "retry", "--all")
 	h.t.Logf("retry: exit %d, %s", exit, strings.TrimSpace(notes))
 }
 
 // judge waits until every event is in its topic, and compares their order.
-func (h *heldOutbox) judge() {
+func (h *holdTest) judge() {
 	var first map[string][]string
 	repeated, total := 0, 0
 	await(h.t, patience, "every event to be in its topic", func() error {

@@ -95,7 +95,7 @@ var heldMutants = []mutant{
 	wrong("letter-list-counts-handled", "Letters that are handled count as followers.",
 		edits{{releaseCommand, "	if l.held == nil || l.Handled {\n		return\n", "	if l.held == nil {\n		return\n"}}, heldCommands),
 	wrong("letter-recover-overtakes", "A row that is missing is sent, also if letters hold its key.",
-		edits{{recoveryHeldRows, "	case by != \"\" && !ours:\n", "	case false:\n"}}, recoverHolds),
+		edits{{recoveryHeldRows, "	case by != \"\" && !ours:\n", "	case by == \"-\" && !ours:\n"}}, recoverHolds),
 	wrong("letter-recover-does-not-hold", "A poison row that recover sends to the dead-letter topic does not hold its key.",
 		edits{{recoveryHeldRows, "		r.Held.Hold(topic, key, by)\n", ""}}, recoverHolds),
 	wrong("letter-recover-does-not-wait", "Rows in flight need not be acknowledged before a letter of their key is sent.",
