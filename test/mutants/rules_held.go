@@ -72,7 +72,7 @@ var heldMutants = []mutant{
 	wrong("letter-is-any-record", "A letter is in the order of its partition, like any record.",
 		edits{{"relay/held_again.go", "	if s.held == nil {\n		return false, false\n", "	if s.held != nil {\n		return false, false\n"}}, holdSim),
 	wrong("letter-resent-key-is-forgotten", "A letter that Kafka has is not sent again, whatever was sent of its key.",
-		edits{{"relay/held_again.go", "	return true, max(m.resentAll", "	return true, len(m.letters) > 1<<30 && max(m.resentAll"}}, holdSim),
+		edits{{"relay/held_again.go", "	return true, overtaken || max(m.resentAll", "	return true, len(m.letters) > 1<<30 && max(m.resentAll"}}, holdSim),
 	wrong("letter-release-has-no-budget", "Other keys may wait for the release of a key.",
 		edits{{"relay/held.go", "	l.waited += s.r.clock().Sub(since)\n", ""}}, holding),
 	wrong("letter-retry-without-the-group", "A record is sent while the group was ours when it was begun.",
