@@ -37,9 +37,9 @@ type partitionID struct {
 // foundRecords are the records of one partition.
 type foundRecords struct {
 	records []foundRecord
-	settled int64     // offset of the last record of an event that is not in doubt
-	letters bool      // of held keys
-	resent  *eventKey // the first event that was sent again after a later one; nil: none was
+	settled foundRecord // the last record of an event that is not in doubt; offset -1: none
+	letters bool        // of held keys
+	resent  *eventKey   // the first event that was sent again after a later one; nil: none was
 }
 
 type foundRecord struct {
@@ -62,12 +62,13 @@ func (q *Search) Note(topic string, partition int32, offset int64, p Position, i
 	at := partitionID{topic, partition}
 	part := f.parts[at]
 	if part == nil {
-		part = &foundRecords{settled: -1, letters: topic == q.Letters}
+		part = &foundRecords{settled: foundRecord{offset: -1}, letters: topic == q.Letters}
 		f.parts[at] = part
 	}
 	f.index = nil
+	rec := foundRecord{offset, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, f.hash(id)}}
 	if p.Compare(q.Acked) <= 0 {
-		part.settled = max(part.settled, offset)
+		part.settle(rec)
 		return
 	}
 	if p.CommitLSN >= q.Until {
@@ -82,11 +83,11 @@ func (q *Search) Note(topic string, partition int32, offset int64, p Position, i
 		f.full = f.count > MaxEvents/16*15 // otherwise each record that does not count would lead to this again
 	}
 	if f.full { // those before this one may not count because of it
-		part.settled = max(part.settled, offset)
+		part.settle(foundRecord{offset: offset})
 		return
 	}
 	f.count++
-	part.records = append(part.records, foundRecord{offset, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, f.hash(id)}})
+	part.records = append(part.records, rec)
 	f.isEmpty.Store(false)
 }
 
@@ -101,8 +102,10 @@ func (r *foundRecords) tidy() {
 	}
 	kept := r.records[:0]
 	for _, rec := range r.records {
-		if rec.offset < r.settled {
-			r.noteResent(eventKey{})
+		if rec.offset < r.settled.offset {
+			if rec.event.isAfter(r.settled.event) {
+				r.noteResent(r.settled.event)
+			}
 			continue
 		}
 		for len(kept) > 0 && (kept[len(kept)-1].event.isAfter(rec.event) || kept[len(kept)-1].event == rec.event) {
@@ -114,6 +117,12 @@ func (r *foundRecords) tidy() {
 		kept = append(kept, rec)
 	}
 	r.records = kept
+}
+
+func (r *foundRecords) settle(rec foundRecord) {
+	if rec.offset > r.settled.offset {
+		r.settled = rec
+	}
 }
 
 func (r *foundRecords) noteResent(e eventKey) {

@@ -147,6 +147,7 @@ func TestFoundLetters(t *testing.T) {
 		{[]int{14, 14}, []int{12, 15}, []int{12}},
 		{[]int{14, 9}, []int{12, 15}, nil}, // an event that is not in doubt was sent again
 		{[]int{9, 14}, []int{12, 9, 15}, []int{12, 15}},
+		{[]int{8, 9}, []int{12, 15}, []int{12, 15}},
 	} {
 		q := Search{Found: NewFound(), Acked: at(10), Until: 30, Letters: "dead"}
 		for range 2 { // a record may be noted twice
@@ -169,6 +170,22 @@ func TestFoundLetters(t *testing.T) {
 			if !slices.Equal(got, c.want) {
 				t.Errorf("records %v, letters %v: %v are not overtaken, want %v", c.records, c.letters, got, c.want)
 			}
+		}
+	}
+}
+
+// TestFoundLettersOfTwoSearches: what was in doubt when an earlier session searched, and is not any more, was not sent
+// again.
+func TestFoundLettersOfTwoSearches(t *testing.T) {
+	at := func(n int) Position { return Position{7, 1, pglogrepl.LSN(n), 0} }
+	q := Search{Found: NewFound(), Acked: at(10), Until: 30, Letters: "dead"}
+	for _, acked := range []int{10, 12} {
+		q.Acked = at(acked)
+		q.Note("t", 0, 0, at(11), []byte("id"))
+		q.Note("t", 0, 1, at(12), []byte("id"))
+		q.Note("dead", 0, 0, at(15), []byte("id"))
+		if has, overtaken := q.Found.HasLetter(at(15), []byte("id")); !has || overtaken {
+			t.Errorf("acked up to %d: %v, overtaken %v", acked, has, overtaken)
 		}
 	}
 }

@@ -23,7 +23,7 @@ var historyMutants = []mutant{
 	wrong("room-is-searched-at-each-record", "A set of found events that is almost full is searched for room at each record.",
 		edits{{"checkpoint/found.go", "f.count > MaxEvents/16*15", "f.count == MaxEvents"}}, suite{"./checkpoint", "^TestFoundAlmostFull$"}),
 	wrong("record-counts-before-a-settled-event", "A record counts, although a record of an event at or before the acked position follows it in its partition.",
-		edits{{"checkpoint/found.go", "		if rec.offset < r.settled {\n", "		if rec.offset < -r.settled-2 {\n"}}, positions, ends),
+		edits{{"checkpoint/found.go", "		if rec.offset < r.settled.offset {\n", "		if rec.offset < -r.settled.offset-2 {\n"}}, positions, ends),
 	wrong("unreadable-end-is-remembered", "What was read of an end counts, although the end can no longer be read.",
 		edits{{"sink/kafka/ends.go", "		e.search.Found.Forget(r.topic, r.id)\n", ""}}, ends),
 	wrong("topics-never-leave", "The position record names every topic that the session has used.",
