@@ -18,27 +18,27 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
-// heldOutbox is an outbox with a daemon that holds keys: events of more than 100,000 bytes are poison.
-type heldOutbox struct {
+// releaseOutbox is an outbox with a daemon that holds keys: events of more than 100,000 bytes are poison.
+type releaseOutbox struct {
 	*poisonOutbox
 	with []string
 }
 
-func newHeldOutbox(t *testing.T) *heldOutbox {
-	o := &heldOutbox{poisonOutbox: newPoisonOutbox(t, options{missing: []string{"dead"}})}
+func newReleaseOutbox(t *testing.T) *releaseOutbox {
+	o := &releaseOutbox{poisonOutbox: newPoisonOutbox(t, options{missing: []string{"dead"}})}
 	o.makeTopic("dead", 3, nil)
 	o.makeTopic("narrow", 3, map[string]string{"max.message.bytes": "100000"})
 	o.with = append(o.deduplicating(time.Second), "OUTBOXCDC_POISON_POLICY=hold_key", "OUTBOXCDC_POISON_TOPIC="+o.topic("dead"))
 	return o
 }
 
-func (o *heldOutbox) limit(bytes string) {
+func (o *releaseOutbox) limit(bytes string) {
 	o.t.Helper()
 	must(o.t, kafkatest.SetTopicConfig(testContext(o.t), o.kafka.Brokers(), o.topic("narrow"), map[string]string{"max.message.bytes": bytes}))
 }
 
 // insert commits one event, and returns its id.
-func (o *heldOutbox) insert(key string, large bool) (id string) {
+func (o *releaseOutbox) insert(key string, large bool) (id string) {
 	o.t.Helper()
 	payload := "'{}'"
 	if large {
@@ -51,7 +51,7 @@ func (o *heldOutbox) insert(key string, large bool) (id string) {
 }
 
 // events returns the ids of the records of a key, in their order.
-func (o *heldOutbox) events(key string) (ids []string) {
+func (o *releaseOutbox) events(key string) (ids []string) {
 	o.t.Helper()
 	all, err := kafkatest.ReadAll(testContext(o.t), o.kafka.Brokers(), o.topic("narrow"))
 	must(o.t, err)
@@ -66,7 +66,7 @@ func (o *heldOutbox) events(key string) (ids []string) {
 }
 
 // has waits until the records of a key are these.
-func (o *heldOutbox) has(key string, want ...string) {
+func (o *releaseOutbox) has(key string, want ...string) {
 	o.t.Helper()
 	await(o.t, patience, "the events of key "+key, func() error {
 		if got := o.events(key); !slices.Equal(got, want) {
@@ -77,7 +77,7 @@ func (o *heldOutbox) has(key string, want ...string) {
 }
 
 // flows is has, after a release: a daemon that does not know yet that the key is free makes a letter of the event.
-func (o *heldOutbox) flows(key string, want ...string) {
+func (o *releaseOutbox) flows(key string, want ...string) {
 	o.t.Helper()
 	await(o.t, patience, "the events of key "+key, func() error {
 		if len(o.list()) > 0 {
@@ -90,8 +90,8 @@ func (o *heldOutbox) flows(key string, want ...string) {
 	})
 }
 
-// heldLetter is a line of `dlq list -o json`.
-type heldLetter struct {
+// listedLetter is a line of `dlq list -o json`.
+type listedLetter struct {
 	ID, Key, Cause string
 	HeldBy         string `json:"held_by"`
 	Held           *struct {
@@ -100,7 +100,7 @@ type heldLetter struct {
 	}
 }
 
-func (o *heldOutbox) dlq(exit int, args ...string) (out, notes string) {
+func (o *releaseOutbox) dlq(exit int, args ...string) (out, notes string) {
 	o.t.Helper()
 	out, notes, got := o.runBinary(o.with, append([]string{"dlq"}, args...)...)
 	if got != exit {
@@ -109,11 +109,11 @@ func (o *heldOutbox) dlq(exit int, args ...string) (out, notes string) {
 	return out, notes
 }
 
-func (o *heldOutbox) list(args ...string) (all []heldLetter) {
+func (o *releaseOutbox) list(args ...string) (all []listedLetter) {
 	o.t.Helper()
 	out, _ := o.dlq(0, append([]string{"list", "-o", "json"}, args...)...)
 	for line := range strings.Lines(out) {
-		var l heldLetter
+		var l listedLetter
 		must(o.t, json.Unmarshal([]byte(line), &l))
 		all = append(all, l)
 	}
@@ -121,7 +121,7 @@ func (o *heldOutbox) list(args ...string) (all []heldLetter) {
 }
 
 // await waits until that many letters are open.
-func (o *heldOutbox) await(letters int) {
+func (o *releaseOutbox) await(letters int) {
 	o.t.Helper()
 	await(o.t, patience, fmt.Sprint(letters, " open letters"), func() error {
 		if all := o.list("--followers"); len(all) != letters {
@@ -136,7 +136,7 @@ func TestHoldKeyCommands(t *testing.T) {
 	for _, stopped := range []bool{false, true} {
 		t.Run(fmt.Sprintf("stopped=%v", stopped), func(t *testing.T) {
 			t.Parallel()
-			o := newHeldOutbox(t)
+			o := newReleaseOutbox(t)
 			r := o.startStreaming(o.with...)
 			var a, b []string
 			for n := range 4 {
@@ -151,7 +151,7 @@ func TestHoldKeyCommands(t *testing.T) {
 			}
 
 			listed := o.list()
-			slices.SortFunc(listed, func(x, y heldLetter) int { return strings.Compare(x.Key, y.Key) })
+			slices.SortFunc(listed, func(x, y listedLetter) int { return strings.Compare(x.Key, y.Key) })
 			if len(listed) != 2 || listed[0].ID != a[0] || listed[1].ID != b[0] || listed[0].Cause != "too_large" || listed[0].HeldBy != a[0] ||
 				listed[0].Held == nil || listed[0].Held.Followers != 3 || listed[1].Held == nil || listed[1].Held.Followers != 3 {
 				t.Errorf("list shows %+v", listed)
@@ -189,7 +189,7 @@ func TestHoldKeyCommands(t *testing.T) {
 // second one beside it is refused.
 func TestHoldKeyRetryKilled(t *testing.T) {
 	t.Parallel()
-	o := newHeldOutbox(t)
+	o := newReleaseOutbox(t)
 	r := o.startStreaming(o.with...)
 	ids := []string{o.insert("a", true)}
 	for range 60 {
