@@ -82,7 +82,8 @@ func (h *history) observe() {
 func (h *history) add(now time.Time) {
 	s := historySample{at: now, LagSeconds: h.maxLag}
 	h.maxLag = nil
-	for _, t := range topicsOf(h.reg) {
+	families, _ := h.reg.Gather() // an error concerns other metrics only
+	for _, t := range topicsOf(families) {
 		s.delivered += t.Delivered
 	}
 	if n := len(h.samples); n > 0 {

@@ -100,6 +100,18 @@ func TestStatusReport(t *testing.T) {
 	if want := `"standbys":[{"host":"db-2:5432","state":"ready","text":"in sync","lag_bytes":0,"since":"1970-01-01T00:00:01Z"}]`; !strings.Contains(strings.Join(strings.Fields(body), ""), strings.ReplaceAll(want, " ", "")) {
 		t.Errorf("no %s in %s", want, body)
 	}
+	if strings.Contains(body, `"held"`) {
+		t.Errorf("no key is held: %s", body)
+	}
+	for name, n := range map[string]float64{"keys": 2, "letters": 7, "oldest_seconds": 90} {
+		g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "outboxcdc_held_" + name})
+		g.Set(n)
+		reg.MustRegister(g)
+	}
+	_, body, _ = ask(t, handlerOf(config.Default(), reg, m), "GET", "/status")
+	if want := `"held":{"keys":2,"letters":7,"oldest_seconds":90}`; !strings.Contains(strings.Join(strings.Fields(body), ""), want) {
+		t.Errorf("no %s in %s", want, body)
+	}
 	var got struct {
 		Slot      string         `json:"slot"`
 		State     string         `json:"state"`

@@ -24,7 +24,7 @@ func newStatusCommand(load func() (*config.Config, error)) *cobra.Command {
 		Use:   "status",
 		Short: "Show the state of the daemon",
 		Long: "Print /status of the daemon, from its HTTP listener (http.listen, or --url): state and reason, lag, the WAL that the\n" +
-			"slot retains, the last error. Exit code: 0 the daemon is ready; 69 it is not, or does not answer. While no daemon\n" +
+			"slot retains, held keys, the last error. Exit code: 0 the daemon is ready; 69 it is not, or does not answer. While no daemon\n" +
 			"runs, outboxcdc doctor shows the slot.",
 		Args: noArgs,
 		RunE: withConfig(load, func(cmd *cobra.Command, cfg *config.Config) error {

@@ -159,6 +159,8 @@ function show(s, at) {
   text('deliverywhy', s.delivery === 'deduplicated' ? 'deduplicated' : 'at least once');
   text('confirmed', s.confirmed_lsn);
   text('received', 'confirmed; received ' + s.received_lsn);
+  el('held').hidden = !s.held;
+  if (s.held) text('heldkeys', count(s.held.keys) + ' keys, ' + count(s.held.letters) + ' events wait in the dead-letter topic, the oldest for ' + duration(s.held.oldest_seconds), 'warn');
   showStandbys(s.standbys || []);
   showTroubles(s.troubles);
   showTopics(s.topics, before && before.topics, seconds);
