@@ -2,6 +2,7 @@ package deploy
 
 import (
 	"os"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -40,7 +41,7 @@ func TestRunbookCommands(t *testing.T) {
 	must(t, err)
 	image, err := os.ReadFile("../Dockerfile")
 	must(t, err)
-	if !strings.Contains(string(image), `ENTRYPOINT ["/outboxcdc"]`) || !strings.Contains(string(chart), "args: [run, -c, "+start[3]+"]") {
+	if !strings.Contains(string(image), `ENTRYPOINT ["/outboxcdc"]`) || !strings.Contains(string(chart), "args: [run, -c, "+path.Dir(start[3])+`/{{ ternary "$(POD)" "`+strings.TrimSuffix(path.Base(start[3]), ".yaml")+`" (not (empty .Values.shards)) }}.yaml]`) {
 		t.Error("the image or the chart starts something else")
 	}
 	has("kubectl exec deploy/outboxcdc -- /outboxcdc -c " + start[3] + " status")

@@ -69,7 +69,7 @@ func TestKafkaAwayForManySenderTimeouts(t *testing.T) {
 		}
 		return errors.Join(stays.checkRelays(), parks.checkRelays())
 	})
-	if st, err := stayed.status(); err != nil || !isHeldBack(st) {
+	if st, err := stayed.status(); err != nil || !isHeldBack(st, window) {
 		t.Errorf("the window is not full: %+v, %v", st, err)
 	}
 	must(t, k.StartAgain(testContext(t)))

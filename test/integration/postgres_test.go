@@ -40,9 +40,9 @@ func TestPostgresStoppedImmediatelyUnderLoad(t *testing.T) {
 	o.outcome("%d events sent again by the server, skipped by the daemon", skipped)
 }
 
-// awaitStill waits until the window is full and nothing has been confirmed for a while: then the guard has no reason to
-// query, which would end the session as soon as the server ends the guard's connection.
-func (o *outbox) awaitStill(r *relay) {
+// awaitStill waits until the window of so many events is full and nothing has been confirmed for a while: then the
+// guard has no reason to query, which would end the session as soon as the server ends the guard's connection.
+func (o *outbox) awaitStill(r *relay, window int) {
 	o.t.Helper()
 	const still = 2 * time.Second
 	last, since := o.confirmed(), time.Now()
@@ -51,7 +51,7 @@ func (o *outbox) awaitStill(r *relay) {
 		if st.State == "parked" {
 			return nil // the daemon ended first
 		}
-		if now := o.confirmed(); now != last || !isHeldBack(st) {
+		if now := o.confirmed(); now != last || !isHeldBack(st, window) {
 			last, since = now, time.Now()
 		}
 		if d := time.Since(since); err == nil && d < still {
@@ -76,7 +76,7 @@ func TestPostgresStoppedWhileKafkaIsAway(t *testing.T) {
 	w.awaitCommits(100)
 	must(t, k.Kill())
 	o.insert("order", "filling", 1, window) // the writer alone may need longer than park_after to fill the window
-	o.awaitStill(r)
+	o.awaitStill(r, window)
 	stop, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	took, err := o.pg.Stop(stop, pgtest.Fast)
