@@ -128,8 +128,14 @@ func TestScaleOldDaemon(t *testing.T) {
 
 // One daemon delivers a table without partitions, and a table with the partitions takes its place, while writers write.
 func TestScaleFromPlainTable(t *testing.T) {
+	for _, major := range fullOrShort([]string{"14", "16", "18"}, []string{defaultMajor}) {
+		t.Run(major, func(t *testing.T) { scaleFromPlainTable(t, major) })
+	}
+}
+
+func scaleFromPlainTable(t *testing.T, major string) {
 	rnd := newRand(t)
-	pg := sharedPostgres(t, defaultMajor)
+	pg := sharedPostgres(t, major)
 	t.Parallel()
 	s := &scaled{outbox: newOutbox(t, options{pg: pg, partitions: 6})}
 	s.env = s.deduplicating(steadyFence)
