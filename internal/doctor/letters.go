@@ -37,7 +37,12 @@ func (k *brokers) checkLetters(ctx context.Context, x *kafka.Examination) {
 			largest, whose = n, t.Name
 		}
 	}
-	kept := letters.Settings["retention.ms"]
+	limit := ""
+	for _, name := range []string{"retention.bytes", "retention.ms"} {
+		if value := letters.Settings[name]; value != "" && value != "-1" {
+			limit = name + " is " + value
+		}
+	}
 	switch {
 	case k.HeldGroup != "" && strings.Contains(letters.Settings["cleanup.policy"], "compact"):
 		k.fail(topicDeadLetters, Wrong, []Remedy{k.alter(k.Letters, "cleanup.policy=delete,retention.ms=-1")},
@@ -47,9 +52,9 @@ func (k *brokers) checkLetters(ctx context.Context, x *kafka.Examination) {
 	case most <= largest && !k.Cut:
 		k.warn(topicDeadLetters, []Remedy{k.alter(k.Letters, fmt.Sprintf("max.message.bytes=%d", 2*largest)), settingf("poison: {oversize: cut}")},
 			"%s accepts %d bytes, %s accepts %d: an event that is too large for that topic is also too large for a dead letter, and stops the daemon", k.Letters, most, whose, largest)
-	case k.HeldGroup != "" && kept != "" && kept != "-1":
-		k.warn(topicDeadLetters, []Remedy{k.alter(k.Letters, "retention.ms=-1")},
-			"%s: retention.ms is %s: Kafka deletes events that wait there until their key is released (hold_key), and no other topic has them", k.Letters, kept)
+	case k.HeldGroup != "" && limit != "":
+		k.warn(topicDeadLetters, []Remedy{k.alter(k.Letters, "retention.ms=-1,retention.bytes=-1")},
+			"%s: %s: Kafka deletes events that wait there until their key is released (hold_key), and no other topic has them", k.Letters, limit)
 	default:
 		k.ok(topicDeadLetters, "%s: %s, up to %d bytes", k.Letters, human.Count(letters.Partitions, "partition", "partitions"), most)
 	}

@@ -316,6 +316,10 @@ func topicOutcomes(t *testing.T, w *world) {
 		p.cfg.Letters = p.topic + ".kept"
 		createTopic(t, w.kafka, p.cfg.Letters, 1, 3, and("retention.ms", "-1"))
 		p.wants()
+		p.cfg.Letters = p.topic + ".small"
+		createTopic(t, w.kafka, p.cfg.Letters, 1, 3, map[string]string{"retention.ms": "-1", "retention.bytes": "1000000", "min.insync.replicas": "2"})
+		p.wants(outcome{topicDeadLetters, "WARN", "retention.bytes is 1000000"})
+		p.cfg.Letters = p.topic + ".kept"
 		refused := w.kafka.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetFetch}, Err: kerr.GroupAuthorizationFailed, Count: -1})
 		p.wants(outcome{topicDeadLetters, "FAIL 77", "which keys are held cannot be read"})
 		refused.Remove()

@@ -60,7 +60,7 @@ type CreateFacts struct {
 
 // examinedSettings are the settings of a topic that matter for our records.
 var examinedSettings = []string{
-	"cleanup.policy", "max.message.bytes", "min.insync.replicas",
+	"cleanup.policy", "retention.ms", "retention.bytes", "max.message.bytes", "min.insync.replicas",
 	"message.timestamp.type", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms",
 }
 
