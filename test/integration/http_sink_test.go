@@ -274,7 +274,7 @@ func TestHTTPSinkCommands(t *testing.T) {
 		}
 	}
 	for setting, reason := range map[string]string{
-		"OUTBOXCDC_DELIVERY_MODE=deduplicated": "a receiver cannot be read", "OUTBOXCDC_POISON_POLICY=dead_letter": "needs Kafka",
+		"OUTBOXCDC_DELIVERY_MODE=deduplicated": "a receiver cannot be read", "OUTBOXCDC_POISON_POLICY=dead_letter": "need Kafka",
 		"OUTBOXCDC_ROUTE_MISSING_TOPIC=5m": "cannot be asked", "OUTBOXCDC_ROUTE_FORMAT=raw": "cloudevents_structured", "OUTBOXCDC_KAFKA_BROKERS=h:1": "sink is http",
 	} {
 		for _, command := range [][]string{{"run"}, {"config", "validate"}} {
