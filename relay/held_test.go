@@ -18,7 +18,7 @@ type fakeLetters struct {
 	next    int            // index in the log
 	number  int64          // of the next letter
 	first   func() int64   // that Kafka still has
-	err     error
+	err     func() error
 }
 
 func (l *fakeLetters) Close() {}
@@ -26,8 +26,8 @@ func (l *fakeLetters) Close() {}
 func (l *fakeLetters) Read(ctx context.Context, read func(*checkpoint.Letter, bool)) (*checkpoint.LetterMarks, error) {
 	l.b.mu.Lock()
 	defer l.b.mu.Unlock()
-	if l.err != nil {
-		return nil, l.err
+	if err := l.err(); err != nil {
+		return nil, err
 	}
 	for ; l.next < len(l.b.kafka.log); l.next++ {
 		r := &l.b.kafka.log[l.next]
@@ -61,7 +61,7 @@ func holding(t *testing.T, change func(*PoisonPolicies), f func(*heldBench)) {
 	h := &heldBench{handled: map[int64]bool{}}
 	cfg.Poison = PoisonPolicies{Policy: HoldKey, Topic: "dead", Limits: checkpoint.HeldLimits{Keys: 10, Letters: 100}}
 	cfg.Poison.Letters = func(context.Context) (Letters, error) {
-		return &fakeLetters{b: h.bench, handled: h.handled, first: func() int64 { return h.first }, err: h.err}, nil
+		return &fakeLetters{b: h.bench, handled: h.handled, first: func() int64 { return h.first }, err: func() error { return h.err }}, nil
 	}
 	if change != nil {
 		change(&cfg.Poison)
@@ -163,6 +163,38 @@ func TestHoldKeyLettersUnreadable(t *testing.T) {
 		b.edit(func() { b.err = nil })
 		b.sleep(time.Minute)
 		b.wantStored("a@t", "b@v")
+	})
+}
+
+// TestHoldKeyUnreadableLater: while the letters cannot be read any more, held keys stay held, and all others flow in the
+// same session.
+func TestHoldKeyUnreadableLater(t *testing.T) {
+	holding(t, nil, func(b *heldBench) {
+		b.kafka.tooLarge["b"] = true
+		b.start()
+		b.pg.commit("a", "b", "c")
+		b.sleep(5 * time.Second)
+		b.edit(func() { b.err = errors.New("no leader") })
+		b.handle(0, 1)
+		b.pg.commit("d", "x@v")
+		b.sleep(5 * time.Minute)
+		b.pg.commit("y@v")
+		b.sleep(5 * time.Second)
+		b.wantStored("a@t", "b@dead", "c@dead", "d@dead", "x@v", "y@v")
+		b.counts(0, "replication_reconnects_total")
+		b.counts(1, "held_keys")
+		b.edit(func() { b.err = nil })
+		b.handle(2)
+		b.sleep(5 * time.Second)
+		b.pg.commit("e")
+		b.sleep(5 * time.Second)
+		b.wantStored("a@t", "b@dead", "c@dead", "d@dead", "x@v", "y@v", "e@t")
+
+		b.kafka.tooLarge["f"] = true
+		b.pg.commit("f")
+		b.sleep(5 * time.Second)
+		b.edit(func() { b.err = &checkpoint.LettersGone{What: "gone"} })
+		b.ends(Poison, time.Minute)
 	})
 }
 

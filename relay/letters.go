@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -12,7 +13,8 @@ import (
 type Letters interface {
 	// Read reads which letters are handled, and then the letters that were stored since the last call; the first call
 	// begins at the oldest one that is not handled. It calls read with each letter of this slot that holds a key, in the
-	// order of its partition. The marks are nil if they are those of the last call.
+	// order of its partition. The marks are nil if they are those of the last call. After an error it may be called
+	// again, and goes on behind the letters that were read.
 	Read(ctx context.Context, read func(l *checkpoint.Letter, handled bool)) (*checkpoint.LetterMarks, error)
 	Close()
 }
@@ -21,6 +23,7 @@ const (
 	lettersEvery  = time.Second           // how often letters are read while keys are held
 	lettersSoon   = 50 * time.Millisecond // the same while a key is being released
 	lettersAtOnce = 1000                  // letters in an answer
+	sayUnreadable = time.Minute           // how often a reading that fails is logged
 )
 
 // letters reads the letters in a goroutine of its own: the session's goroutine must not wait for Kafka.
@@ -100,6 +103,8 @@ func (s *session) readLetters(wait time.Duration) {
 		return
 	}
 	defer from.Close()
+	var isKnown bool   // a reading has succeeded
+	var said time.Time // when one that failed was logged
 	for {
 		select {
 		case <-ctx.Done():
@@ -113,6 +118,15 @@ func (s *session) readLetters(wait time.Duration) {
 				read = nil
 			}
 		})
+		// What the session knows stays true while the topic cannot be read: held keys stay held, and all others flow.
+		if err != nil && isKnown && ctx.Err() == nil && !errors.As(err, new(*checkpoint.LettersGone)) {
+			if now := s.r.clock(); now.Sub(said) >= sayUnreadable {
+				said = now
+				s.r.log.Warn("the dead-letter topic cannot be read: held keys stay held, even if their letters are handled", "topic", s.r.cfg.Poison.Topic, "error", err)
+			}
+			err = nil
+		}
+		isKnown = true
 		if !report(lettersAnswer{read: read, marks: marks, err: err}) {
 			return
 		}

@@ -40,6 +40,8 @@ type Follower struct {
 	open *Topic
 	next map[int32]int64 // by partition: the offset to read next
 	last map[int32]marks
+	// failed: the last Read has failed, perhaps because of the client. The next one opens another.
+	failed bool
 
 	stop     context.CancelFunc
 	renewals sync.WaitGroup
@@ -64,8 +66,18 @@ func (f *Followed) Open(ctx context.Context) (*Follower, error) {
 }
 
 // Read reads which letters are handled, and then calls read with the letters that were stored since the last call; the
-// first call begins at the oldest one that is open. The result is nil if it is that of the last call.
-func (f *Follower) Read(ctx context.Context, read func(l *checkpoint.Letter, handled bool)) (*checkpoint.LetterMarks, error) {
+// first call begins at the oldest one that is open. The result is nil if it is that of the last call. The call after an
+// error goes on behind the letters that were read.
+func (f *Follower) Read(ctx context.Context, read func(l *checkpoint.Letter, handled bool)) (_ *checkpoint.LetterMarks, err error) {
+	if f.failed {
+		t, err := Open(ctx, f.of.Cluster, f.of.Topic, f.of.Group)
+		if err != nil {
+			return nil, err
+		}
+		f.open.Close()
+		f.open = t
+	}
+	defer func() { f.failed = err != nil }()
 	defer context.AfterFunc(ctx, f.open.client.Cut)()
 	if err := f.look(); err != nil {
 		return nil, err
@@ -86,6 +98,7 @@ func (f *Follower) Read(ctx context.Context, read func(l *checkpoint.Letter, han
 		}
 		now[p.id] = marks{p.recorded, p.first}
 		err := f.open.read(ctx, p, max(from, p.first), func(l *Letter) error {
+			f.next[p.id] = l.Offset + 1
 			if letter := f.of.LetterOf(l); letter != nil {
 				letter.Place, letter.Time = checkpoint.LetterPlace{Partition: l.Partition, Offset: l.Offset}, l.Time
 				read(letter, p.recorded.has(l.Offset))

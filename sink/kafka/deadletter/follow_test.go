@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -273,4 +274,64 @@ func TestFollowRenews(t *testing.T) {
 	if strings.Contains(x.log.String(), "not renewed") {
 		t.Error(x.log.String())
 	}
+}
+
+// TestFollowRenewsGone: an open letter that Kafka has deleted is not recorded as handled.
+func TestFollowRenewsGone(t *testing.T) {
+	x := newFollowTest(t, 2)
+	x.letters(0, "a", "b", "c", "d")
+	x.letters(1, "e")
+	x.begin()
+	x.want("0:0 a", "0:1 b", "0:2 c", "0:3 d", "1:0 e")
+	markHandled(t, openLetters(t, x.followed.Cluster), "0:0", "0:2")
+	x.f.deleteRecords(t, "dead", 0, 2)
+	must(t, x.followed.renew(t.Context()))
+	x.want()
+	x.wantHandled(0, true)
+	x.wantHandled(1, false)
+	x.wantHandled(2, true)
+	x.begin()
+	x.want("0:3 d", "1:0 e")
+	if !strings.Contains(x.log.String(), "count=1") {
+		t.Error(x.log.String())
+	}
+}
+
+// TestFollowAgain: a reading that fails is begun again behind the letters that were read, with other connections.
+func TestFollowAgain(t *testing.T) {
+	x := newFollowTest(t, 2)
+	x.letters(0, "a")
+	x.begin()
+	x.want("0:0 a")
+	x.letters(0, "b")
+	x.letters(1, "c")
+	markHandled(t, openLetters(t, x.followed.Cluster), "0:0")
+	denied := true
+	x.f.ControlKey(int16(kmsg.Fetch), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		x.f.KeepControl()
+		req := r.(*kmsg.FetchRequest)
+		if !denied || req.Topics[0].Partitions[0].Partition != 1 {
+			return nil, nil, false
+		}
+		res := req.ResponseKind().(*kmsg.FetchResponse)
+		part := kmsg.NewFetchResponseTopicPartition()
+		part.Partition, part.ErrorCode = 1, kerr.TopicAuthorizationFailed.Code
+		topic := kmsg.NewFetchResponseTopic()
+		topic.Topic, topic.Partitions = "dead", append(topic.Partitions, part)
+		res.Topics = append(res.Topics, topic)
+		return res, nil, true
+	})
+	got, err := x.read()
+	if err == nil || !slices.Equal(got, []string{"0:1 b"}) {
+		t.Errorf("%q, %v", got, err)
+	}
+	if got, err = x.read(); err == nil || len(got) > 0 {
+		t.Errorf("%q, %v", got, err)
+	}
+	x.f.hangUp()
+	denied = false
+	x.want("1:0 c")
+	x.wantHandled(0, true)
+	x.wantHandled(1, false)
+	x.want()
 }

@@ -60,5 +60,10 @@ func (f *Followed) renew(ctx context.Context) error {
 	if err := t.Hold(ctx); err != nil {
 		return err
 	}
+	for i := range t.parts { // letters that Kafka has deleted are not handled: their keys are not free
+		if p := &t.parts[i]; p.committed {
+			p.handled = p.recorded
+		}
+	}
 	return t.Commit()
 }
