@@ -58,7 +58,7 @@ var heldMutants = []mutant{
 	wrong("letter-unreadable-ends-the-session", "A session must end when letters cannot be read any more.",
 		edits{{"relay/letters.go", "		if err != nil && isKnown && ctx", "		if err != nil && !isKnown && ctx"}}, holding),
 	wrong("letter-unreadable-topic-is-the-same", "A dead-letter topic that was created again cannot be read for a while.",
-		edits{{"relay/letters.go", " && !errors.As(err, new(*checkpoint.LettersGone)) {\n			if now", " {\n			if now"}}, holding),
+		edits{{"relay/letters.go", " && !errors.As(err, new(*checkpoint.LettersGone)) {\n", " && !errors.Is(err, context.Canceled) {\n"}}, holding),
 	wrong("letter-read-again-after-an-error", "A reading that fails has read nothing.",
 		edits{{"sink/kafka/deadletter/follow.go", "			f.next[p.id] = l.Offset + 1\n", ""}}, followed),
 	wrong("letter-gone-is-renewed", "Letters that Kafka has deleted are handled.",

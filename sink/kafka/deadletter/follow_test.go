@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -303,34 +302,19 @@ func TestFollowAgain(t *testing.T) {
 	x.letters(0, "a")
 	x.begin()
 	x.want("0:0 a")
-	x.letters(0, "b")
-	x.letters(1, "c")
+	x.letters(0, "b", "c")
+	x.letters(1, "d")
 	markHandled(t, openLetters(t, x.followed.Cluster), "0:0")
-	denied := true
-	x.f.ControlKey(int16(kmsg.Fetch), func(r kmsg.Request) (kmsg.Response, error, bool) {
-		x.f.KeepControl()
-		req := r.(*kmsg.FetchRequest)
-		if !denied || req.Topics[0].Partitions[0].Partition != 1 {
-			return nil, nil, false
-		}
-		res := req.ResponseKind().(*kmsg.FetchResponse)
-		part := kmsg.NewFetchResponseTopicPartition()
-		part.Partition, part.ErrorCode = 1, kerr.TopicAuthorizationFailed.Code
-		topic := kmsg.NewFetchResponseTopic()
-		topic.Topic, topic.Partitions = "dead", append(topic.Partitions, part)
-		res.Topics = append(res.Topics, topic)
-		return res, nil, true
+	ctx, cancel := context.WithCancel(t.Context())
+	var got []string
+	_, err := x.Read(ctx, func(l *checkpoint.Letter, _ bool) {
+		got = append(got, l.Key)
+		cancel()
 	})
-	got, err := x.read()
-	if err == nil || !slices.Equal(got, []string{"0:1 b"}) {
-		t.Errorf("%q, %v", got, err)
+	if err == nil || !slices.Equal(got, []string{"b"}) {
+		t.Fatalf("%q, %v", got, err)
 	}
-	if got, err = x.read(); err == nil || len(got) > 0 {
-		t.Errorf("%q, %v", got, err)
-	}
-	x.f.hangUp()
-	denied = false
-	x.want("1:0 c")
+	x.want("0:2 c", "1:0 d")
 	x.wantHandled(0, true)
 	x.wantHandled(1, false)
 	x.want()
