@@ -40,9 +40,9 @@ func (s *session) noteResentKey(topic string, key []byte) {
 	}
 	if len(m.resentKeys) == maxResentKeys {
 		clear(m.resentKeys)
-		m.resentAll = m.Events.Session()
+		m.resentAll = m.Events.Session() + 1
 	}
-	m.resentKeys[checkpoint.KeyOf(topic, key)] = m.Events.Session()
+	m.resentKeys[checkpoint.KeyOf(topic, key)] = m.Events.Session() + 1
 }
 
 // noteLetter notes that the event at pos is sent as a letter of a key.
@@ -57,5 +57,5 @@ func (s *session) noteLetter(pos checkpoint.Position, topic string, key []byte) 
 	if pos.CommitLSN < s.earlierEnd {
 		s.noteResentKey(topic, key)
 	}
-	m.letters[pos] = m.Events.Session()
+	m.letters[pos] = m.Events.Session() + 1
 }

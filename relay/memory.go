@@ -13,8 +13,8 @@ type memory struct {
 	idleTimeout time.Duration                     // the server's idle_replication_slot_timeout
 	slotUsed    time.Time                         // when the slot was last in use by this process
 	overtaking  map[string]map[int32][]overtaking // by topic and partition, oldest first: see noteOvertaking
-	letters     map[checkpoint.Position]uint32    // by event: the session that has sent its letter of a held key
-	resentKeys  map[checkpoint.HeldKey]uint32     // the last session that has sent an event in doubt of the key
+	letters     map[checkpoint.Position]uint32    // by event: the session that has sent its letter of a held key, from 1 on
+	resentKeys  map[checkpoint.HeldKey]uint32     // the last session that has sent an event in doubt of the key, from 1 on
 	resentAll   uint32                            // the same for all keys, because there were too many
 
 	// For deduplicated delivery.
