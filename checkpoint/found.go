@@ -24,8 +24,8 @@ type Found struct {
 	parts   map[partitionID]*foundRecords
 	count   int
 	full    bool
-	index   []eventKey // of the records that count; nil: to be built
-	letters []eventKey // those of them in the topic of the letters of held keys
+	index   []eventKey // of the records that count, without letters; nil: to be built
+	letters []eventKey // of held keys
 	resent  *eventKey  // the first event that was sent again after a later one; nil: none was
 }
 
@@ -135,25 +135,25 @@ func (e eventKey) isAfter(g eventKey) bool {
 	return cmp.Or(cmp.Compare(e.lsn, g.lsn), cmp.Compare(e.ordinal, g.ordinal)) > 0
 }
 
-// Has reports whether a record of the event at p with this id counts.
+// Has reports whether a record of the event at p with this id counts, or is a letter of a held key.
 func (f *Found) Has(p Position, id []byte) bool {
 	if f.isEmpty.Load() {
 		return false
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.in(&f.index, p, id)
+	return f.in(&f.index, p, id) || f.in(&f.letters, p, id)
 }
 
 // HasLetter reports whether there is a letter of a held key of the event at p with this id, and whether an older event
-// of its key may have been sent again after it.
+// of its key may have been sent again after it. An event that also has a record that counts is judged by that.
 func (f *Found) HasLetter(p Position, id []byte) (has, overtaken bool) {
 	if f.isEmpty.Load() {
 		return false, false
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	has = f.in(&f.letters, p, id)
+	has = f.in(&f.letters, p, id) && !f.in(&f.index, p, id)
 	return has, has && f.resent != nil && eventKey{lsn: p.CommitLSN, ordinal: p.Ordinal}.isAfter(*f.resent)
 }
 
@@ -170,17 +170,18 @@ func (f *Found) build() {
 	f.index, f.letters, f.resent = make([]eventKey, 0, f.count), nil, nil
 	for _, part := range f.parts {
 		part.tidy()
+		index := &f.index
+		if part.letters {
+			index = &f.letters
+		}
 		for _, rec := range part.records {
-			f.index = append(f.index, rec.event)
-			if part.letters {
-				f.letters = append(f.letters, rec.event)
-			}
+			*index = append(*index, rec.event)
 		}
 		if e := part.resent; e != nil && (f.resent == nil || f.resent.isAfter(*e)) {
 			f.resent = e
 		}
 	}
-	f.count = len(f.index)
+	f.count = len(f.index) + len(f.letters)
 	slices.SortFunc(f.index, eventKey.compare)
 	slices.SortFunc(f.letters, eventKey.compare)
 }

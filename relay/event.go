@@ -41,7 +41,7 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 		return routed
 	}
 	if known != nil {
-		if in, overtaken := s.isLetter(pos); in && !overtaken {
+		if in, overtaken := s.isLetter(pos, true); in && !overtaken {
 			return s.skip(ctx, known)
 		}
 	}

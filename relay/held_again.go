@@ -12,13 +12,17 @@ import (
 // acknowledged before the letter was sent, so that happens only after an event that is older still was sent again.
 
 // isLetter reports whether the record of the event at pos that Kafka may have is a letter of a held key, and whether an
-// older event of the key was sent again after it.
-func (s *session) isLetter(pos checkpoint.Position) (is, overtaken bool) {
+// older event of the key was sent again after it. acked means that this process has an acknowledgement of the event.
+// Without one, the letter that it has sent may be lost, and an older letter be the one that Kafka has.
+func (s *session) isLetter(pos checkpoint.Position, acked bool) (is, overtaken bool) {
 	if s.held == nil {
 		return false, false
 	}
 	m := &s.r.mem
 	session, is := m.letters[pos]
+	if !acked {
+		session, is = 0, false
+	}
 	if !is && s.readsEnds {
 		is, overtaken = m.Found.HasLetter(pos, s.rec.ID)
 	}

@@ -221,7 +221,7 @@ func (s *session) skipFound(ctx context.Context, pos checkpoint.Position, topic 
 	if !acked && !found {
 		return false, nil
 	}
-	isLetter, overtaken := s.isLetter(pos)
+	isLetter, overtaken := s.isLetter(pos, acked)
 	if !isLetter && !dead {
 		if overtaken = s.followsResent(pos); !overtaken && !found {
 			var err error
