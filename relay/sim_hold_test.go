@@ -147,13 +147,15 @@ func (w *world) arrive(e *event) {
 	}
 }
 
-// holds reports whether a letter of the key, perhaps of the event itself, was stored or is in flight, so that the
-// event
-// may be a letter. An event that is repeated may follow a later one, which is then repeated as well.
+// holds reports whether a letter of the key, perhaps of the event itself, was stored or is in flight, so that the event
+// may be a letter. An event that is repeated may follow a later one, which is then repeated as well; whether it may be
+// repeated is another question.
 func (s *simSink) holds(e *event) bool {
-	same := func(x *event) bool {
-		return x.lane == e.lane && x.key == e.key && (x.order <= e.order || !s.k.w.deduplicates())
+	repeats := !s.k.w.deduplicates()
+	for _, log := range s.k.logs {
+		repeats = repeats || slices.ContainsFunc(log, func(l logged) bool { return l.e == e })
 	}
+	same := func(x *event) bool { return x.lane == e.lane && x.key == e.key && (x.order <= e.order || repeats) }
 	return slices.ContainsFunc(s.k.w.hold.letters, func(l simLetter) bool { return same(l.e) }) ||
 		slices.ContainsFunc(s.lanes[deadLane], func(f *flight) bool { return same(f.e) })
 }

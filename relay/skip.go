@@ -43,6 +43,9 @@ func (s *session) readEnds() {
 	cfg, id, now := &r.cfg.Deduplication, s.stream.Identity(), r.clock()
 	acked, tx := p.predecessor.AckedFor(cfg.Sources)
 	s.resume.AddRecord(id, acked, tx, s.stream.Start())
+	if !r.mem.isOwn(p.predecessor) { // another process may have sent an older event of a key after our letter
+		clear(r.mem.letters)
+	}
 	if !r.mem.isOwn(p.predecessor) && !p.predecessor.Clean {
 		wait := max(cfg.FenceWait, p.predecessor.FenceWait) // the predecessor's lease depends on its own settings
 		r.log.Info("the previous session did not end cleanly: reading the ends of partitions after fence_wait, because its records may still arrive",
@@ -223,7 +226,7 @@ func (s *session) skipFound(ctx context.Context, pos checkpoint.Position, topic 
 	}
 	isLetter, overtaken := s.isLetter(pos, acked)
 	if !isLetter && !dead {
-		if overtaken = s.followsResent(pos); !overtaken && !found {
+		if overtaken = s.followsResent(pos) || s.followsLetter(pos); !overtaken && !found {
 			var err error
 			if overtaken, err = s.wasOvertaken(ctx, pos); err != nil {
 				return false, err
