@@ -32,8 +32,8 @@ func (s *session) isLetter(pos checkpoint.Position, acked bool) (is, overtaken b
 	return true, overtaken || max(m.resentAll, m.resentKeys[checkpoint.KeyOf(s.rec.Topic, s.rec.Key)]) > session
 }
 
-// followsLetter reports whether an older event of the current record's key was sent again, perhaps as a letter, after the
-// record that Kafka has of the event at pos.
+// followsLetter reports whether an older event of the current record's key was sent again, perhaps as a letter, after
+// the record that Kafka has of the event at pos.
 func (s *session) followsLetter(pos checkpoint.Position) bool {
 	m := &s.r.mem
 	if s.held == nil || s.rec.Key == nil {

@@ -166,8 +166,8 @@ func TestHoldKeyLettersUnreadable(t *testing.T) {
 	})
 }
 
-// TestHoldKeyUnreadableLater: while the letters cannot be read any more, held keys stay held, and all others flow in the
-// same session.
+// TestHoldKeyUnreadableLater: while the letters cannot be read any more, held keys stay held, and all others flow in
+// the same session.
 func TestHoldKeyUnreadableLater(t *testing.T) {
 	holding(t, nil, func(b *heldBench) {
 		b.kafka.tooLarge["b"] = true
