@@ -44,7 +44,7 @@ type simDLQ struct {
 	records   bool           // before the next letter
 }
 
-// TestSimHoldKey is TestSimDeadLetters with held keys. With more than the default number of runs, every other one is
+// TestSimHoldKey is TestSimDeadLetters with held keys. With another than the default number of runs, every other one is
 // with deduplicated delivery, for which the rule is not finished: one run of about 20,000 has the older event of a key
 // last (docs/poison.md).
 func TestSimHoldKey(t *testing.T) {
@@ -52,7 +52,7 @@ func TestSimHoldKey(t *testing.T) {
 	first, n := atLeastSeeds(t, few)
 	res := simRuns(t, "random runs in which poison holds its key, fresh seeds", "", first, func(i int) (simOptions, bool) {
 		seed := first + uint64(i)
-		return simOptions{seed: seed, dead: true, hold: true, dedup: n > few && seed%2 == 1, twice: seed%20 == 0}, i < n
+		return simOptions{seed: seed, dead: true, hold: true, dedup: n != few && seed%2 == 1, twice: seed%20 == 0}, i < n
 	})
 	if !t.Failed() {
 		res.mustReach(t, markNames[firstHeld:marks], 3000)
