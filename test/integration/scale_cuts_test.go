@@ -52,7 +52,16 @@ func TestScaleRefused(t *testing.T) {
 	s.stop(s.daemons[0])
 	refused("no daemon reads slot " + s.name + "_0_of_1: start it")
 	s.daemons[0] = s.startShard(0)
+	drop := s.block(3, 2)
+	needed := func(text string) {
+		t.Helper()
+		if err := s.tryBlock(text, nil); err == nil || !strings.Contains(err.Error(), "these slots are needed") {
+			t.Errorf("step 4 drops slots that are needed: %v", err)
+		}
+	}
+	needed(drop) // before the hand-over
 	s.handOver(2)
+	needed(strings.Replace(drop, "old int := 1", "old int := 2", 1)) // the slots of the new daemons
 	s.startNew(2)
 }
 
