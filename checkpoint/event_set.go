@@ -105,6 +105,16 @@ func (s *EventSet) Has(p Position, id []byte) (session uint32, has bool) {
 	return s.events[i].session, true
 }
 
+// Newest returns the commit LSN of the newest event.
+func (s *EventSet) Newest() (newest pglogrepl.LSN) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.events {
+		newest = max(newest, s.events[i].lsn)
+	}
+	return newest
+}
+
 // Forget removes all events for which drop returns true. The positions passed to drop have no system identifier.
 func (s *EventSet) Forget(drop func(Position) bool) {
 	s.mu.Lock()

@@ -6,27 +6,32 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+
+	"github.com/jackc/pglogrepl"
 )
 
-// Found is the events in doubt whose records were read at the ends of partitions. A record counts only if no record
-// of an earlier event follows it in its partition. Otherwise that earlier event was sent again after it, and a reader
-// of the partition would see the older state last: the later event has to be sent again, too. The letters of held keys
-// have no such order: those of a key are always in order, and those of several keys need none. But once an event was
-// sent again to its partition, a letter of a later event is overtaken: an older event of its key may have been sent
-// again, too.
+// Found is the events in doubt whose records were read at the ends of partitions. A record counts only if no older
+// event of its key was sent after it. Otherwise a reader would see the older state last: the event has to be sent again,
+// too. An older event was sent after it if a later session has sent its record, or if its record follows in the same
+// partition. A session sends in the order of the stream.
+//
+// The letters of held keys count in the same way: a command sends them to the topic of their key, in their order.
 //
 // The records of a partition may be noted in any order, and more than once. All methods may be called by any goroutine.
 type Found struct {
 	seed    maphash.Seed
-	isEmpty atomic.Bool // avoids the lock
+	isEmpty atomic.Bool   // avoids the lock
+	newest  atomic.Uint64 // commit LSN of the newest event
 
-	mu      sync.Mutex
-	parts   map[partitionID]*foundRecords
-	count   int
-	full    bool
-	index   []eventKey // of the records that count, without letters; nil: to be built
-	letters []eventKey // of held keys
-	resent  *eventKey  // the first event that was sent again after a later one; nil: none was
+	mu       sync.Mutex
+	parts    map[partitionID]uint32  // index into settled
+	settled  []int64                 // by partition: the offset of the last record of an event that is settled; -1: none
+	sessions map[int64]uint32        // by producer id: the sessions in their order
+	others   map[uint64][]otherEvent // by key
+	records  []foundRecord
+	isTidy   bool   // all records count, and are in the order of their events
+	full     bool   // records had no room
+	lost     uint32 // the newest session of those
 }
 
 type partitionID struct {
@@ -34,157 +39,204 @@ type partitionID struct {
 	id    int32
 }
 
-// foundRecords are the records of one partition.
-type foundRecords struct {
-	records []foundRecord
-	settled foundRecord // the last record of an event that is not in doubt; offset -1: none
-	letters bool        // of held keys
-	resent  *eventKey   // the first event that was sent again after a later one; nil: none was
+// foundRecord is a record of an event that is not settled.
+type foundRecord struct {
+	event     eventKey
+	key       uint64 // hash of the topic and the key in which it is in order; 0: in none
+	offset    int64
+	partition uint32
+	session   uint32
 }
 
-type foundRecord struct {
-	offset int64
-	event  eventKey
+// otherEvent is the oldest event of a key that other processes have sent in what counts as one session.
+type otherEvent struct {
+	event   eventKey
+	session uint32
 }
 
 // NewFound returns an empty set.
 func NewFound() *Found {
-	f := &Found{seed: maphash.MakeSeed(), parts: map[partitionID]*foundRecords{}}
+	f := &Found{seed: maphash.MakeSeed(), parts: map[partitionID]uint32{}, sessions: map[int64]uint32{}, others: map[uint64][]otherEvent{}}
 	f.isEmpty.Store(true)
 	return f
 }
 
-// Note notes an own record of an event that the server has, at an offset of a partition.
-func (q *Search) Note(topic string, partition int32, offset int64, p Position, id []byte) {
-	f := q.Found
+// OwnRecord is an own record of an event that the server has.
+type OwnRecord struct {
+	Topic     string
+	Partition int32
+	Offset    int64
+	Producer  int64 // id
+	Position  Position
+	ID        []byte
+	// KeyTopic and Key say in which order the event is: that of the key in the topic, which for a letter is not the topic
+	// of the record. A nil key is in no order.
+	KeyTopic string
+	Key      []byte
+}
+
+// Note notes a record.
+func (q *Search) Note(r *OwnRecord) {
+	f, p := q.Found, r.Position
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	at := partitionID{topic, partition}
-	part := f.parts[at]
-	if part == nil {
-		part = &foundRecords{settled: foundRecord{offset: -1}, letters: topic == q.Letters}
-		f.parts[at] = part
-	}
-	f.index = nil
-	rec := foundRecord{offset, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, f.hash(id)}}
-	if p.Compare(q.Acked) <= 0 {
-		part.settle(rec)
+	partition := f.partition(partitionID{r.Topic, r.Partition})
+	switch {
+	case p.Compare(q.Settled) <= 0: // those before it may not count because of it
+		f.settled[partition] = max(f.settled[partition], r.Offset)
+		f.isTidy = false
+		return
+	case p.CommitLSN >= q.Until:
 		return
 	}
-	if p.CommitLSN >= q.Until {
+	session := f.session(q.Producers, r.Producer)
+	if len(f.records) == MaxEvents && !f.full { // records that do not count may take up room
+		f.tidy()
+		f.full = len(f.records) > MaxEvents/16*15 // otherwise each record that does not count would lead to this again
+	}
+	f.isTidy = false
+	if f.full {
+		f.settled[partition], f.lost = max(f.settled[partition], r.Offset), max(f.lost, session)
 		return
 	}
-	if f.count == MaxEvents && !f.full { // records that do not count may take up room
-		f.count = 0
-		for _, part := range f.parts {
-			part.tidy()
-			f.count += len(part.records)
-		}
-		f.full = f.count > MaxEvents/16*15 // otherwise each record that does not count would lead to this again
+	rec := foundRecord{
+		event:  eventKey{p.CommitLSN, p.Timeline, p.Ordinal, f.hash(r.ID)},
+		offset: r.Offset, partition: partition, session: session,
 	}
-	if f.full { // those before this one may not count because of it
-		part.settle(foundRecord{offset: offset})
-		return
+	if r.Key != nil {
+		rec.key = KeyHash(f.seed, r.KeyTopic, r.Key)
 	}
-	f.count++
-	part.records = append(part.records, rec)
+	if session := q.Others[r.Producer]; session > 0 && rec.key != 0 {
+		f.noteOther(rec.key, otherEvent{rec.event, session})
+	}
+	f.records = append(f.records, rec)
+	f.newest.Store(max(f.newest.Load(), uint64(p.CommitLSN)))
 	f.isEmpty.Store(false)
 }
 
 func (f *Found) hash(id []byte) uint64 { return maphash.Bytes(f.seed, id) }
 
-// tidy removes the records that do not count. Those that remain are in the order of their offsets and of their
-// positions.
-func (r *foundRecords) tidy() {
-	slices.SortFunc(r.records, func(a, b foundRecord) int { return cmp.Compare(a.offset, b.offset) })
-	if r.letters {
+// KeyHash identifies a key of a topic. It is not 0.
+func KeyHash(seed maphash.Seed, topic string, key []byte) uint64 {
+	var h maphash.Hash
+	h.SetSeed(seed)
+	_, _ = h.WriteString(topic)
+	_ = h.WriteByte(0) // no topic has it
+	_, _ = h.Write(key)
+	return max(1, h.Sum64())
+}
+
+func (f *Found) partition(at partitionID) uint32 {
+	n, known := f.parts[at]
+	if !known {
+		n = uint32(len(f.settled))
+		f.parts[at], f.settled = n, append(f.settled, -1)
+	}
+	return n
+}
+
+// session returns the number of a producer's session. The searches of a process name the producers in the order of
+// their sessions, and each search those of the one before.
+func (f *Found) session(producers []int64, id int64) uint32 {
+	if _, known := f.sessions[id]; !known {
+		for _, id := range producers {
+			if _, known := f.sessions[id]; !known {
+				f.sessions[id] = uint32(len(f.sessions) + 1)
+			}
+		}
+	}
+	return f.sessions[id]
+}
+
+// tidy removes the records that do not count, and sorts the rest.
+func (f *Found) tidy() {
+	if f.isTidy {
 		return
 	}
-	kept := r.records[:0]
-	for _, rec := range r.records {
-		if rec.offset < r.settled.offset {
-			if rec.event.isAfter(r.settled.event) {
-				r.noteResent(r.settled.event)
-			}
+	f.records = slices.DeleteFunc(f.records, func(r foundRecord) bool {
+		return r.offset < f.settled[r.partition] || r.key != 0 && r.session < f.lost
+	})
+	f.removeOvertaken(func(a, b *foundRecord) int { // what follows in the partition, from the end
+		return cmp.Or(cmp.Compare(a.partition, b.partition), cmp.Compare(b.offset, a.offset))
+	}, func(a, b *foundRecord) bool { return a.partition == b.partition })
+	f.removeOvertaken(func(a, b *foundRecord) int { // what later sessions have sent; each one is in order
+		return cmp.Or(cmp.Compare(b.session, a.session), b.event.compare(a.event))
+	}, func(_, _ *foundRecord) bool { return true })
+	slices.SortFunc(f.records, func(a, b foundRecord) int {
+		return cmp.Or(a.event.compare(b.event), cmp.Compare(b.session, a.session), cmp.Compare(b.offset, a.offset))
+	})
+	f.records = slices.CompactFunc(f.records, func(a, b foundRecord) bool { return a.event == b.event && a.key == b.key })
+	f.isTidy = true
+}
+
+// removeOvertaken sorts the records of each key by later, and removes those after which an older event was sent.
+func (f *Found) removeOvertaken(later func(a, b *foundRecord) int, same func(a, b *foundRecord) bool) {
+	slices.SortFunc(f.records, func(a, b foundRecord) int { return cmp.Or(cmp.Compare(a.key, b.key), later(&a, &b)) })
+	kept := f.records[:0]
+	var oldest, last foundRecord
+	for i, r := range f.records {
+		if i == 0 || r.key != last.key || !same(&r, &last) {
+			oldest = r
+		}
+		last = r
+		if r.key != 0 && r.event.isAfter(oldest.event) {
 			continue
 		}
-		for len(kept) > 0 && (kept[len(kept)-1].event.isAfter(rec.event) || kept[len(kept)-1].event == rec.event) {
-			if kept[len(kept)-1].offset != rec.offset {
-				r.noteResent(rec.event)
-			}
-			kept = kept[:len(kept)-1]
-		}
-		kept = append(kept, rec)
+		oldest = r
+		kept = append(kept, r)
 	}
-	r.records = kept
-}
-
-func (r *foundRecords) settle(rec foundRecord) {
-	if rec.offset > r.settled.offset {
-		r.settled = rec
-	}
-}
-
-func (r *foundRecords) noteResent(e eventKey) {
-	if r.resent == nil || r.resent.isAfter(e) {
-		r.resent = &e
-	}
+	f.records = kept
 }
 
 func (e eventKey) isAfter(g eventKey) bool {
 	return cmp.Or(cmp.Compare(e.lsn, g.lsn), cmp.Compare(e.ordinal, g.ordinal)) > 0
 }
 
-// Has reports whether a record of the event at p with this id counts, or is a letter of a held key.
+// Has reports whether a record of the event at p with this id counts.
 func (f *Found) Has(p Position, id []byte) bool {
 	if f.isEmpty.Load() {
 		return false
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.in(&f.index, p, id) || f.in(&f.letters, p, id)
-}
-
-// HasLetter reports whether there is a letter of a held key of the event at p with this id, and whether an older event
-// of its key may have been sent again after it. An event that also has a record that counts is judged by that.
-func (f *Found) HasLetter(p Position, id []byte) (has, overtaken bool) {
-	if f.isEmpty.Load() {
-		return false, false
-	}
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	has = f.in(&f.letters, p, id) && !f.in(&f.index, p, id)
-	return has, has && f.resent != nil && eventKey{lsn: p.CommitLSN, ordinal: p.Ordinal}.isAfter(*f.resent)
-}
-
-// in looks an event up in one of the indexes.
-func (f *Found) in(index *[]eventKey, p Position, id []byte) bool {
-	if f.index == nil {
-		f.build()
-	}
-	_, has := slices.BinarySearchFunc(*index, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, f.hash(id)}, eventKey.compare)
+	f.tidy()
+	_, has := slices.BinarySearchFunc(f.records, eventKey{p.CommitLSN, p.Timeline, p.Ordinal, f.hash(id)}, func(r foundRecord, want eventKey) int { return r.event.compare(want) })
 	return has
 }
 
-func (f *Found) build() {
-	f.index, f.letters, f.resent = make([]eventKey, 0, f.count), nil, nil
-	for _, part := range f.parts {
-		part.tidy()
-		index := &f.index
-		if part.letters {
-			index = &f.letters
-		}
-		for _, rec := range part.records {
-			*index = append(*index, rec.event)
-		}
-		if e := part.resent; e != nil && (f.resent == nil || f.resent.isAfter(*e)) {
-			f.resent = e
+// LastOther returns the last session of other processes, by [Search.Others], that has sent an event of the key that is
+// older than the one at p; 0: none has.
+func (f *Found) LastOther(p Position, topic string, key []byte) (session uint32) {
+	if key == nil || f.isEmpty.Load() {
+		return 0
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.others) == 0 {
+		return 0
+	}
+	for _, o := range f.others[KeyHash(f.seed, topic, key)] {
+		if (eventKey{lsn: p.CommitLSN, ordinal: p.Ordinal}).isAfter(o.event) {
+			session = max(session, o.session)
 		}
 	}
-	f.count = len(f.index) + len(f.letters)
-	slices.SortFunc(f.index, eventKey.compare)
-	slices.SortFunc(f.letters, eventKey.compare)
+	return session
 }
+
+func (f *Found) noteOther(key uint64, other otherEvent) {
+	for i, o := range f.others[key] {
+		if o.session == other.session {
+			if o.event.isAfter(other.event) {
+				f.others[key][i] = other
+			}
+			return
+		}
+	}
+	f.others[key] = append(f.others[key], other)
+}
+
+// Newest returns the commit LSN of the newest event of which a record was noted.
+func (f *Found) Newest() pglogrepl.LSN { return pglogrepl.LSN(f.newest.Load()) }
 
 // AllPartitions are all partitions of a topic.
 const AllPartitions = -1
@@ -193,13 +245,12 @@ const AllPartitions = -1
 func (f *Found) Forget(topic string, partition int32) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for at, part := range f.parts {
+	for at, n := range f.parts {
 		if at.topic == topic && (at.id == partition || partition == AllPartitions) {
-			f.count -= len(part.records)
-			delete(f.parts, at)
+			f.records = slices.DeleteFunc(f.records, func(r foundRecord) bool { return r.partition == n })
+			f.settled[n] = -1
 		}
 	}
-	f.index = nil
 }
 
 // Topics returns the topics with records, sorted. A later session has to read on in them: it may have been an earlier
@@ -207,8 +258,14 @@ func (f *Found) Forget(topic string, partition int32) {
 func (f *Found) Topics() (topics []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	for at := range f.parts {
-		topics = append(topics, at.topic)
+	has := make([]bool, len(f.settled))
+	for i := range f.records {
+		has[f.records[i].partition] = true
+	}
+	for at, n := range f.parts {
+		if has[n] {
+			topics = append(topics, at.topic)
+		}
 	}
 	slices.Sort(topics)
 	return slices.Compact(topics)
@@ -218,5 +275,5 @@ func (f *Found) Topics() (topics []string) {
 func (f *Found) Len() (n int, full bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.count, f.full
+	return len(f.records), f.full
 }

@@ -3,66 +3,109 @@ package checkpoint
 import (
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/jackc/pglogrepl"
 )
 
-// TestFoundOrder: a record counts unless a record of an earlier event follows it in its partition, in any order of
-// noting.
+// TestFoundOrder: a record counts unless a record of an older event of its key follows it in its partition or was sent by
+// a later session, in any order of noting.
 func TestFoundOrder(t *testing.T) {
 	at := func(n int) Position { return Position{7, 1, pglogrepl.LSN(n), 0} }
 	for _, c := range []struct {
-		log  string // of one partition: the events in the order of their records
+		log  string // records of several sessions in one partition: events, each with its key; "|" begins another session
+		dead string // the same in the dead-letter topic
 		want string
 	}{
-		{"11 12 13", "11 12 13"},
-		{"12 11", "11"},                   // 11 was sent again, and the process died before it could send 12
-		{"11 12 13 11", "11"},             // likewise, without deleted records
-		{"13 11 12", "11 12"},             // 13 was there before retention deleted 11 and 12
-		{"11 12 11 12 13", "11 12 13"},    // sent again completely
-		{"11 13 12 14", "11 12 14"},       // 13 was skipped by its policy
-		{"12 13 5 14", "14"},              // an event that is not in doubt follows, late
-		{"5 11", "11"},                    //
-		{"11 40 12", "11 12"},             // of a later session
-		{"11 11 12 12", "11 12"},          //
-		{"15 14 13 12 11 12", "11 12"},    //
-		{"20 11 21 12 22 13", "11 12 13"}, //
-		{"11 12 13 14 15 13", "11 12 13"}, //
-		{"11 12 13 14 15 13 14", "11 12 13 14"},
+		{log: "11a 12a 13a", want: "11 12 13"},
+		{log: "12a | 11a", want: "11"},                                // 11 was sent again, and the process died before it could send 12
+		{log: "12a 11a", want: "11"},                                  //
+		{log: "12b | 11a", want: "11 12"},                             // another key
+		{log: "11a 12a 13a | 11a", want: "11"},                        // likewise, without deleted records
+		{log: "11a 12b 13a 14b | 11a", want: "11 12 14"},              //
+		{log: "13a | 11a 12a", want: "11 12"},                         // 13 was there before retention deleted 11 and 12
+		{log: "11a 12a | 11a 12a 13a", want: "11 12 13"},              // sent again completely
+		{log: "11a 13a | 12a 14a", want: "11 12 14"},                  // 13 was skipped by its policy
+		{log: "12a 13b | 9a 14a", want: "13 14"},                      // an acked event follows
+		{log: "12a 13b | 5c 14a", want: "14"},                         // a settled one
+		{log: "5a 11a", want: "11"},                                   //
+		{log: "11a 40a 12a", want: "11 12"},                           // of a later session
+		{log: "11a 11a 12a 12a", want: "11 12"},                       //
+		{log: "15a 14a | 13a | 12a | 11a 12a", want: "11 12"},         //
+		{log: "20a 11b 21a 12b", want: "11 12 20 21"},                 //
+		{log: "11a 12a 13a 14a 15a | 13a", want: "11 12 13"},          //
+		{log: "11a 12a 13a 14a 15a | 13a 14a", want: "11 12 13 14"},   //
+		{log: "12- | 11-", want: "11 12"},                             // without a key
+		{log: "11a 14a", dead: "13b 12a 15c", want: "11 12 13 14 15"}, // one session is in order, whatever the partition
+		{log: "14a", dead: "| 12a 15a", want: "12 15"},                // the older event was refused, and is a letter now
+		{log: "14b", dead: "| 12a 15a", want: "12 14 15"},             //
+		{log: "| 12a", dead: "13a 14b", want: "12 14"},                // a letter, and the older event was sent again
+		{log: "| 9a", dead: "13a 14b", want: "14"},                    //
+		{log: "11a | | 13a", dead: "12a", want: "11 12 13"},           // after the release of the key
+		{log: "| 12a | 13a", dead: "13a 12a | 13a", want: "12 13"},    // a letter and a record of one event
+		{dead: "13b 12a 12a", want: "12 13"},                          //
 	} {
-		events := strings.Fields(c.log)
-		for round := range 20 {
-			q := Search{Found: NewFound(), Acked: at(10), Until: 30}
-			order := rand.Perm(len(events))
-			if round == 0 {
-				order = nil
-				for i := range events {
-					order = append(order, i)
+		producers := []int64{70, 60, 50, 40, 30}
+		var records []OwnRecord
+		for topic, log := range map[string]string{"t": c.log, "dead": c.dead} {
+			session := 0
+			for i, word := range strings.Fields(log) {
+				if word == "|" {
+					session++
+					continue
 				}
-			}
-			for i, offset := range append(order, order[:len(order)/2]...) { // half of them twice
 				var n int
-				if _, err := fmt.Sscan(events[offset], &n); err != nil {
-					t.Fatal(err)
+				var key string
+				if _, err := fmt.Sscanf(word, "%d%s", &n, &key); err != nil {
+					t.Fatal(word, err)
 				}
-				q.Note("t", 3, int64(offset), at(n), []byte("id"))
+				r := OwnRecord{Topic: topic, Partition: 3, Offset: int64(i), Producer: producers[session], Position: at(n), ID: []byte("id"), KeyTopic: "t"}
+				if key != "-" {
+					r.Key = []byte(key)
+				}
+				records = append(records, r)
+			}
+		}
+		for round := range 20 {
+			q := Search{Found: NewFound(), Acked: at(10), Settled: at(7), Until: 30, Producers: producers}
+			order := rand.Perm(len(records))
+			for i, n := range append(order, order[:len(order)/2]...) { // half of them twice
+				q.Note(&records[n])
 				if i%3 == 0 { // a session asks between two readings
 					q.Found.Has(at(11), []byte("id"))
 				}
 			}
 			var got []string
-			for n := range 50 {
+			for n := 11; n < 50; n++ {
 				if q.Found.Has(at(n), []byte("id")) {
 					got = append(got, fmt.Sprint(n))
 				}
 			}
 			if found := strings.Join(got, " "); found != c.want {
-				t.Errorf("%s, noted in the order %v: found %s, want %s", c.log, order, found, c.want)
+				t.Errorf("%s, dead letters %s, round %d: found %s, want %s", c.log, c.dead, round, found, c.want)
+				break
 			}
 		}
+	}
+}
+
+// TestFoundSessions: the sessions of later searches are later ones.
+func TestFoundSessions(t *testing.T) {
+	f := NewFound()
+	note := func(producers []int64, producer int64, topic string, n int) {
+		q := Search{Found: f, Until: 100, Producers: producers}
+		q.Note(&OwnRecord{Topic: topic, Producer: producer, Position: Position{7, 1, pglogrepl.LSN(n), 0}, KeyTopic: "t", Key: []byte("k")})
+	}
+	has := func(n int) bool { return f.Has(Position{7, 1, pglogrepl.LSN(n), 0}, nil) }
+	note([]int64{9, 8}, 8, "dead", 12)
+	note([]int64{9, 8}, 9, "t", 11)
+	if !has(11) || !has(12) {
+		t.Error("a letter does not count after an older event of an earlier session")
+	}
+	note([]int64{8, 1}, 1, "t", 10) // the list is bounded
+	if !has(10) || has(11) || has(12) {
+		t.Error("a record counts although a later session has sent an older event")
 	}
 }
 
@@ -72,9 +115,12 @@ func TestFoundPartitions(t *testing.T) {
 	f := NewFound()
 	q := Search{Found: f, Until: 100}
 	a, b := Position{7, 1, 11, 0}, Position{7, 1, 12, 0}
-	q.Note("t", 0, 5, b, []byte("b"))
-	q.Note("t", 1, 6, a, []byte("a"))
-	q.Note("u", 0, 6, a, []byte("a"))
+	note := func(topic string, partition int32, p Position, id string) {
+		q.Note(&OwnRecord{Topic: topic, Partition: partition, Offset: 5, Position: p, ID: []byte(id), KeyTopic: topic, Key: []byte("k")})
+	}
+	note("t", 0, b, "b")
+	note("t", 1, a, "a")
+	note("u", 0, a, "a")
 	if !f.Has(a, []byte("a")) || !f.Has(b, []byte("b")) {
 		t.Error("not found")
 	}
@@ -97,20 +143,20 @@ func TestFoundFull(t *testing.T) {
 	at := func(n int) Position { return Position{7, 1, pglogrepl.LSN(n + 1), 0} }
 	for range 3 {
 		for i := range MaxEvents / 2 {
-			q.Note("t", 0, int64(i), at(i), nil)
+			q.Note(&OwnRecord{Topic: "t", Offset: int64(i), Position: at(i), Key: []byte("k")})
 		}
 	}
 	if n, full := f.Len(); full || n > MaxEvents {
 		t.Fatalf("%d records, full: %v", n, full)
 	}
 	for i := range MaxEvents {
-		q.Note("t", 0, int64(i), at(i), nil)
+		q.Note(&OwnRecord{Topic: "t", Offset: int64(i), Position: at(i), Key: []byte("k")})
 	}
 	if n, _ := f.Len(); n > MaxEvents || !f.Has(at(0), nil) {
 		t.Errorf("%d records", n)
 	}
 	for i := range 10 {
-		q.Note("t", 0, int64(MaxEvents+i), at(MaxEvents+i), nil)
+		q.Note(&OwnRecord{Topic: "t", Offset: int64(MaxEvents + i), Position: at(MaxEvents + i), Key: []byte("k")})
 	}
 	if n, full := f.Len(); n != MaxEvents || !full || f.Has(at(MaxEvents+9), nil) {
 		t.Errorf("%d records, full: %v", n, full)
@@ -123,69 +169,12 @@ func TestFoundAlmostFull(t *testing.T) {
 	q := Search{Found: f, Until: 1 << 40}
 	at := func(n int) Position { return Position{7, 1, pglogrepl.LSN(n + 1), 0} }
 	for i := range MaxEvents - 10 {
-		q.Note("t", 0, int64(MaxEvents+i), at(i), nil)
+		q.Note(&OwnRecord{Topic: "t", Offset: int64(MaxEvents + i), Position: at(i), Key: []byte("k")})
 	}
 	for i := range 100 { // records of before, of events that were sent again
-		q.Note("t", 0, int64(i), at(i), nil)
+		q.Note(&OwnRecord{Topic: "t", Offset: int64(i), Position: at(i), Key: []byte("k")})
 	}
 	if n, full := f.Len(); !full || n != MaxEvents-10 || !f.Has(at(0), nil) || !f.Has(at(MaxEvents-11), nil) {
 		t.Errorf("%d records, full: %v", n, full)
-	}
-}
-
-// TestFoundLetters: the letters of held keys count in any order. Those of events after one that was sent again to its
-// partition are overtaken.
-func TestFoundLetters(t *testing.T) {
-	at := func(n int) Position { return Position{7, 1, pglogrepl.LSN(n), 0} }
-	for _, c := range []struct {
-		records, letters []int
-		want             []int // of the letters
-	}{
-		{[]int{11, 14}, []int{13, 12, 15}, []int{12, 13, 15}},
-		{nil, []int{13, 12, 12}, []int{12, 13}},
-		{[]int{14, 13}, []int{12, 15}, []int{12}},
-		{[]int{14, 14}, []int{12, 15}, []int{12}},
-		{[]int{14, 9}, []int{12, 15}, nil}, // an event that is not in doubt was sent again
-		{[]int{9, 14}, []int{12, 9, 15}, []int{12, 15}},
-		{[]int{8, 9}, []int{12, 15}, []int{12, 15}},
-	} {
-		q := Search{Found: NewFound(), Acked: at(10), Until: 30, Letters: "dead"}
-		for range 2 { // a record may be noted twice
-			for i, n := range c.records {
-				q.Note("t", 0, int64(i), at(n), []byte("id"))
-			}
-			for i, n := range c.letters {
-				q.Note("dead", 0, int64(i), at(n), []byte("id"))
-			}
-			var got []int
-			for n := range 30 {
-				has, overtaken := q.Found.HasLetter(at(n), []byte("id"))
-				if has && !overtaken {
-					got = append(got, n)
-				}
-				if isLetter := slices.Contains(c.letters, n) && n > 10; has != isLetter || isLetter && !q.Found.Has(at(n), []byte("id")) {
-					t.Errorf("letter %d: %v", n, has)
-				}
-			}
-			if !slices.Equal(got, c.want) {
-				t.Errorf("records %v, letters %v: %v are not overtaken, want %v", c.records, c.letters, got, c.want)
-			}
-		}
-	}
-}
-
-// TestFoundLettersOfTwoSearches: what was in doubt when an earlier session searched, and is not any more, was not sent
-// again.
-func TestFoundLettersOfTwoSearches(t *testing.T) {
-	at := func(n int) Position { return Position{7, 1, pglogrepl.LSN(n), 0} }
-	q := Search{Found: NewFound(), Acked: at(10), Until: 30, Letters: "dead"}
-	for _, acked := range []int{10, 12} {
-		q.Acked = at(acked)
-		q.Note("t", 0, 0, at(11), []byte("id"))
-		q.Note("t", 0, 1, at(12), []byte("id"))
-		q.Note("dead", 0, 0, at(15), []byte("id"))
-		if has, overtaken := q.Found.HasLetter(at(15), []byte("id")); !has || overtaken {
-			t.Errorf("acked up to %d: %v, overtaken %v", acked, has, overtaken)
-		}
 	}
 }

@@ -148,6 +148,18 @@ func (h *History) Learn(l Lineage, start pglogrepl.LSN, t *Tracker, confirmed pg
 	})
 }
 
+// Overtake notes that another process may have sent older events since this one has delivered what it remembers. It
+// counts as a session, whose number is returned.
+func (h *History) Overtake() (session uint32) {
+	session = h.Events.NextSession()
+	for i := range h.spans {
+		if s := &h.spans[i]; s.overtaken == 0 {
+			s.overtaken = session
+		}
+	}
+	return session
+}
+
 // Overtaken reports whether a part of the history is before an event in Kafka that is older.
 func (h *History) Overtaken() bool {
 	return slices.ContainsFunc(h.spans, func(s span) bool { return s.overtaken > 0 })

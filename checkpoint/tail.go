@@ -60,13 +60,14 @@ func (p Position) On(l Lineage) Position {
 // Search describes the events that a session searches for at the ends of partitions of Kafka, in deduplicated delivery.
 type Search struct {
 	Lineage   Lineage
-	Producers []int64  // a record of one of these producers is ours
-	Acked     Position // events at or before it are not searched for
-	Settled   Position // a record of ours at or before it ends the search in its partition
-	LookBack  int      // maximum offsets to read backwards without finding a record of ours
-	Topics    []string // all of their partitions are searched
-	Letters   string   // the one of them that has the letters of held keys; "": none has
-	// Found receives the events that the server has and that were committed before Until: see Note. Phantoms is called,
+	Producers []int64          // a record of one of these producers is ours; in the order of their sessions
+	Acked     Position         // events at or before it are not searched for
+	Settled   Position         // a record of ours at or before it ends the search in its partition
+	LookBack  int              // maximum offsets to read backwards without finding a record of ours
+	Topics    []string         // all of their partitions are searched
+	Others    map[int64]uint32 // those of other processes, each with the number of the session that it counts as
+	Letters   string           // the one of them that has the letters of held keys; "": none has
+	// Found receives the records of events that the server has and that were committed before Until: see Note. Phantoms is called,
 	// from other goroutines, once for each partition and timeline with events that the server does not have.
 	Found    *Found
 	Until    pglogrepl.LSN

@@ -17,7 +17,7 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	r := s.r
 	pos := PositionOf(s.stream.Identity(), ev)
 	known := s.knownCounter(pos)
-	if known != nil && len(s.resent) == 0 && len(r.mem.overtaking) == 0 {
+	if known != nil && r.mem.isInOrder() {
 		return s.skip(ctx, known)
 	}
 	if r.router.Skips(ev) {
@@ -25,36 +25,22 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	}
 	s.counts.received++
 	routed := r.router.Route(ev, pos, &s.rec)
-	poisoned := func(p *router.Poison) error { // an event that follows a resent one may be in Kafka all the same
-		if known != nil {
-			return s.skip(ctx, known)
-		}
-		if done, err := s.skipFound(ctx, pos, "", true); done || err != nil {
+	poisoned := func(p *router.Poison) error { // the order of dead letters does not matter, but that of held keys does
+		if done, err := s.skipFound(ctx, pos, s.usedByOthers(), r.cfg.Poison.Of(p) == HoldKey); done || err != nil {
 			return err
 		}
 		return s.handlePoison(ctx, p, pos)
 	}
 	if routed != nil {
-		if p := asPoison(routed); p != nil || known != nil {
+		switch p := asPoison(routed); {
+		case p != nil:
 			return poisoned(p)
+		case known != nil:
+			return s.skip(ctx, known)
 		}
 		return routed
 	}
-	if known != nil {
-		if in, overtaken := s.isLetter(pos, true); in && !overtaken {
-			return s.skip(ctx, known)
-		}
-	}
-	if known != nil && !s.followsResent(pos) {
-		overtaken, err := s.wasOvertaken(ctx, pos)
-		if err != nil {
-			return err
-		}
-		if !overtaken {
-			return s.skip(ctx, known)
-		}
-	}
-	if done, err := s.skipFound(ctx, pos, "", false); done || err != nil {
+	if done, err := s.skipFound(ctx, pos, s.usedByOthers(), true); done || err != nil {
 		return err
 	}
 	refused := r.refusedEvents[pos] // by Kafka, in an earlier session
@@ -73,7 +59,7 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 		}
 		return err
 	}
-	if done, err := s.skipFound(ctx, pos, s.rec.Topic, false); done || err != nil {
+	if done, err := s.skipFound(ctx, pos, s.rec.Topic, true); done || err != nil {
 		return err
 	}
 	alone, poison := s.sink.Check(&s.rec)
@@ -129,7 +115,7 @@ func (s *session) send(ctx context.Context, alone bool, dead *deadRecord, pos ch
 		s.deadLetters.noteSent(n, dead)
 	}
 	if dead == nil {
-		s.noteSent(pos)
+		s.noteSent(pos, s.rec.Topic, s.rec.Key)
 	}
 	if s.waitSince.IsZero() {
 		s.waitSince = r.clock()

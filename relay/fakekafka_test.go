@@ -41,7 +41,7 @@ type cluster struct {
 	limit         map[string]int            // maximum size of the value, by id
 	closing       func(context.Context)     // runs in Close, before it waits
 	sendFails     func(*router.Record) bool // Send fails
-	onePartition  bool                      // each topic has one partition
+	oneKey        bool                      // all events have one key, and each topic one partition
 
 	// seen by the fake
 	opens  []time.Time
@@ -313,9 +313,9 @@ func (s *sink) Missing(topic string) bool {
 	return s.asked[topic] && (!s.k.topics[topic] || s.k.denied[topic]) && s.k.healthErr == nil
 }
 
-// Partition: each event has a partition of its own, unless the test says otherwise.
+// Lane: each event has a lane of its own, unless the test says otherwise.
 func (s *sink) Lane(rec *router.Record) int32 {
-	if s.k.onePartition {
+	if s.k.oneKey {
 		return 0
 	}
 	return int32(crc32.ChecksumIEEE(rec.ID) >> 1)

@@ -89,7 +89,7 @@ func (pg *postgres) row(spec string) []byte {
 		topic = "t"
 	}
 	values := map[string]any{
-		"id": id, "aggregate_type": topic, "aggregate_id": "k", "event_type": "e", "payload": "payload of " + id, "headers": "{}",
+		"id": id, "aggregate_type": topic, "aggregate_id": pg.key(id), "event_type": "e", "payload": "payload of " + id, "headers": "{}",
 	}
 	if bad {
 		values["aggregate_id"] = nil
@@ -104,6 +104,14 @@ func (pg *postgres) row(spec string) []byte {
 	return walsendertest.Insert(&pg.table, row...)
 }
 
+// key returns the key of an event.
+func (pg *postgres) key(id string) string {
+	if pg.b.kafka.oneKey {
+		return "k"
+	}
+	return id
+}
+
 // message is a transactional logical message that is an event.
 func (pg *postgres) message(spec string) []byte {
 	id, bad := strings.CutPrefix(spec, "!")
@@ -111,7 +119,7 @@ func (pg *postgres) message(spec string) []byte {
 	if !ok {
 		topic = "t"
 	}
-	body := `{"id":"` + id + `","aggregate_type":"` + topic + `","aggregate_id":"k","event_type":"e","payload":"payload of ` + id + `"}`
+	body := `{"id":"` + id + `","aggregate_type":"` + topic + `","aggregate_id":"` + pg.key(id) + `","event_type":"e","payload":"payload of ` + id + `"}`
 	if bad {
 		body = "[" + body + "]"
 	}

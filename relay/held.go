@@ -151,6 +151,6 @@ func (s *session) letter(ctx context.Context, p *router.Poison, pos checkpoint.P
 		HeldKey: checkpoint.KeyOf(topic, key), Position: pos, By: by, Time: s.r.clock(),
 		Place: checkpoint.LetterPlace{Partition: s.sink.Lane(rec)},
 	})
-	s.noteLetter(pos, topic, key)
+	s.noteSent(pos, topic, key)
 	return s.send(ctx, alone, &deadRecord{count: s.r.met.deadLettered.WithLabelValues(rec.Topic, string(p.Cause)), passes: !s.rule.RecordsRequired()}, pos)
 }

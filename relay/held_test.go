@@ -68,7 +68,7 @@ func holding(t *testing.T, change func(*PoisonPolicies), f func(*heldBench)) {
 	}
 	bubble(t, cfg, func(b *bench) {
 		h.bench = b
-		b.kafka.onePartition = true
+		b.kafka.oneKey = true
 		b.kafka.create("dead")
 		f(h)
 	})

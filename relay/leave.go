@@ -258,8 +258,10 @@ func (s *session) close() {
 	if r.cfg.Deduplication.Slot != "" {
 		s.noteDoubt()
 	}
-	r.mem.Learn(s.stream.Identity(), s.stream.Start(), s.tracker, s.rule.Confirmed(), &s.resume, s.firstResent())
-	s.noteOvertaking()
+	r.mem.Learn(s.stream.Identity(), s.stream.Start(), s.tracker, s.rule.Confirmed(), &s.resume, s.firstResent)
+	if single, _ := r.mem.Events.Len(); single == 0 && !r.mem.Overtaken() {
+		r.mem.forgetOrder()
+	}
 	r.mem.slotUsed, r.mem.idleTimeout = r.clock(), s.stream.IdleTimeout()
 	r.detach(s)
 }

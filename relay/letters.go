@@ -35,7 +35,6 @@ type letters struct {
 	asked     time.Time // when the last reading began
 	reads     bool      // one is under way
 	every     time.Duration
-	kept      int           // see noteLetter
 	waited    time.Duration // for the release of keys, in this session
 }
 

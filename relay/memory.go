@@ -10,26 +10,18 @@ import (
 // memory is what the relay keeps from one session to the next.
 type memory struct {
 	*checkpoint.History
-	idleTimeout time.Duration                     // the server's idle_replication_slot_timeout
-	slotUsed    time.Time                         // when the slot was last in use by this process
-	overtaking  map[string]map[int32][]overtaking // by topic and partition, oldest first: see noteOvertaking
-	letters     map[checkpoint.Position]uint32    // by event: the session that has sent its letter of a held key, from 1 on
-	resentKeys  map[checkpoint.HeldKey]uint32     // the last session that has sent an event in doubt of the key, from 1 on
-	resentAll   uint32                            // the same for all keys, because there were too many
+	idleTimeout time.Duration // the server's idle_replication_slot_timeout
+	slotUsed    time.Time     // when the slot was last in use by this process
+	resent      resentEvents
 
 	// For deduplicated delivery.
-	generation uint64    // of this process's last position record
-	producers  []int64   // of the first record of that generation
-	doubt      bool      // Kafka may have events of earlier sessions that the history lacks, or unreported phantoms
-	foundOn    int32     // timeline of the server whose events Found has
-	fence      time.Time // until then records of earlier sessions may still arrive
-	loadRead   int64     // what was read of the position topic, which each session reads again
-}
-
-// overtaking is the first event in doubt that a session has sent to a partition.
-type overtaking struct {
-	pos     checkpoint.Position
-	session uint32
+	generation uint64           // of this process's last position record
+	producers  []int64          // of the first record of that generation
+	doubt      bool             // Kafka may have events of earlier sessions that the history lacks, or unreported phantoms
+	others     map[int64]uint32 // by producer id of another process: the number that stands for its session; see noteOthers
+	foundOn    int32            // timeline of the server whose events Found has
+	fence      time.Time        // until then records of earlier sessions may still arrive
+	loadRead   int64            // what was read of the position topic, which each session reads again
 }
 
 // isOwn reports whether the last session of this process wrote the record. Two processes that began with the same

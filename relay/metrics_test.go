@@ -119,7 +119,7 @@ func TestLargestRow(t *testing.T) {
 		b.sleep(time.Minute)
 		b.pg.commit("c")
 		b.sleep(time.Minute)
-		if got := b.metric("largest_row_bytes"); got < 10000 || got > 10200 { // id and key
+		if got := b.metric("largest_row_bytes"); got < 15000 || got > 15200 { // id, key and payload
 			b.Errorf("the largest row has %v bytes", got)
 		}
 	})

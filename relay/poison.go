@@ -87,7 +87,7 @@ func (p *PoisonPolicies) HoldsKeys() bool {
 const (
 	HeaderError     = "outboxcdc-error"
 	HeaderMessage   = "outboxcdc-error-message"
-	HeaderTopic     = "outboxcdc-topic"
+	HeaderTopic     = router.HeaderTopic
 	HeaderTruncated = "outboxcdc-truncated"
 	HeaderSlot      = "outboxcdc-slot" // tells the dead letters of several daemons in one topic apart
 )

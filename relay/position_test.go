@@ -46,6 +46,7 @@ type fakePositions struct {
 type ended struct {
 	at checkpoint.Position
 	id string
+	by int64 // producer id; 0: the first one in the position record
 }
 
 func (p *fakePositions) locked(f func()) {
@@ -115,7 +116,9 @@ func (p *fakePositions) EndsRead(topic string) (done bool) {
 			}
 			p.read = append(p.read, t)
 			for i, r := range p.ends[t] {
-				p.search.Note(t, 0, int64(i), r.at, []byte(r.id))
+				p.search.Note(&checkpoint.OwnRecord{
+					Topic: t, Offset: int64(i), Producer: cmp.Or(r.by, p.search.Producers[0]), Position: r.at, ID: []byte(r.id), KeyTopic: t, Key: []byte(p.b.pg.key(r.id)),
+				})
 			}
 			topics = append(topics, t)
 		}
@@ -575,7 +578,7 @@ func TestSameGeneration(t *testing.T) {
 			other := p.saved[len(p.saved)-1]
 			other.Producers = []int64{3, 99}
 			p.saved = append(p.saved, other)
-			p.ends["t"] = []ended{{checkpoint.Position{SystemID: 7, Timeline: 1, CommitLSN: x.End, Ordinal: 0}, "b"}}
+			p.ends["t"] = []ended{{checkpoint.Position{SystemID: 7, Timeline: 1, CommitLSN: x.End, Ordinal: 0}, "b", 0}}
 			p.searched = false
 		})
 		b.pg.cut()
@@ -798,7 +801,7 @@ func TestSkipped(t *testing.T) {
 				}
 				if c.found != nil {
 					c.found(&pos)
-					p.ends[cmp.Or(c.topic, "t")] = []ended{{pos, cmp.Or(c.id, "a")}}
+					p.ends[cmp.Or(c.topic, "t")] = []ended{{pos, cmp.Or(c.id, "a"), 0}}
 				}
 				b.kafka.acked["a"] = c.skip // by an earlier process
 				b.start()

@@ -122,8 +122,7 @@ func New(cfg Config, source Source, sinks Sinks, r *router.Router, met *Metrics,
 		cfg: cfg, source: source, sinks: sinks, router: r, met: met, log: log, clock: time.Now, jitter: rand.Int64N,
 		refusedEvents: map[checkpoint.Position]*router.Poison{}, missingTopics: map[string]absence{}, reportedPhantoms: map[string]int{},
 	}
-	rl.mem.History, rl.mem.overtaking = checkpoint.NewHistory(), map[string]map[int32][]overtaking{}
-	rl.mem.letters, rl.mem.resentKeys = map[checkpoint.Position]uint32{}, map[checkpoint.HeldKey]uint32{}
+	rl.mem.History, rl.mem.resent = checkpoint.NewHistory(), newResentEvents()
 	now := rl.clock()
 	rl.started = now
 	rl.view = view{state: Starting, since: now, changed: now, stopped: now, beat: now}

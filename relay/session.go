@@ -46,14 +46,14 @@ type session struct {
 	lastCommit  time.Time     // of the newest transaction read to its end
 	inTx        bool
 	rec         router.Record
-	single      *singleRecord                // the record that is sent with nothing else in flight; nil: none is
-	group       int                          // number of suspects that were sent since nothing was in flight
-	resent      map[string]map[int32]*resent // by topic and partition: see noteSent
-	awaiting    string                       // what the session's goroutine waits for; "": it reads
-	waitSince   time.Time                    // since when an event waits for Kafka; zero: none does
-	lastMessage time.Time                    // when the server last sent a message
-	lastWork    time.Time                    // when a catalog check last found our walsender at work
-	finishBy    time.Time                    // on shutdown: until when the session waits for the end of the open transaction
+	single      *singleRecord       // the record that is sent with nothing else in flight; nil: none is
+	group       int                 // number of suspects that were sent since nothing was in flight
+	firstResent checkpoint.Position // the first event in doubt that the session has sent: see noteSent
+	awaiting    string              // what the session's goroutine waits for; "": it reads
+	waitSince   time.Time           // since when an event waits for Kafka; zero: none does
+	lastMessage time.Time           // when the server last sent a message
+	lastWork    time.Time           // when a catalog check last found our walsender at work
+	finishBy    time.Time           // on shutdown: until when the session waits for the end of the open transaction
 	wake        chan struct{}
 	counts      counts          // not yet in the metrics
 	skipLogged  map[uint32]bool // tables, by OID, of which a skipped row was logged
@@ -61,6 +61,10 @@ type session struct {
 	keepsRecord bool // the predecessor's record is read, or what was found is stored: a finding does not end that
 	readsEnds   bool // the ends of partitions are read before anything is sent that may be there
 	isSettled   bool // see settled
+
+	number          uint32        // of the session, in the process, from 1 on
+	newestKnown     pglogrepl.LSN // commit LSN of the newest event that earlier sessions of the process have delivered
+	overtakenLogged bool
 
 	statusFailed  bool // a status update could not be written
 	refusalLogged bool // a message that is not transactional was logged
@@ -92,7 +96,7 @@ func (r *Relay) session(ctx context.Context) (wentWell bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 
-	s := &session{r: r, resent: map[string]map[int32]*resent{}, wake: make(chan struct{}, 1), began: r.clock()}
+	s := &session{r: r, wake: make(chan struct{}, 1), began: r.clock()}
 	// Kafka first: while it is unavailable, no replication connection is opened.
 	opening, opened := context.WithTimeout(ctx, openTimeout)
 	s.sink, err = r.sinks.Open(opening, s.callbacks(cancel))
@@ -261,6 +265,7 @@ func (s *session) start(ctx context.Context) error {
 	if err := s.loadPosition(ctx); err != nil {
 		return err
 	}
+	s.number, s.newestKnown = r.mem.Events.Session()+1, r.mem.newestEvent()
 	s.stream.OnDrained(s.sink.Flush)
 	s.prepareLetters()
 	r.attach(s)
@@ -344,7 +349,7 @@ func (s *session) take(ctx context.Context, msg replication.Message, err error) 
 		if err != nil {
 			return err
 		}
-		s.tracker.Begin(tx, known && len(s.resent) == 0)
+		s.tracker.Begin(tx, known && s.r.mem.isInOrder())
 		s.r.router.SetOrigin(s.origin(tx.CommitLSN))
 	case decoder.KindEvent, decoder.KindUpdate:
 		return s.event(ctx, m.Event)

@@ -43,6 +43,8 @@ type logged struct {
 	at  time.Time
 	// late: it was in flight for longer than half of fence_wait.
 	late bool
+	// routed is the topic to which its event was routed, also if it is a dead letter.
+	routed string
 	// retried: a command has stored it.
 	retried bool
 	// gone: Kafka has deleted it, because of retention or compaction.
@@ -71,10 +73,10 @@ type simDeduplication struct {
 	sentUntil    [len(simTopics)]uint64 // number of the last event, and one
 	seen         time.Time              // when the lease was last renewed
 	lacksAnswers bool
-	since        time.Time             // when the predecessor's record was loaded
-	expects      pglogrepl.LSN         // commit LSN of the acked transaction of the predecessor's record
-	known        bool                  // there was a predecessor's record, so ends may be read
-	resent       map[simPartition]bool // partitions to which it has sent an event in doubt
+	since        time.Time          // when the predecessor's record was loaded
+	expects      pglogrepl.LSN      // commit LSN of the acked transaction of the predecessor's record
+	known        bool               // there was a predecessor's record, so ends may be read
+	resent       map[[2]string]bool // topics and keys of which it has sent an event in doubt
 }
 
 // TestSimDeduplicated is TestSim with deduplicated delivery, every other run with dead letters.
@@ -117,6 +119,9 @@ func (at *placement) of(lane int) simPartition {
 	return simPartition{topic, at.partition[lane] % at.counts[topic]}
 }
 
+// key returns the topic and the key in which an event is in order.
+func (at *placement) key(e *event) [2]string { return [2]string{at.topicName(e.lane), e.key} }
+
 func (at *placement) topicName(lane int) string {
 	topic := simTopics[lane/2]
 	if t, ok := at.routes[topic]; ok {
@@ -128,7 +133,7 @@ func (at *placement) topicName(lane int) string {
 // append adds a record to its partition's log. w.mu is held.
 func (k *simKafka) append(f *flight) {
 	id, at := f.by.st.id, f.partitionOf()
-	k.logs[at] = append(k.logs[at], logged{e: f.e, pid: f.by.pid, pos: checkpoint.Position{
+	k.logs[at] = append(k.logs[at], logged{e: f.e, routed: f.by.p.placement.topicName(f.e.lane), pid: f.by.pid, pos: checkpoint.Position{
 		SystemID: id.SystemID, Timeline: id.TimelineOf(f.e.tx.commit), CommitLSN: f.e.tx.commit, Ordinal: uint32(f.e.ordinal),
 	}, id: strconv.Itoa(f.e.id), at: time.Now(), late: time.Since(f.at) >= k.w.cfg.Deduplication.FenceWait/2})
 }
@@ -222,46 +227,49 @@ func (s *simSink) Lane(rec *router.Record) int32 {
 	return int32(s.p.placement.of(e.lane).n)
 }
 
-// noteDoubtful notes that an event is sent that earlier sessions may have sent. It reports whether another one was
-// before it in its partition, in this session or, since the event was acknowledged, in an earlier one of the process.
+// noteDoubtful notes that an event is sent that earlier sessions may have sent. It reports whether an older one of its
+// key was, in this session or, since the event was acknowledged, in an earlier one of the process.
 func (s *simSink) noteDoubtful(f *flight) (follows bool) {
-	if w := s.k.w; w.holding && f.e.tx.commit < s.st.id.WALEnd {
-		key := simKey{f.e.lane, f.e.key}
-		follows = s.p.resentKeys[key]
-		s.p.resentKeys[key] = true
-		if f.dead {
-			return follows
-		}
-	}
-	if f.dead || f.e.tx.commit >= s.st.id.WALEnd {
+	w := s.k.w
+	if f.dead && (!w.holding || f.e.poison == noKey) || f.e.tx.commit >= s.st.id.WALEnd {
 		return false
 	}
 	if s.resent == nil {
-		s.resent = map[simPartition]bool{}
+		s.resent = map[[2]string]bool{}
 	}
-	at := f.partitionOf()
-	follows = follows || s.resent[at] || s.p.overtaken[f.e]
-	s.resent[at] = true
-	for _, later := range s.k.w.pg.order[f.e.order+1:] {
-		if later.ackedIn != s && s.p.delivered(later) && s.p.placement.of(later.lane) == at {
+	at := &s.p.placement
+	key := at.key(f.e)
+	follows = s.resent[key] || s.p.overtaken[f.e] || s.othersSentBefore(f.e)
+	s.resent[key] = true
+	for _, later := range w.pg.order[f.e.order+1:] {
+		if later.ackedIn != s && s.p.delivered(later) && at.key(later) == key {
 			s.p.overtaken[later] = true
 		}
 	}
 	return follows
 }
 
-// sawResend reports whether an older event was stored after a later one in its partition, or twice.
-func (k *simKafka) sawResend(e *event) bool {
-	for at, log := range k.logs {
-		newest := -1
-		for _, l := range log {
-			if l.e == nil || l.retried || at.topic == len(simTopics)-1 {
+// othersSentBefore reports whether a later session than that in which the event was acknowledged has sent an older one of
+// its key.
+func (s *simSink) othersSentBefore(e *event) bool {
+	if s.q == nil || e.ackedIn == nil {
+		return false
+	}
+	return s.isOvertaken(&logged{e: e, routed: s.p.placement.topicName(e.lane), pid: e.ackedIn.pid, pos: checkpoint.Position{CommitLSN: e.tx.commit, Ordinal: uint32(e.ordinal)}}, nil)
+}
+
+// isOvertaken reports whether an older event of its key was sent after a record of ours, according to what is stored.
+func (s *simSink) isOvertaken(l *logged, log []logged) bool {
+	session := func(l *logged) int { return slices.Index(s.q.Producers, l.pid) }
+	for _, other := range s.k.logs {
+		for i := range other {
+			b := &other[i]
+			if b.e == nil || session(b) < 0 || !checkpoint.Holds(s.q.Lineage, b.pos) || b.routed != l.routed || b.e.key != l.e.key || b.pos.Compare(l.pos) >= 0 {
 				continue
 			}
-			if l.e.order <= newest && l.e.order < e.order {
+			if session(b) > session(l) || slices.ContainsFunc(log, func(later logged) bool { return later == *b }) {
 				return true
 			}
-			newest = max(newest, l.e.order)
 		}
 	}
 	return false
@@ -272,6 +280,8 @@ type simKey struct {
 	lane int
 	key  string
 }
+
+func (e *event) simKey() simKey { return simKey{e.lane, e.key} }
 
 // judgeOrder checks that the last record of each key in a partition is the newest one of the key: a reader of the
 // partition that keeps the newest state of each key ends with it (I13).
@@ -289,7 +299,7 @@ func (w *world) judgeOrder() {
 			if l.e == nil || l.e.order < 0 || !checkpoint.Holds(&w.pg.id, l.pos) || l.late {
 				continue
 			}
-			key := simKey{l.e.lane, l.e.key} // another routing may bring the same key from another topic
+			key := l.e.simKey() // another routing may bring the same key from another topic
 			if n := newest[key]; n == nil || l.pos.Compare(n.pos) > 0 {
 				newest[key] = l
 			}
@@ -515,6 +525,18 @@ func (s *simSink) readTopic(topic int) {
 	}
 }
 
+// own is the record as the reader of a partition's end finds it.
+func (l *logged) own(at simPartition, offset int64, letters string) *checkpoint.OwnRecord {
+	own := &checkpoint.OwnRecord{Topic: simTopics[at.topic], Partition: int32(at.n), Offset: offset, Producer: l.pid, Position: l.pos, ID: []byte(l.id), KeyTopic: simTopics[at.topic]}
+	if own.Topic == letters {
+		own.KeyTopic = l.routed
+	}
+	if l.e.poison != noKey {
+		own.Key = []byte(l.e.key)
+	}
+	return own
+}
+
 // readEnd reads a log backwards to the first record at or before the settled position, and the rest of its batch.
 func (s *simSink) readEnd(at simPartition) {
 	w, foreign, found, more := s.k.w, false, false, int(s.p.draw(readTail)%4)
@@ -536,7 +558,7 @@ func (s *simSink) readEnd(at simPartition) {
 		if slices.Contains(s.q.Producers, l.pid) {
 			firstOwn = i
 			if checkpoint.Holds(s.q.Lineage, l.pos) {
-				s.q.Note(simTopics[at.topic], int32(at.n), int64(i), l.pos, []byte(l.id))
+				s.q.Note(l.own(at, int64(i), s.q.Letters))
 			}
 		}
 		switch {
@@ -563,7 +585,7 @@ func (s *simSink) reaches(l logged) bool {
 }
 
 // repeats returns why this record should not have been sent, or "" (I12). follows means that an earlier event in
-// doubt was sent to its partition. w.mu is held.
+// doubt was sent of its key. w.mu is held.
 func (s *simSink) repeats(f *flight, follows bool) string {
 	w := s.k.w
 	if !w.deduplicates() || !s.known {
@@ -576,7 +598,6 @@ func (s *simSink) repeats(f *flight, follows bool) string {
 			}
 			switch {
 			case l.gone, l.retried: // its letter counts
-			case w.holding && at.topic == len(simTopics)-1 && f.e.poison != noKey && s.k.sawResend(f.e): // of its key, perhaps
 			case follows:
 				w.reached[resentInOrder] = true
 			case l.hidden == s.st.n:
@@ -585,9 +606,7 @@ func (s *simSink) repeats(f *flight, follows bool) string {
 				w.reached[lateRepeat] = true
 			case s.q == nil:
 				return "again, which is in Kafka, and no end was read"
-			case slices.ContainsFunc(log[i:], func(b logged) bool {
-				return checkpoint.Holds(s.q.Lineage, b.pos) && slices.Contains(s.q.Producers, b.pid) && b.pos.Compare(l.pos) < 0
-			}):
+			case s.isOvertaken(&l, log[i:]):
 				w.reached[resentInOrder] = true
 			case !slices.Contains(s.q.Producers, l.pid) && 0 < l.pid && l.pid < s.pid && s.pid <= 100:
 				return "again, which is in Kafka, of a producer that nobody noted"

@@ -157,7 +157,7 @@ var markNames = [marks]string{
 	heldBack: "a request waits for the lease", lateOfKafka: "stored after a later session has read the ends of the topic",
 	lateOfFrozen: "likewise, of a process that was frozen meanwhile", hiddenEnd: "a process uses a stream that has ended without its knowledge",
 	deletedRecords: "records deleted by retention or compaction", lookedBack: "records beyond look_back",
-	resentInOrder:         "a record sent again because an earlier one of its partition was",
+	resentInOrder:         "a record sent again because an older one of its key was",
 	wasWaitingForPosition: "state waiting_for_position_topic",
 	firstAudited:          "an audit beside a daemon that streams, after which the slot has confirmed the snapshot", auditWaited: "an audit of rows that wait in the slot",
 	auditFailed: "an audit that a crash of the server ends", auditUnseen: "a record whose row is not in the snapshot, and becomes visible",

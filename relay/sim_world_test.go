@@ -172,8 +172,7 @@ type process struct {
 	placement  placement
 	known      []bool          // by event: it must not send the event again
 	prefix     map[*event]bool // the known events before the first unknown one
-	overtaken  map[*event]bool // known events after which an older one was sent to their partition
-	resentKeys map[simKey]bool // of which it has sent an event in doubt
+	overtaken  map[*event]bool // known events after which an older one of their key was sent
 	refused    map[*event]bool
 	lastSent   pglogrepl.LSN   // the highest position in its status updates to the primary
 	sentToAny  pglogrepl.LSN   // the same, also to a former primary, whose connection is not broken yet
@@ -333,7 +332,7 @@ func (p *process) die() {
 // start starts a process.
 func (w *world) start() *process {
 	w.mu.Lock()
-	p := &process{w: w, n: len(w.procs) + 1, refused: map[*event]bool{}, resentKeys: map[simKey]bool{}, prefix: map[*event]bool{}, overtaken: map[*event]bool{}, placement: w.kafka.now, dead: make(chan struct{}), over: make(chan struct{}), idle: time.Now()}
+	p := &process{w: w, n: len(w.procs) + 1, refused: map[*event]bool{}, prefix: map[*event]bool{}, overtaken: map[*event]bool{}, placement: w.kafka.now, dead: make(chan struct{}), over: make(chan struct{}), idle: time.Now()}
 	w.procs = append(w.procs, p)
 	w.see(p, "starts", 0, 0)
 	w.mu.Unlock()

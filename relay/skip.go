@@ -43,10 +43,8 @@ func (s *session) readEnds() {
 	cfg, id, now := &r.cfg.Deduplication, s.stream.Identity(), r.clock()
 	acked, tx := p.predecessor.AckedFor(cfg.Sources)
 	s.resume.AddRecord(id, acked, tx, s.stream.Start())
-	if !r.mem.isOwn(p.predecessor) { // another process may have sent an older event of a key after our letter
-		clear(r.mem.letters)
-	}
 	if !r.mem.isOwn(p.predecessor) && !p.predecessor.Clean {
+		r.mem.noteOthers(p.record.Producers)
 		wait := max(cfg.FenceWait, p.predecessor.FenceWait) // the predecessor's lease depends on its own settings
 		r.log.Info("the previous session did not end cleanly: reading the ends of partitions after fence_wait, because its records may still arrive",
 			"fence_wait", wait, "its_last_record", p.predecessor.At)
@@ -85,7 +83,7 @@ func (s *session) readEnds() {
 	slices.Sort(topics)
 	topics = slices.Compact(topics)
 	s.sink.ReadEnds(checkpoint.Search{
-		Lineage: id, Producers: p.record.Producers, Acked: known, Settled: settled, LookBack: cfg.LookBack, Topics: topics, Letters: letters,
+		Lineage: id, Producers: p.record.Producers, Acked: known, Settled: settled, LookBack: cfg.LookBack, Topics: topics, Letters: letters, Others: r.mem.others,
 		Found: r.mem.Found, Until: s.earlierEnd, Phantoms: r.reportPhantoms,
 	}, maxTime(now, r.mem.fence))
 }
@@ -108,138 +106,56 @@ func (s *session) knownCounter(pos checkpoint.Position) prometheus.Counter {
 	return nil
 }
 
-// resent is the first event in doubt that the session has sent to a partition.
-type resent struct {
-	id     string
-	pos    checkpoint.Position
-	logged bool
-}
-
-// noteSent notes that the current record, of the event at pos, is sent, and is no dead letter. While events are in
-// doubt, none that follows it in its partition is skipped any more: if a later one is in Kafka already, it is before
-// this one in the partition, and the older state would be the last.
-func (s *session) noteSent(pos checkpoint.Position) {
-	if len(s.r.mem.letters) > 0 {
-		delete(s.r.mem.letters, pos)
-	}
-	if pos.CommitLSN >= s.earlierEnd {
-		return
-	}
-	s.noteResentKey(s.rec.Topic, s.rec.Key)
-	parts := s.resent[s.rec.Topic]
-	if parts == nil {
-		parts = map[int32]*resent{}
-		s.resent[s.rec.Topic] = parts
-	}
-	if id := s.sink.Lane(&s.rec); parts[id] == nil {
-		parts[id] = &resent{id: string(s.rec.ID), pos: pos}
-	}
-}
-
-// followsResent reports whether the session has sent an earlier event in doubt to the partition of the current
-// record, which Kafka has already. The first one of a partition is logged.
-func (s *session) followsResent(pos checkpoint.Position) bool {
-	parts := s.resent[s.rec.Topic]
-	if parts == nil { // the topic need not be ready
-		return false
-	}
-	id := s.sink.Lane(&s.rec)
-	first := parts[id]
-	if first != nil && !first.logged {
-		first.logged = true
-		s.r.log.Warn("Kafka lacks an event and has later ones: sending those again after it, so that the last record of each key is the newest",
-			"topic", s.rec.Topic, "partition", id, "first_event_id", first.id, "first_position", first.pos.String(), "position", pos.String())
-	}
-	return first != nil
-}
-
-// firstResent returns the first event in doubt that the session has sent.
-func (s *session) firstResent() (first checkpoint.Position) {
-	for _, parts := range s.resent {
-		for _, p := range parts {
-			if first.IsZero() || p.pos.Compare(first) < 0 {
-				first = p.pos
-			}
-		}
-	}
-	return first
-}
-
-// noteOvertaking notes, at the end of a session, the first event in doubt that it has sent to each partition. What
-// earlier sessions have delivered to the partition after that event is before it there, and the session may have
-// ended before it could send all of it again.
-func (s *session) noteOvertaking() {
+// inKafka returns the counter of the event of the current record if Kafka has it already, otherwise nil. If its order
+// matters, it counts only if no older event of its key was sent after it: what Kafka has is then the older state.
+func (s *session) inKafka(pos checkpoint.Position, ordered bool) prometheus.Counter {
 	m := &s.r.mem
-	if single, _ := m.Events.Len(); single == 0 && !m.Overtaken() {
-		clear(m.overtaking)
-		return
+	var last uint32 // session that has sent an older event of the key
+	if ordered {
+		last = max(m.resent.after(pos, s.rec.Topic, s.rec.Key), m.Found.LastOther(pos, s.rec.Topic, s.rec.Key))
 	}
-	for topic, parts := range s.resent {
-		if m.overtaking[topic] == nil {
-			m.overtaking[topic] = map[int32][]overtaking{}
+	counts := func(since uint32) bool { // Kafka has got the event before session since; what a session sends is in order
+		if last >= since {
+			s.logOvertaken(pos)
 		}
-		for id, first := range parts {
-			earlier := slices.DeleteFunc(m.overtaking[topic][id], func(o overtaking) bool { return o.pos.Compare(first.pos) >= 0 })
-			m.overtaking[topic][id] = append(earlier, overtaking{first.pos, m.Events.Session()})
+		return last < since
+	}
+	counter := s.r.met.skipped
+	if s.rule.RecordsRequired() {
+		counter = s.r.met.inKafka
+	}
+	if known := s.knownCounter(pos); known != nil {
+		since := s.resume.Overtaken(pos)
+		if since == 0 { // nothing older was sent in earlier sessions
+			since = s.number
+		}
+		if s.resume.Recorded(pos) || counts(since) {
+			return known
 		}
 	}
+	if session, acked := m.Events.Has(pos, s.rec.ID); acked && counts(session+1) {
+		return counter
+	}
+	// What earlier sessions have sent after it was found as well.
+	if s.readsEnds && m.Found.Has(pos, s.rec.ID) && counts(s.number) {
+		return counter
+	}
+	return nil
 }
 
-// wasOvertaken reports whether the event of the current record, which an earlier session has delivered, is before an
-// older one in its partition.
-func (s *session) wasOvertaken(ctx context.Context, pos checkpoint.Position) (bool, error) {
-	m := &s.r.mem
-	parts := m.overtaking[s.rec.Topic]
-	since, isSingle := m.Events.Has(pos, s.rec.ID)
-	since++ // what the session sent that has the acknowledgement is in order
-	if !isSingle {
-		since = s.resume.Overtaken(pos)
-	}
-	if parts == nil || since == 0 {
-		return false, nil
-	}
-	if err := s.awaitTopic(ctx, s.rec.Topic, s.r.cfg.MissingAfter); err != nil {
-		if asPoison(err) != nil { // the partition is gone, too
-			return false, nil
-		}
-		return false, err
-	}
-	return slices.ContainsFunc(parts[s.sink.Lane(&s.rec)], func(o overtaking) bool {
-		return pos.Compare(o.pos) > 0 && o.session >= since
-	}), nil
-}
-
-// skipFound skips the event if its record was found in Kafka. It waits until the ends of partitions have been read,
-// of the topics in the position record and of topic, which the previous session may have used just before it ended.
-// The order of dead letters does not matter.
-func (s *session) skipFound(ctx context.Context, pos checkpoint.Position, topic string, dead bool) (bool, error) {
+// skipFound skips the event if Kafka has it. It waits until the ends of partitions have been read, of the topics in the
+// position record and of topic, which the previous session may have used just before it ended.
+func (s *session) skipFound(ctx context.Context, pos checkpoint.Position, topic string, ordered bool) (bool, error) {
 	if s.readsEnds && pos.CommitLSN < s.earlierEnd {
 		err := s.await(ctx, WaitingForSink, readingEnds, func() bool { return s.sink.EndsRead(topic) })
 		if err != nil {
 			return false, err
 		}
 	}
-	_, acked := s.r.mem.Events.Has(pos, s.rec.ID)
-	found := s.readsEnds && s.r.mem.Found.Has(pos, s.rec.ID)
-	if !acked && !found {
-		return false, nil
+	if counter := s.inKafka(pos, ordered); counter != nil {
+		return true, s.skip(ctx, counter)
 	}
-	isLetter, overtaken := s.isLetter(pos, acked)
-	if !isLetter && !dead {
-		if overtaken = s.followsResent(pos) || s.followsLetter(pos); !overtaken && !found {
-			var err error
-			if overtaken, err = s.wasOvertaken(ctx, pos); err != nil {
-				return false, err
-			}
-		}
-	}
-	if overtaken {
-		return false, nil
-	}
-	if s.rule.RecordsRequired() {
-		return true, s.skip(ctx, s.r.met.inKafka)
-	}
-	return true, s.skip(ctx, s.r.met.skipped)
+	return false, nil
 }
 
 // skip enters an event that is not sent. The event has an ordinal like any other, and takes up room in the window
@@ -269,8 +185,7 @@ func (s *session) settled() bool {
 		s.isSettled = true
 		s.r.mem.Events.Forget(func(checkpoint.Position) bool { return true })
 		s.r.mem.Found = checkpoint.NewFound()
-		clear(s.r.mem.resentKeys)
-		s.r.mem.resentAll = 0
+		s.r.mem.forgetOrder()
 	}
 	return s.isSettled
 }

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -8,11 +9,11 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// TestSuffix: an event in doubt is not in Kafka any more, and later ones are. In its partition all later ones in
-// doubt are sent again, so that the older state is not the last. In other partitions they are skipped.
+// TestSuffix: an event in doubt is not in Kafka any more, and later ones are. Those of its key are sent again, so that
+// the older state is not the last. Those of other keys are skipped.
 func TestSuffix(t *testing.T) {
 	for name, c := range map[string]struct {
-		one  bool   // each topic has one partition
+		one  bool   // all have one key
 		log  string // of the partition, in the order of the offsets
 		sent string
 
@@ -22,14 +23,14 @@ func TestSuffix(t *testing.T) {
 		"the last one was not stored":        {true, "abc", "d", false},
 		"the first one was deleted":          {true, "bcd", "abcd", true},
 		"one in the middle was compacted":    {true, "acd", "bcd", true},
-		"in partitions of their own":         {false, "acd", "b", false},
+		"with keys of their own":             {false, "acd", "b", false},
 		"a process died while it sent again": {true, "bcda", "bcd", false},
 		"likewise, a little later":           {true, "bcdab", "cd", false},
 		"all were sent again":                {true, "bcdabcd", "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			deduplicating(t, func(b *bench, p *fakePositions) {
-				b.kafka.onePartition = c.one
+				b.kafka.oneKey = c.one
 				id := b.pg.id
 				p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) { s.Clean, s.Topics = false, []string{"t"} })}
 				positions := map[string]checkpoint.Position{}
@@ -37,7 +38,7 @@ func TestSuffix(t *testing.T) {
 					positions[e] = checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: b.pg.commit(e).Commit}
 				}
 				for _, e := range strings.Split(c.log, "") {
-					p.ends["t"] = append(p.ends["t"], ended{positions[e], e})
+					p.ends["t"] = append(p.ends["t"], ended{positions[e], e, 0})
 				}
 				for e := range positions {
 					b.kafka.acked[e] = !strings.Contains(c.sent, e) // by an earlier process
@@ -63,7 +64,7 @@ func TestSuffix(t *testing.T) {
 // next session does.
 func TestSuffixOfTheProcess(t *testing.T) {
 	bubble(t, testConfig(), func(b *bench) {
-		b.kafka.onePartition = true
+		b.kafka.oneKey = true
 		first := b.pg.commit("a")
 		b.pg.edit(func() { // an earlier process has delivered and confirmed it, but the server has not saved the position
 			b.pg.confirmed = first.End
@@ -135,7 +136,7 @@ func TestTopicsLeaveTheRecord(t *testing.T) {
 // an earlier one again. The next session of the process sends the later ones after it.
 func TestSuffixAcrossSessions(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
-		b.kafka.onePartition = true
+		b.kafka.oneKey = true
 		id := b.pg.id
 		p.topics = nil
 		p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) { s.Clean, s.Topics = false, nil })}
@@ -143,11 +144,11 @@ func TestSuffixAcrossSessions(t *testing.T) {
 		for _, e := range []string{"a", "b", "c"} {
 			positions[e] = checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: b.pg.commit(e).Commit}
 		}
-		p.ends["t"] = []ended{{positions["b"], "b"}, {positions["c"], "c"}}
+		p.ends["t"] = []ended{{positions["b"], "b", 0}, {positions["c"], "c", 0}}
 		b.kafka.hold()
 		b.start()
 		b.sleep(10 * time.Second)
-		p.locked(func() { p.ends["t"] = append(p.ends["t"], ended{positions["a"], "a"}) })
+		p.locked(func() { p.ends["t"] = append(p.ends["t"], ended{positions["a"], "a", 0}) })
 		b.kafka.ack("a")
 		b.sleep(100 * time.Millisecond)
 		b.pg.cut()
@@ -159,18 +160,18 @@ func TestSuffixAcrossSessions(t *testing.T) {
 }
 
 // TestSuffixOfSingleEvents: a session has delivered an event after a gap, and the record of an earlier one of its
-// partition is deleted later. A session sends that one again, and ends before it can send the other one after it. The
+// key is deleted later. A session sends that one again, and ends before it can send the other one after it. The
 // next session does. Once the other one is acknowledged, it is not sent any more.
 func TestSuffixOfSingleEvents(t *testing.T) {
 	deduplicating(t, func(b *bench, p *fakePositions) {
-		b.kafka.onePartition = true
+		b.kafka.oneKey = true
 		id := b.pg.id
 		p.topics = nil
 		p.saved = []checkpoint.PositionRecord{before(b, func(s *checkpoint.PositionRecord) { s.Clean, s.Topics = false, []string{"t", "u"} })}
 		b.pg.commit("gap@u")
 		a := checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: b.pg.commit("a").Commit}
 		b.pg.commit("b", "c@u")
-		p.ends["t"] = []ended{{a, "a"}}
+		p.ends["t"] = []ended{{a, "a", 0}}
 		b.kafka.acked["a"] = true // by an earlier process
 		b.kafka.hold()
 		b.start()
@@ -195,4 +196,94 @@ func TestSuffixOfSingleEvents(t *testing.T) {
 		b.sleep(5 * time.Second)
 		b.delivered("b", "a", "b", "gap", "c")
 	})
+}
+
+// TestSuffixOfOthers: the process has delivered an event after a gap. Another process has the slot meanwhile, and sends
+// the event in the gap. What this process has delivered before that, of the same key, is sent again after it; what it has
+// delivered since is not.
+func TestSuffixOfOthers(t *testing.T) {
+	for _, one := range []bool{true, false} {
+		deduplicating(t, func(b *bench, p *fakePositions) {
+			b.kafka.oneKey = one
+			p.saved = []checkpoint.PositionRecord{before(b, nil)}
+			b.kafka.hold()
+			b.start()
+			at := func(e string) checkpoint.Position {
+				return checkpoint.Position{SystemID: 7, Timeline: 1, CommitLSN: b.pg.commit(e).Commit}
+			}
+			gap, a, c := at("gap@u"), at("a"), at("c")
+			b.sleep(3 * time.Second)
+			b.kafka.ack("c")
+			b.sleep(100 * time.Millisecond)
+			p.locked(func() {
+				other := p.saved[len(p.saved)-1]
+				other.Producers = []int64{3, 7, 99}
+				p.saved = append(p.saved, other)
+				p.ends["t"] = []ended{{c, "c", 7}, {a, "a", 99}}
+				p.ends["u"] = []ended{{gap, "gap", 99}}
+				p.pid = 8
+			})
+			b.kafka.edit(func() { b.kafka.acked["a"], b.kafka.acked["gap"] = true, true })
+			b.pg.cut()
+			b.sleep(20 * time.Second)
+			want := ""
+			if one {
+				want = "c"
+			}
+			if got := strings.Join(b.kafka.flying(), " "); got != want {
+				b.Fatalf("one key: %v: in flight %s", one, got)
+			}
+			b.kafka.ack()
+			x := b.pg.commit("e")
+			b.sleep(5 * time.Second)
+			b.kafka.ack()
+			b.sleep(5 * time.Second)
+			if got := b.pg.slotAt(); got < x.End {
+				t.Errorf("the slot is at %s, want %s", got, x.End)
+			}
+		})
+	}
+}
+
+// TestResent: an event is overtaken if a session has sent an older one of its key since.
+func TestResent(t *testing.T) {
+	at := func(n int) checkpoint.Position { return checkpoint.Position{CommitLSN: 100, Ordinal: uint32(n)} }
+	e := newResentEvents()
+	if !e.isEmpty() {
+		t.Error("not empty")
+	}
+	wants := func(want string) {
+		t.Helper()
+		var got []string
+		for n := range 8 {
+			got = append(got, fmt.Sprint(e.after(at(n), "t", []byte("k"))))
+		}
+		if got := strings.Join(got, " "); got != want {
+			t.Errorf("sessions %s, want %s", got, want)
+		}
+	}
+	e.note(1, at(5), "t", []byte("k"))
+	e.note(1, at(6), "t", []byte("k"))
+	wants("0 0 0 0 0 0 1 1")
+	e.note(2, at(2), "t", []byte("k"))
+	wants("0 0 0 2 2 2 2 2")
+	e.note(3, at(4), "t", []byte("k"))
+	wants("0 0 0 2 2 3 3 3")
+	e.note(4, at(4), "t", []byte("k"))
+	wants("0 0 0 2 2 4 4 4")
+	for topic, key := range map[string][]byte{"u": []byte("k"), "t": []byte("l"), "tk": {}, "": nil} {
+		if n := e.after(at(7), topic, key); n != 0 {
+			t.Errorf("key %q of topic %s: %d", key, topic, n)
+		}
+	}
+	for n := range maxResentKeys {
+		e.note(5, at(1), "t", fmt.Appendf(nil, "key %d", n))
+	}
+	if n := e.after(at(7), "t", []byte("k")); n != 5 || len(e.keys) > maxResentKeys {
+		t.Errorf("session %d, %d keys", n, len(e.keys))
+	}
+	e.forget()
+	if !e.isEmpty() || e.after(at(7), "t", []byte("k")) != 0 {
+		t.Error("not forgotten")
+	}
 }

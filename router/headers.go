@@ -21,6 +21,7 @@ const (
 const (
 	HeaderID       = headerID
 	HeaderPosition = headerPosition
+	HeaderTopic    = "outboxcdc-topic" // of a dead letter: the topic of its event
 	// HeaderOrigin is "<system id>:<database OID>", in records of commands, which have no position: with an id that is
 	// unique in its database only, it identifies the event.
 	HeaderOrigin = "outboxcdc-origin"

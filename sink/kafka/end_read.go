@@ -144,17 +144,18 @@ func (r *endRead) readBatch(b *sarama.RecordBatch) {
 		for _, rec := range b.Records {
 			if at := b.FirstOffset + rec.OffsetDelta; at >= r.next && at < r.windowEnd {
 				r.firstOwn = min(r.firstOwn, at)
-				r.readRecord(rec, at)
+				r.readRecord(rec, at, b.ProducerID)
 			}
 		}
 	}
 	r.next = b.LastOffset() + 1
 }
 
-// readRecord reads an own record at an offset.
-func (r *endRead) readRecord(rec *sarama.Record, offset int64) {
+// readRecord reads an own record.
+func (r *endRead) readRecord(rec *sarama.Record, offset, producer int64) {
 	q := &r.ends.search
-	pos, id, ok := positionOf(rec)
+	own, ok := ownRecord(rec)
+	pos := own.Position
 	switch {
 	case !ok:
 	case !checkpoint.Holds(q.Lineage, pos):
@@ -162,31 +163,38 @@ func (r *endRead) readRecord(rec *sarama.Record, offset int64) {
 			if r.phantoms[pos.Timeline] == nil {
 				r.phantoms[pos.Timeline] = &checkpoint.Phantoms{}
 			}
-			r.phantoms[pos.Timeline].Add(id, pos)
+			r.phantoms[pos.Timeline].Add(own.ID, pos)
 		}
 	default:
 		r.reached = r.reached || pos.Compare(q.Settled) <= 0
 		r.beyond = r.beyond || pos.CommitLSN >= q.Until
-		q.Note(r.topic, r.id, offset, pos, id)
+		own.Topic, own.Partition, own.Offset, own.Producer = r.topic, r.id, offset, producer
+		if r.topic != q.Letters {
+			own.KeyTopic = r.topic
+		}
+		q.Note(&own)
 	}
 }
 
-// positionOf reads position and id from the headers of a record. ok is false if there is no valid position.
-func positionOf(rec *sarama.Record) (pos checkpoint.Position, id []byte, ok bool) {
+// ownRecord reads what a record says of its event. ok is false if it has no valid position.
+func ownRecord(rec *sarama.Record) (own checkpoint.OwnRecord, ok bool) {
+	own.Key = rec.Key
 	for _, h := range rec.Headers {
 		switch string(h.Key) {
 		case router.HeaderPosition:
 			var err error
-			if pos, err = checkpoint.ParsePosition(string(h.Value)); err == nil {
+			if own.Position, err = checkpoint.ParsePosition(string(h.Value)); err == nil {
 				ok = true
 			}
 		case router.HeaderID:
-			if id == nil {
-				id = h.Value
+			if own.ID == nil {
+				own.ID = h.Value
 			}
+		case router.HeaderTopic: // the last one is the daemon's
+			own.KeyTopic = string(h.Value)
 		}
 	}
-	return pos, id, ok
+	return own, ok
 }
 
 // readBlock reads the leader's answer for the partition. It reports whether reading has advanced.

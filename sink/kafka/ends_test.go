@@ -88,8 +88,7 @@ type search struct {
 	phantoms map[string]checkpoint.Phantoms // by "topic/partition"
 }
 
-// settled and acked are positions of searches. A record at or before settled ends the search of a partition; only
-// events after acked are found.
+// settled and acked are positions of searches. A record at or before settled ends the search of a partition.
 const settled, acked = 5, 7
 
 // searchIn opens a session that reads the ends of topics.
@@ -157,7 +156,7 @@ func endReads(c *Cluster, result string) float64 {
 	return testutil.ToFloat64(c.metrics.tailReads.WithLabelValues(result))
 }
 
-// TestEnds: for each codec, exactly the own events after the acked position are found at the ends of partitions.
+// TestEnds: for each codec, exactly the own events after the settled position are found at the ends of partitions.
 func TestEnds(t *testing.T) {
 	for _, codec := range []string{"none", "gzip", "snappy", "lz4", "zstd"} {
 		t.Run(codec, func(t *testing.T) {
@@ -185,7 +184,7 @@ func TestEnds(t *testing.T) {
 			writeForeign(t, f.ListenAddrs(), "t", 7, 2)
 			s := searchIn(t, cfg, 10, []string{"t", "gone"}, first, second).read(t)
 			// 40 is too far from the end. A record of an earlier event follows those of 70 and 90.
-			s.want(t, at(10), at(20), at(30), at(50), at(60), at(65))
+			s.want(t, at(acked), at(10), at(20), at(30), at(50), at(60), at(65))
 			if p := s.phantoms["t/4"]; len(s.phantoms) != 2 || s.phantoms["t/0"].Last.Position != lostToo || p.Count != 1 || p.Last.Position != lost || p.Last.ID != "id-"+lost.CommitLSN.String() {
 				t.Errorf("phantoms: %+v", s.phantoms)
 			}
@@ -201,12 +200,35 @@ func TestEnds(t *testing.T) {
 			if s.EndsRead("u") {
 				t.Error("it has been read already")
 			}
-			s.read(t).want(t, at(10), at(20), at(30), at(50), at(60), at(65), at(80))
+			s.read(t).want(t, at(acked), at(10), at(20), at(30), at(50), at(60), at(65), at(80))
 			if !s.EndsRead("u") {
 				t.Error("it is read again")
 			}
 		})
 	}
+}
+
+// TestEndsOfLetters: a letter is in the order of the topic that its header names.
+func TestEndsOfLetters(t *testing.T) {
+	f := newFake(t)
+	for _, topic := range []string{"t", "u", "dead"} {
+		f.createTopic(t, topic, 1, nil)
+	}
+	cfg := testConfig(f.ListenAddrs()...)
+	letter := func(topic string, pos checkpoint.Position) *router.Record {
+		rec := event("dead", "k", pos)
+		rec.Headers = append([]router.Header{{Name: router.HeaderTopic, Value: []byte("of the event")}}, append(rec.Headers, router.Header{Name: router.HeaderTopic, Value: []byte(topic)})...)
+		return rec
+	}
+	first := earlierSession(t, cfg, letter("t", at(20)), letter("u", at(30)), letter("t", at(9)))
+	second := earlierSession(t, cfg, event("t", "k", at(10)))
+	s := &search{cluster: newTestCluster(t, cfg), found: checkpoint.NewFound(), phantoms: map[string]checkpoint.Phantoms{}}
+	s.Producer, s.log = openSession(t, s.cluster)
+	s.ReadEnds(checkpoint.Search{
+		Lineage: history{}, Producers: []int64{first, second}, Acked: at(acked), Settled: at(settled), Until: 4000, LookBack: 10, Topics: []string{"dead", "t"}, Letters: "dead",
+		Found: s.found, Phantoms: func(string, int32, checkpoint.Phantoms) {},
+	}, time.Time{})
+	s.read(t).want(t, at(9), at(10), at(30)) // 9 follows 30 in its partition, but is of another topic
 }
 
 // TestEndsNeverCreateATopic: a topic of a position record may have been deleted. Reading the ends must not create it
