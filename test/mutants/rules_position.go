@@ -29,7 +29,7 @@ var historyMutants = []mutant{
 	wrong("letter-is-of-its-topic", "A letter is in the order of the dead-letter topic.",
 		edits{{"sink/kafka/end_read.go", "		if r.topic != q.Letters {\n", "		if r.topic != \"\" {\n"}}, suite{"./sink/kafka", "^TestEndsOfLetters$"}),
 	wrong("others-are-forgotten", "What this process has delivered is in order, whatever another one has sent since.",
-		edits{{"relay/resent.go", "			others[id] = session\n", "			_ = session\n"}}, suite{"./relay", "^TestSuffixOfOthers$"}),
+		edits{{"relay/resent.go", "			others[id] = session\n", "			_, _ = id, session\n"}}, suite{"./relay", "^TestSuffixOfOthers$"}),
 	wrong("others-have-sent-every-key", "What this process has delivered is sent again if another one has had the slot since.",
 		edits{{"checkpoint/found.go", "		if (eventKey{lsn: p.CommitLSN, ordinal: p.Ordinal}).isAfter(o.event) {\n", "		if o.session > 0 {\n"}, {"checkpoint/found.go", "	_, _ = h.Write(key)\n", ""}}, suite{"./relay", "^TestSuffixOfOthers$"}),
 	wrong("resent-key-is-forgotten", "Of more keys than can be remembered, those that were sent first do not matter.",
