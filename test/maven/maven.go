@@ -1,4 +1,5 @@
-// Package maven fetches software that is published as Java artifacts only: mvn puts a folder of jars into the cache.
+// Package maven fetches software that is published as Java artifacts only, and starts servers of it: mvn puts a folder
+// of jars into the cache.
 package maven
 
 import (

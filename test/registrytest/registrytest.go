@@ -8,11 +8,9 @@ import (
 	_ "embed" // pom.xml
 	"fmt"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -45,15 +43,7 @@ type Server struct {
 // CI=true it fails.
 func Start(t testing.TB) *Server {
 	t.Helper()
-	child.SkipShort(t)
-	for _, jars := range []*maven.Jars{&server, &reader} {
-		if err := jars.Available(); err != nil {
-			if os.Getenv("CI") == "true" {
-				t.Fatal(err)
-			}
-			t.Skipf("SKIPPED, THERE IS NO SCHEMA REGISTRY: %v", err)
-		}
-	}
+	maven.Need(t, &server, &reader)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	s, err := start(ctx, t)
@@ -64,36 +54,19 @@ func Start(t testing.TB) *Server {
 }
 
 func start(ctx context.Context, t testing.TB) (*Server, error) {
-	libs, err := server.Fetch(ctx)
-	if err != nil {
-		return nil, err
-	}
-	java, err := maven.Java()
-	if err != nil {
-		return nil, err
-	}
 	port, err := child.FreePort()
 	if err != nil {
 		return nil, err
 	}
-	dir := t.TempDir()
 	s := &Server{base: fmt.Sprintf("http://127.0.0.1:%d/apis", port), t: t}
-	spec := child.Spec{
-		Path: java,
-		Args: []string{
-			"-Xmx512m", "-XX:TieredStopAtLevel=1", "-Dquarkus.http.host=127.0.0.1", fmt.Sprintf("-Dquarkus.http.port=%d", port),
-			"-jar", filepath.Join(libs, program),
-		},
-		Env: os.Environ(), Dir: dir, LogFile: filepath.Join(dir, "log"), DeathSignal: syscall.SIGKILL,
+	java := maven.Server{Jars: &server, Dir: t.TempDir(), Ready: func(ctx context.Context) error { return answers(ctx, s.URL()+"/subjects") }}
+	java.Args = func(libs string) []string {
+		return []string{"-Dquarkus.http.host=127.0.0.1", fmt.Sprintf("-Dquarkus.http.port=%d", port), "-jar", filepath.Join(libs, program)}
 	}
-	if s.proc, err = child.Start(spec); err != nil {
+	if s.proc, err = java.Start(ctx); err != nil {
 		return nil, err
 	}
 	t.Cleanup(s.Kill)
-	err = s.proc.Poll(ctx, func(ctx context.Context) error { return answers(ctx, s.URL()+"/subjects") })
-	if err != nil {
-		return nil, fmt.Errorf("start Apicurio Registry: %w; its log ends with:\n%s", err, child.Tail(spec.LogFile))
-	}
 	return s, nil
 }
 

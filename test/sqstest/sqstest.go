@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -45,8 +44,7 @@ type Server struct {
 	Admin *sqs.Client // goes past what Cut cuts
 	t     testing.TB
 	proxy *faultproxy.Proxy
-	dir   string
-	spec  child.Spec
+	java  maven.Server
 	proc  *child.Process
 
 	mu   sync.Mutex // guards the following
@@ -62,13 +60,7 @@ var Credentials = aws.CredentialsProviderFunc(func(context.Context) (aws.Credent
 // Start runs a server until the end of the test. A test without ElasticMQ is skipped; with CI=true it fails.
 func Start(t testing.TB) *Server {
 	t.Helper()
-	child.SkipShort(t)
-	if err := jars.Available(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skipf("SKIPPED, THERE IS NO ELASTICMQ: %v", err)
-	}
+	maven.Need(t, &jars)
 	s, err := open(t)
 	if err != nil {
 		t.Fatal(err)
@@ -79,16 +71,6 @@ func Start(t testing.TB) *Server {
 }
 
 func open(t testing.TB) (*Server, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	libs, err := jars.Fetch(ctx)
-	if err != nil {
-		return nil, err
-	}
-	java, err := maven.Java()
-	if err != nil {
-		return nil, err
-	}
 	port, err := child.FreePort()
 	if err != nil {
 		return nil, err
@@ -105,11 +87,15 @@ func open(t testing.TB) (*Server, error) {
 	conf := filepath.Join(dir, "elasticmq.conf")
 	text := fmt.Sprintf("include classpath(\"application.conf\")\nrest-sqs { bind-port = %d, bind-hostname = \"127.0.0.1\" }\nnode-address { host = \"127.0.0.1\", port = %d }\nrest-stats { enabled = false }\n"+
 		"aws { region = %q, accountId = %q }\n", port, port, Region, Account)
-	s := &Server{t: t, URL: "http://" + proxy.Addr() + "/" + Account, proxy: proxy, dir: dir, read: map[string][]types.Message{}}
+	s := &Server{t: t, URL: "http://" + proxy.Addr() + "/" + Account, proxy: proxy, read: map[string][]types.Message{}}
 	s.Admin = sqs.New(sqs.Options{Region: Region, BaseEndpoint: aws.String("http://" + addr), Credentials: Credentials, Retryer: aws.NopRetryer{}, HTTPClient: &http.Client{Timeout: time.Minute}})
-	s.spec = child.Spec{
-		Path: java, Args: []string{"-Xmx512m", "-XX:TieredStopAtLevel=1", "-Dconfig.file=" + conf, "-cp", filepath.Join(libs, "*"), "org.elasticmq.server.Main"},
-		Env: os.Environ(), Dir: dir, LogFile: filepath.Join(dir, "log"), DeathSignal: syscall.SIGKILL,
+	s.java = maven.Server{Jars: &jars, Dir: dir}
+	s.java.Args = func(libs string) []string {
+		return []string{"-Dconfig.file=" + conf, "-cp", filepath.Join(libs, "*"), "org.elasticmq.server.Main"}
+	}
+	s.java.Ready = func(ctx context.Context) error {
+		_, err := s.Admin.ListQueues(ctx, &sqs.ListQueuesInput{})
+		return err
 	}
 	return s, os.WriteFile(conf, []byte(text), 0o600)
 }
@@ -119,15 +105,8 @@ func (s *Server) start() {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var err error
-	if s.proc, err = child.Start(s.spec); err != nil {
+	if s.proc, err = s.java.Start(ctx); err != nil {
 		s.t.Fatal(err)
-	}
-	err = s.proc.Poll(ctx, func(ctx context.Context) error {
-		_, err := s.Admin.ListQueues(ctx, &sqs.ListQueuesInput{})
-		return err
-	})
-	if err != nil {
-		s.t.Fatalf("start ElasticMQ: %v; its log ends with:\n%s", err, child.Tail(s.spec.LogFile))
 	}
 }
 
@@ -261,5 +240,5 @@ func (s *Server) close() {
 	if s.proc != nil {
 		_ = s.proc.Kill()
 	}
-	_ = os.RemoveAll(s.dir)
+	_ = os.RemoveAll(s.java.Dir)
 }
