@@ -34,3 +34,13 @@ func (r *Record) Size() int {
 	}
 	return n
 }
+
+// Position returns the header outboxcdc-position; "": the record has none.
+func (r *Record) Position() string {
+	for i := range r.Headers {
+		if h := &r.Headers[i]; h.Name == HeaderPosition {
+			return string(h.Value)
+		}
+	}
+	return ""
+}
