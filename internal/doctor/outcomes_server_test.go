@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -146,6 +147,30 @@ func postgresOutcomes(t *testing.T, w *world) {
 		p.cfg.SenderTimeout = time.Hour
 		p.wants(outcome{pgKeepSize, "WARN", "512 MB"}, outcome{pgTimeout, "WARN", "waits so long"}, outcome{pgSync, "FAIL 78", p.name})
 	})
+	t.Run("limit of WAL", func(t *testing.T) {
+		p := good.in(t)
+		p.setting("max_slot_wal_keep_size", "'-1'")
+		for range 3 {
+			p.exec("SELECT pg_switch_wal()", "CREATE TABLE w ()", "DROP TABLE w")
+		}
+		p.advises(pgKeepSize, "MB that a slot of the server retains now")
+		const gb = 1 << 30
+		for _, retained := range []int64{0, 20 * gb, 60 * gb, 60*gb + 1, 3000 * gb} {
+			for _, size := range []int64{-1, smallKeepSize - 1} {
+				e := &examination{findings: newFindings()}
+				e.server.KeepSize, e.server.retained = size, retained
+				e.checkKeepSize()
+				for _, r := range e.found[pgKeepSize][0].Remedy {
+					if r.Kind == SQL {
+						p.exec(r.Text)
+					}
+				}
+				p.await("the limit", fmt.Sprintf("SELECT pg_size_bytes(current_setting('max_slot_wal_keep_size')) >= %d", max(50*gb, 2*retained)))
+				p.exec("ALTER SYSTEM SET max_slot_wal_keep_size = '1GB'", "SELECT pg_reload_conf()")
+				p.await("the former limit", "SELECT current_setting('max_slot_wal_keep_size') = '1GB'")
+			}
+		}
+	})
 	t.Run("encodings", func(t *testing.T) {
 		p := good.in(t)
 		rows, err := p.conn.Query(t.Context(), "SELECT pg_encoding_to_char(e) FROM generate_series(1, 34) e WHERE pg_encoding_max_length(e) = 1")
@@ -189,6 +214,7 @@ func postgresOutcomes(t *testing.T, w *world) {
 		}
 		p.cfg.LongTransaction = 0
 		p.wants(outcome{pgTransactions, "WARN", "no slot can be created"}, outcome{pgPrepared, "WARN", "'it''s forgotten'"})
+		p.advises(pgPrepared, "let its transaction manager end it")
 		p.exec("ROLLBACK PREPARED 'it''s forgotten'")
 		_ = open.Close(context.Background())
 	})

@@ -27,6 +27,7 @@ type server struct {
 	senderTimeout   time.Duration // wal_sender_timeout of the server, for other connections
 	syncNames       string
 	standbySlots    string // synchronized_standby_slots
+	retained        int64  // WAL that the slots of the server retain, in bytes
 	now             time.Time
 	asked, answered time.Time // by this machine's clock
 }
@@ -162,6 +163,8 @@ SELECT current_user::text,
        current_setting('max_replication_slots')::int, (SELECT count(*) FROM pg_replication_slots WHERE plugin IS DISTINCT FROM 'pgrepack')::int,
        (SELECT coalesce(reset_val, setting)::bigint FROM pg_settings WHERE name = 'wal_sender_timeout'),
        current_setting('synchronous_standby_names'), coalesce(current_setting('synchronized_standby_slots', true), ''),
+       (SELECT coalesce(max(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn)), 0)::bigint
+          FROM pg_replication_slots WHERE wal_status IS DISTINCT FROM 'lost'),
        clock_timestamp()`
 
 func (e *examination) readServer(ctx context.Context) error {
@@ -174,7 +177,7 @@ func (e *examination) readServer(ctx context.Context) error {
 	var sender int64
 	s.asked = e.Now()
 	err = e.conn.QueryRow(ctx, serverSQL).Scan(&s.user, &s.replication, &s.reads, &s.senders.most, &s.senders.used,
-		&s.slots.most, &s.slots.used, &sender, &s.syncNames, &s.standbySlots, &s.now)
+		&s.slots.most, &s.slots.used, &sender, &s.syncNames, &s.standbySlots, &s.retained, &s.now)
 	s.answered = e.Now()
 	s.encoding = e.conn.PgConn().ParameterStatus("server_encoding")
 	s.senderTimeout = time.Duration(sender) * time.Millisecond
@@ -328,15 +331,25 @@ func (e *examination) checkTimeouts() {
 	}
 }
 
-// smallKeepSize is less than the WAL that a busy server writes during a short outage.
-const smallKeepSize = 1 << 30
+const (
+	// smallKeepSize is less than the WAL that a busy server writes during a short outage.
+	smallKeepSize = 1 << 30
+	usualKeepSize = 50 << 30
+)
+
+// limitWAL sets a limit that leaves each slot of the server as much again as the largest retains: the next checkpoint
+// invalidates every slot that retains more than the limit.
+func (e *examination) limitWAL(least int64) []Remedy {
+	const gb = 1 << 30
+	return alterSystem("max_slot_wal_keep_size = '%dGB'", (max(least, 2*e.server.retained)+gb-1)/gb)
+}
 
 func (e *examination) checkKeepSize() {
-	set := alterSystem("max_slot_wal_keep_size = '50GB'")
+	set := e.limitWAL(usualKeepSize)
 	switch n := e.server.KeepSize; {
 	case n < 0:
 		e.warn(pgKeepSize, append(set,
-			advicef("choose a size that fits on the disk of pg_wal; if more WAL is written while the daemon is down, the slot is lost, and outboxcdc recover has to deliver the missing events"),
+			advicef("choose a size that fits on the disk of pg_wal, and is larger than the %s that a slot of the server retains now; if more WAL is written while the daemon is down, the slot is lost, and outboxcdc recover has to deliver the missing events", human.Size(e.server.retained)),
 		), "no limit: while the daemon or Kafka is down, WAL is retained until the disk is full and the server stops")
 	case n < smallKeepSize:
 		e.warn(pgKeepSize, set,

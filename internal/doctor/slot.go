@@ -190,7 +190,6 @@ func (e *examination) checkHolder(s *slotFacts) {
 }
 
 func (e *examination) checkWALStatus(s *slotFacts) {
-	retained := int64(s.RetainedBytes())
 	recreate := append([]Remedy{advicef("stop the job that deletes rows of the outbox table: an event whose row was deleted cannot be brought back")}, e.recover()...)
 	switch {
 	case s.Invalidation != "":
@@ -198,19 +197,11 @@ func (e *examination) checkWALStatus(s *slotFacts) {
 	case s.WALStatus == "lost":
 		e.fail(slotWAL, Lost, recreate, "the slot is lost: the server has removed WAL that the slot needs (max_slot_wal_keep_size)")
 	case s.WALStatus == "unreserved":
-		e.fail(slotWAL, Unavailable, []Remedy{
-			advicef("at once: start the daemon, fix Kafka, or raise the limit:"),
-			sqlf("ALTER SYSTEM SET max_slot_wal_keep_size = '%s'", strings.ReplaceAll(human.Size(roundUp(retained*2)), " ", "")), sqlf("SELECT pg_reload_conf()"),
-		}, "the slot is about to be lost: it retains more than max_slot_wal_keep_size, and the next checkpoint removes WAL that the slot needs")
+		raise := append([]Remedy{advicef("at once: start the daemon, fix Kafka, or raise the limit:")}, e.limitWAL(2*int64(s.RetainedBytes()))...)
+		e.fail(slotWAL, Unavailable, raise, "the slot is about to be lost: it retains more than max_slot_wal_keep_size, and the next checkpoint removes WAL that the slot needs")
 	default:
 		e.ok(slotWAL, "%s: the server has all WAL that the slot needs", s.WALStatus)
 	}
-}
-
-// roundUp rounds up to whole GB, at least 1 GB.
-func roundUp(n int64) int64 {
-	const gb = 1 << 30
-	return max(1, (n+gb-1)/gb) * gb
 }
 
 // muchWAL is how much retained WAL is reported even if the server sets no limit.

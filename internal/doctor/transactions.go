@@ -72,10 +72,16 @@ func (e *examination) checkPrepared(ctx context.Context) {
 	case err != nil:
 		e.cannot(pgPrepared, err)
 	case x != nil && x.age() > e.LongTransaction:
-		e.warn(pgPrepared, []Remedy{
-			advicef("in database %s: COMMIT PREPARED %s, or ROLLBACK PREPARED %s", x.database, literal(x.prepared), literal(x.prepared)),
-		}, "transaction %s has been prepared for %v: the WAL since its start is retained, and no slot can be created until it ends", literal(x.prepared), x.age().Round(time.Second))
+		e.warn(pgPrepared, endPrepared(x), "transaction %s has been prepared for %v: the WAL since its start is retained, and no slot can be created until it ends", literal(x.prepared), x.age().Round(time.Second))
 	default:
 		e.ok(pgPrepared, "none is older than %v", e.LongTransaction)
 	}
+}
+
+// endPrepared does not choose between commit and rollback: only the coordinator knows whether the application was told
+// that the transaction is committed, and its events are lost with a rollback.
+func endPrepared(x *openTransaction) []Remedy {
+	id := literal(x.prepared)
+	return []Remedy{advicef("let its transaction manager end it; only if that is gone, end it as it has decided, in database %s: COMMIT PREPARED %s, or ROLLBACK PREPARED %s, with which its events are lost",
+		x.database, id, id)}
 }

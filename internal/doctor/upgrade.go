@@ -133,9 +133,7 @@ func (e *examination) checkNoPrepared(ctx context.Context) {
 	case err != nil:
 		e.cannot(upgradePrepared, err)
 	case x != nil:
-		e.fail(upgradePrepared, exit.Fault, []Remedy{
-			advicef("in database %s: COMMIT PREPARED %s, or ROLLBACK PREPARED %s", x.database, literal(x.prepared), literal(x.prepared)),
-		}, "pg_upgrade refuses a server with prepared transactions: %s has been prepared for %v", literal(x.prepared), x.age().Round(time.Second))
+		e.fail(upgradePrepared, exit.Fault, endPrepared(x), "pg_upgrade refuses a server with prepared transactions: %s has been prepared for %v", literal(x.prepared), x.age().Round(time.Second))
 	default:
 		e.ok(upgradePrepared, "there are none")
 	}
