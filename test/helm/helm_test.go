@@ -5,6 +5,7 @@ package helm
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"slices"
@@ -230,6 +231,9 @@ func TestDefaults(t *testing.T) {
 	if got := strings.Join(c.Args, " "); got != "run -c /etc/outboxcdc/outboxcdc.yaml" {
 		t.Error(got)
 	}
+	if !hasTmp(&pod) {
+		t.Error("there is no /tmp, which recover needs")
+	}
 	if c.Resources.Limits.Memory().Value() < 160<<20 {
 		t.Errorf("%v of memory", c.Resources.Limits.Memory())
 	}
@@ -245,6 +249,51 @@ func TestDefaults(t *testing.T) {
 	read[core.ServiceAccount](t, objects, "ServiceAccount")
 	if !strings.Contains(objects["notes"], "slot outboxcdc.") {
 		t.Error(objects["notes"])
+	}
+}
+
+// hasTmp reports whether commands can write temporary files.
+func hasTmp(pod *core.PodSpec) bool {
+	at := slices.IndexFunc(pod.Containers[0].VolumeMounts, func(m core.VolumeMount) bool { return m.MountPath == "/tmp" && !m.ReadOnly })
+	return at >= 0 && slices.ContainsFunc(pod.Volumes, func(v core.Volume) bool {
+		return v.Name == pod.Containers[0].VolumeMounts[at].Name && v.EmptyDir != nil
+	})
+}
+
+// The pod for a command, as docs/packaging.md makes it, is that of the daemon with another command, and ends with it.
+func TestCommandPod(t *testing.T) {
+	jq, err := exec.LookPath("jq")
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatal(err)
+		}
+		t.Skip("SKIPPED, jq IS NOT INSTALLED")
+	}
+	text, err := os.ReadFile("../../docs/packaging.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, filter, _ := strings.Cut(string(text), "| jq '")
+	filter, _, _ = strings.Cut(filter, "'")
+	objects := mustRender(t, everything)
+	given, err := yaml.YAMLToJSON([]byte(objects["Deployment"]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(jq, filter)
+	cmd.Stdin = strings.NewReader(string(given))
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("jq: %v\n%s", err, filter)
+	}
+	pod := read[core.Pod](t, map[string]string{"Pod": string(out)}, "Pod")
+	daemon := read[apps.Deployment](t, objects, "Deployment").Spec.Template.Spec
+	c := &pod.Spec.Containers[0]
+	if got := strings.Join(c.Args, " "); got != "recover -c "+daemon.Containers[0].Args[2]+" --dry-run" || pod.Spec.RestartPolicy != core.RestartPolicyNever || !c.Stdin || c.LivenessProbe != nil {
+		t.Errorf("%s, %+v", got, pod.Spec)
+	}
+	if len(pod.Labels) > 0 || c.Resources.Limits.Memory().Value() != 768<<20 || !hasTmp(&pod.Spec) || !reflect.DeepEqual(c.Env, daemon.Containers[0].Env) {
+		t.Errorf("%+v", pod)
 	}
 }
 
