@@ -106,16 +106,23 @@ func (s *session) awaitRelease(ctx context.Context, topic string, key []byte, ch
 // heldLimit is the error that stops the relay at an event that cannot be sent anywhere.
 func (s *session) heldLimit(what checkpoint.Hold, p *router.Poison, pos checkpoint.Position, topic string) error {
 	limits := s.r.cfg.Poison.Limits
-	why := map[checkpoint.Hold]string{
-		checkpoint.TooManyKeys:    fmt.Sprintf("%d keys are held (tuning.max_held.keys)", limits.Keys),
-		checkpoint.TooManyLetters: fmt.Sprintf("held keys have %d letters (tuning.max_held.letters)", limits.Letters),
-		checkpoint.Scattered:      "the letters of its key are in several partitions",
-	}[what] + ", and an event must not overtake the letters of its key: retry or drop letters (outboxcdc dlq)"
+	var why, raise string
+	switch what {
+	case checkpoint.TooManyKeys:
+		why, raise = fmt.Sprintf("%d keys are held", limits.Keys), fmt.Sprintf("; or start with --set tuning.max_held.keys=%d", 2*limits.Keys)
+	case checkpoint.TooManyLetters:
+		why, raise = fmt.Sprintf("held keys have %d letters", limits.Letters), fmt.Sprintf("; or start with --set tuning.max_held.letters=%d", 2*limits.Letters)
+	default:
+		why = "the letters of its key are in several partitions"
+	}
+	why += ", and an event must not overtake the letters of its key"
 	cause := CauseHeld
 	if p != nil {
 		cause, why = p.Cause, p.Message+"; "+why
 	}
-	return &finalPoison{&router.Poison{Cause: cause, ID: string(s.rec.ID), Topic: topic, Position: pos, Message: why}}
+	remedy := "outboxcdc dlq list shows the letters: fix their cause and run outboxcdc dlq retry --key TOPIC/KEY, or outboxcdc dlq drop --id ID, and start again" +
+		raise + "; see docs/poison.md"
+	return &finalPoison{&router.Poison{Cause: cause, ID: string(s.rec.ID), Topic: topic, Position: pos, Message: why, Remedy: remedy}}
 }
 
 // letter sends the current record as a letter of its key. An event that the dead-letter topic refuses as well can be
@@ -143,9 +150,7 @@ func (s *session) letter(ctx context.Context, p *router.Poison, pos checkpoint.P
 	rec.Partition, rec.OwnPartition = s.held.Partition(topic, key)
 	alone, over := s.sink.Check(rec)
 	if over != nil {
-		over.Position, over.ID = pos, p.ID
-		over.Message = fmt.Sprintf("as a letter (because of %s: %s): %s", p.Cause, p.Message, over.Message)
-		return &finalPoison{over}
+		return refusedLetter(over, p, pos, "a letter")
 	}
 	s.held.Sent(&checkpoint.Letter{
 		HeldKey: checkpoint.KeyOf(topic, key), Position: pos, By: by, Time: s.r.clock(),

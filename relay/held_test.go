@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/router"
 )
 
 // fakeLetters reads the letters of the fake Kafka.
@@ -204,8 +205,9 @@ func TestHoldKeyLimits(t *testing.T) {
 		b.kafka.tooLarge["b"] = true
 		b.pg.commit("a", "b", "c", "d", "e@v")
 		b.start()
-		if s := b.ends(Poison, time.Minute); s.Error() == "" {
-			b.Error(s)
+		p, _ := errors.AsType[*router.Poison](b.ends(Poison, time.Minute).Err)
+		if !strings.Contains(p.Remedy, "--set tuning.max_held.letters=4") || !strings.Contains(p.Remedy, "dlq retry --key") {
+			b.Error(p.Remedy)
 		}
 		b.wantStored("a@t", "b@dead", "c@dead")
 	})

@@ -37,7 +37,9 @@ type PoisonPolicies struct {
 	Cut       bool                                   // shorten dead letters that are too large for their topic
 	Letters   func(context.Context) (Letters, error) // opens the dead-letter topic for HoldKey; nil: no policy is HoldKey
 	Limits    checkpoint.HeldLimits
-	Hold      bool // after a poison event, or class Lost once something was delivered, wait for SIGTERM instead of exiting
+	// NoDeadLetters: the sink has none, and no policy is DeadLetter or HoldKey.
+	NoDeadLetters bool
+	Hold          bool // after a poison event, or class Lost once something was delivered, wait for SIGTERM instead of exiting
 }
 
 // Of returns the policy for an event.
@@ -52,6 +54,37 @@ func (p *PoisonPolicies) Of(x *router.Poison) PoisonPolicy {
 		return StopAtPoison
 	}
 	return p.Policy
+}
+
+// remedy says how an operator lets the daemon continue after an event has stopped it. It names the line to add to the
+// settings: a mapping of the command line replaces that of the file, with its other decisions.
+func (p *PoisonPolicies) remedy(x *router.Poison) string {
+	if x.Remedy != "" {
+		return x.Remedy
+	}
+	what := "dead_letter (or skip, which discards the event)"
+	if p.NoDeadLetters {
+		what = "skip, which discards the event,"
+	}
+	return "remove the cause and start again, or add " + decision(x, what) + ", and start again; see docs/poison.md"
+}
+
+func decision(x *router.Poison, what string) string {
+	if x.ID == "" {
+		return fmt.Sprintf("%s: %s to poison.causes in the settings", x.Cause, what)
+	}
+	return fmt.Sprintf("%q: %s to poison.decisions in the settings", x.ID, what)
+}
+
+// refusedLetter says why the dead letter of an event cannot be sent. The decision is about the event, not its letter.
+func refusedLetter(why, event *router.Poison, pos checkpoint.Position, what string) error {
+	why.Position, why.ID = pos, event.ID
+	why.Message = fmt.Sprintf("as %s (because of %s: %s): %s", what, event.Cause, event.Message, why.Message)
+	why.Remedy = "let the dead-letter topic take it (such as by a larger max.message.bytes) and start again"
+	if event.ID != "" || event.Cause != CauseHeld {
+		why.Remedy += ", or add " + decision(event, "skip, which discards the event,") + ", and start again; see docs/poison.md"
+	}
+	return &finalPoison{why}
 }
 
 // DeadLetter turns the record of a poison event, as far as the router has made one, into its dead letter.
@@ -155,9 +188,7 @@ func (s *session) deadLetter(ctx context.Context, p *router.Poison, pos checkpoi
 		}
 	}
 	if over != nil {
-		over.Position, over.ID = pos, p.ID
-		over.Message = fmt.Sprintf("as a dead letter (because of %s: %s): %s", p.Cause, p.Message, over.Message)
-		return &finalPoison{over}
+		return refusedLetter(over, p, pos, "a dead letter")
 	}
 	return s.send(ctx, alone, &deadRecord{count: s.r.met.deadLettered.WithLabelValues(rec.Topic, string(p.Cause))}, pos)
 }

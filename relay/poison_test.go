@@ -165,6 +165,9 @@ func TestDeadLetterRefused(t *testing.T) {
 				if !errors.As(s.Err, &p) || p.ID != "b" {
 					b.Errorf("ended with %v", s.Err)
 				}
+				if !strings.Contains(p.Remedy, `skip, which discards the event`) || !strings.Contains(p.Remedy, `"b": `) {
+					b.Error(p.Remedy)
+				}
 				if got := b.pg.slotAt(); got > x.End {
 					b.Errorf("the slot is at %s, behind %s", got, x.End)
 				}

@@ -15,7 +15,8 @@ import (
 func (r *Relay) stop(ctx context.Context, class Class, cause error) error {
 	reason := cause.Error() // of all but poison events it has the remedy
 	if poison, ok := errors.AsType[*router.Poison](cause); ok {
-		reason += "; remedy: " + poison.Remedy()
+		poison.Remedy = r.cfg.Poison.remedy(poison)
+		reason += "; remedy: " + poison.Remedy
 	}
 	r.setState(Failed, reason)
 	// With class Lost, the next process may not notice what happened to the slot or the publication.

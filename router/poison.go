@@ -51,17 +51,9 @@ type Poison struct {
 	ID       string // the event's id, "" if it has none
 	Topic    string // "" if it is not known
 	Position checkpoint.Position
+	Remedy   string // how an operator lets the daemon continue after the event has stopped it; "": not decided yet
 }
 
 func (p *Poison) Error() string {
 	return fmt.Sprintf("poison event id=%q position=%s cause=%s: %s", p.ID, p.Position, p.Cause, p.Message)
-}
-
-// Remedy says how an operator lets the daemon continue after the event has stopped it.
-func (p *Poison) Remedy() string {
-	setting := fmt.Sprintf("poison.causes=%s", p.Cause)
-	if p.ID != "" {
-		setting = fmt.Sprintf("poison.decisions=%s", p.ID)
-	}
-	return fmt.Sprintf("remove the cause and start again, or start with --set %s=dead_letter (or =skip, which discards the event); see docs/poison.md", setting)
 }

@@ -128,7 +128,7 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 	}
 	attrs := []any{"exit", code, "error", err}
 	if p, ok := errors.AsType[*router.Poison](err); ok {
-		attrs = append(attrs, "event_id", p.ID, "position", p.Position.String(), "cause", string(p.Cause), "topic", p.Topic, "remedy", p.Remedy())
+		attrs = append(attrs, "event_id", p.ID, "position", p.Position.String(), "cause", string(p.Cause), "topic", p.Topic, "remedy", p.Remedy)
 	}
 	log.Error("stopped", attrs...)
 	systemd.ended(err)

@@ -42,6 +42,7 @@ func Relay(now func() *config.Config, reg prometheus.Registerer, log *slog.Logge
 	rcfg.StatusInterval, rcfg.WalSenderTimeout = cfg.Tuning.StatusInterval, cfg.Tuning.WALSenderTimeout
 	rcfg.Poison, rcfg.MessagePrefix = PoisonPolicies(&cfg.Poison), cfg.Messages.Prefix
 	rcfg.Slot, rcfg.Poison.Slot = cfg.Postgres.Slot, cfg.Postgres.Slot
+	rcfg.Poison.NoDeadLetters = cfg.Sink != "kafka"
 	if p := &rcfg.Poison; p.HoldsKeys() {
 		p.Limits = checkpoint.HeldLimits{Keys: cfg.Tuning.MaxHeld.Keys, Letters: cfg.Tuning.MaxHeld.Letters}
 		p.Letters = lettersOf(sinks.(kafkaCluster).Cluster, p, log)

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -373,11 +375,31 @@ func TestDeadLettersDecided(t *testing.T) {
 			r.signal(syscall.SIGTERM)
 			r.awaitStop(patience, 65, w.id)
 
-			r = o.startStreaming(o.policy("stop", "OUTBOXCDC_POISON_DECISIONS="+w.id+"="+decision)...)
+			o.args = r.decided(decision)
+			r = o.startStreaming(o.policy("stop")...)
 			o.verifyGood(10) // the five rows before it in its transaction, at each stop
 			o.verifyPoison(r, decision)
 		})
 	}
+}
+
+// decided returns the arguments of a daemon whose settings have the line that the last line of the log names.
+func (r *relay) decided(decision string) []string {
+	r.t.Helper()
+	line := regexp.MustCompile(`add (\S+): (dead_letter) \(or (skip), which discards the event\) to poison\.(\w+) in the settings`).FindStringSubmatch(r.remedy())
+	if line == nil || !slices.Contains(line[2:4], decision) {
+		r.t.Fatalf("the remedy is: %s", r.remedy())
+	}
+	file := filepath.Join(r.t.TempDir(), "decided.yaml")
+	must(r.t, os.WriteFile(file, fmt.Appendf(nil, "poison: {%s: {%s: %s}}\n", line[4], line[1], decision), 0o600))
+	return []string{"-c", file}
+}
+
+// remedy is that of the last line of the log.
+func (r *relay) remedy() string {
+	r.t.Helper()
+	log := r.entries()
+	return fmt.Sprint(log[len(log)-1]["remedy"])
 }
 
 // Causes that only the broker detects: timestamps out of the topic's range, a null key in a compacted topic, and a size

@@ -185,6 +185,36 @@ func TestHoldKeyCommands(t *testing.T) {
 	}
 }
 
+// A daemon that stops at the limit of letters continues after each of the remedies that it names.
+func TestHoldKeyLimitRemedies(t *testing.T) {
+	t.Parallel()
+	o := newReleaseOutbox(t)
+	with := append(o.env(), append(slices.Clone(o.with), "OUTBOXCDC_TUNING_MAX_HELD_LETTERS=2")...)
+	run := func(more ...string) *relay { return o.startAs(slices.Concat(o.args, []string{"run"}, more), with) }
+	stops := func(r *relay, remedy string) string {
+		t.Helper()
+		r.awaitStop(patience, 65, "max_held.letters")
+		found := regexp.MustCompile(remedy).FindStringSubmatch(r.remedy())
+		if found == nil {
+			t.Fatalf("the remedy is: %s", r.remedy())
+		}
+		return found[1]
+	}
+	ids := []string{o.insert("a", true)}
+	for range 3 {
+		ids = append(ids, o.insert("a", false))
+	}
+	r := run(strings.Fields(stops(run(), `start with (--set \S+=\d+);`))...)
+	o.await(len(ids))
+	ids = append(ids, o.insert("a", false))
+	retry := stops(r, `outboxcdc dlq (retry --key TOPIC/KEY)`)
+	o.limit("1000000")
+	o.dlq(0, strings.Fields(strings.Replace(retry, "TOPIC/KEY", o.topic("narrow")+"/a", 1))...)
+	r = run()
+	o.flows("a", ids...)
+	r.term()
+}
+
 // A retry that is killed while it releases a key repeats at most one record, and the next one continues in order. A
 // second one beside it is refused.
 func TestHoldKeyRetryKilled(t *testing.T) {
