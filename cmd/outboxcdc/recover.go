@@ -126,6 +126,9 @@ func (r *recoverer) start(cmd *cobra.Command, load func() (*config.Config, error
 }
 
 func (r *recoverer) deliver(ctx context.Context, cfg *config.Config, unjudged recovery.Unjudged) (recovery.Sent, error) {
+	if err := checkOnePrimary(ctx, cfg); err != nil {
+		return recovery.Sent{}, err
+	}
 	t, err := wire.ConnectTables(ctx, cfg)
 	if err != nil {
 		return recovery.Sent{}, err

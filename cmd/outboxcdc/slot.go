@@ -73,6 +73,9 @@ type adopter struct {
 
 func (a *adopter) run(ctx context.Context, cfg *config.Config) error {
 	a.slot, a.topic, a.deduplicated = cfg.Postgres.Slot, cfg.Delivery.PositionTopic, cfg.Deduplicated()
+	if err := checkOnePrimary(ctx, cfg); err != nil {
+		return err
+	}
 	t, err := wire.Connect(ctx, cfg)
 	if err != nil {
 		return err

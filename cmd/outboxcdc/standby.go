@@ -9,6 +9,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -79,6 +80,25 @@ func newWatcher(now func() *config.Config, reg prometheus.Registerer, log *slog.
 		},
 		Logger: log.With("slot", slot),
 	}, reg), nil
+}
+
+// checkOnePrimary returns an error if the cluster has two primaries, as a start of the daemon does: what a command
+// sends and records would be about one of them.
+func checkOnePrimary(ctx context.Context, cfg *config.Config) error {
+	w, err := newWatcher(wire.Fixed(cfg), prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
+	if err != nil {
+		return exit.With(exit.Config, err)
+	}
+	ctx, stop := context.WithCancelCause(ctx)
+	var asking sync.WaitGroup
+	asking.Go(func() { stop(w.Run(ctx)) })
+	w.AwaitOnePrimary(ctx)
+	stop(nil)
+	asking.Wait()
+	if two, ok := errors.AsType[*standby.TwoPrimaries](context.Cause(ctx)); ok {
+		return exit.With(exit.Lost, two)
+	}
+	return nil
 }
 
 // warnOfOneHost logs that postgres.standbys: auto finds no standby.

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,6 +39,11 @@ func TestTwoPrimaries(t *testing.T) {
 	r = o.start(env...)
 	r.awaitStop(patience, 79, "two primaries", right.HostPort(), wrong.HostPort(), "remedy: ")
 	o.outcome("a start ended after %v, exit code 79", time.Since(begun).Round(100*time.Millisecond))
+	for _, command := range [][]string{{"recover", "--yes"}, {"slot", "adopt"}} {
+		if out, notes, code := o.runBinary(env, command...); code != 79 || !strings.Contains(notes, "has two primaries: ") {
+			t.Errorf("%v: exit code %d: %s%s", command, code, out, notes)
+		}
+	}
 	if r.hasBeenIn("streaming") {
 		t.Error("the start has delivered, although its first answers named two primaries")
 	}
