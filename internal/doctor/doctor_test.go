@@ -12,12 +12,12 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// TestCatalogueIsDocumented checks that docs/doctor.md contains the catalogue.
+// TestCatalogueIsDocumented checks that docs/doctor.md contains the catalogue, and no other section of checks.
 func TestCatalogueIsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../../docs/doctor.md")
 	must(t, err)
-	if !strings.Contains(string(text), catalogue()) {
-		t.Errorf("docs/doctor.md has to contain, as it is:\n%s", catalogue())
+	if strings.Count(string(text), "\n### ") != strings.Count(catalogue(), "\n### ") || !strings.Contains(string(text), catalogue()+"\n## ") {
+		t.Errorf("docs/doctor.md has to contain, as it is and between two sections:\n%s", catalogue())
 	}
 	seen := map[string]bool{}
 	for _, c := range Checks() {

@@ -75,6 +75,7 @@ func (h *holdTest) run() {
 	if isProving() {
 		enough = 100
 	}
+	h.proves("F127", "poison events hold their keys; kill -9 of the daemon %d times, letters retried and dropped beside it", enough)
 	for ; h.kills < enough; h.kills++ {
 		r := h.startStreaming(h.env...)
 		time.Sleep(time.Duration(500+rand.IntN(2500)) * time.Millisecond) // anywhere in what it does
