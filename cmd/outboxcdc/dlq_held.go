@@ -11,9 +11,6 @@ import (
 
 // This file has what the dlq commands do with the letters of held keys.
 
-// causeHeld is the cause of an event that only follows a poison event.
-const causeHeld = "held"
-
 // asks returns what the flags ask for a dead letter, and whether they mean this one, and not its whole key. drop --all
 // drops poison events, and sends those that only follow one.
 func (d *dlq) asks(l *letter) (what checkpoint.Fate, named bool) {

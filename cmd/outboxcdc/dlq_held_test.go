@@ -49,7 +49,7 @@ func (w *heldWorld) letter(id, topic, key, cause, by string) {
 	w.t.Helper()
 	text := map[string]string{"": "its key is held by the event " + by}[cause]
 	if cause == "" {
-		cause = causeHeld
+		cause = string(relay.CauseHeld)
 	} else {
 		text = "Kafka refuses it"
 	}

@@ -45,7 +45,9 @@ func (l *letter) follows() string {
 }
 
 // onlyFollows reports whether the event is a dead letter only because its key was held.
-func (l *letter) onlyFollows() bool { return l.held != nil && l.of[relay.HeaderError] == causeHeld }
+func (l *letter) onlyFollows() bool {
+	return l.held != nil && l.of[relay.HeaderError] == string(relay.CauseHeld)
+}
 
 // cutFrom is the original length of the value, if the value was cut.
 func (l *letter) cutFrom() string { return l.of[relay.HeaderTruncated] }

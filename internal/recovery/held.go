@@ -8,9 +8,6 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// causeHeld is the cause of an event that only follows a poison event.
-const causeHeld router.Cause = "held"
-
 // held does with the current event what holding its key means. An event whose key this run holds follows the letter of
 // the run. If earlier letters hold the key, it is not known which of them are older than the event, so it is not sent.
 // An event whose topic or key is not known holds nothing.

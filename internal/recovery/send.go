@@ -137,7 +137,7 @@ func (r *sending) row(ctx context.Context, row *outboxtable.Row) error {
 		rec.Topic = r.Topic
 	}
 	if by, _ := r.Held.By(rec.Topic, rec.Key); by != "" {
-		return r.held(ctx, &router.Poison{Cause: causeHeld, ID: string(rec.ID), Topic: rec.Topic, Message: "its key is held by the event " + by})
+		return r.held(ctx, &router.Poison{Cause: relay.CauseHeld, ID: string(rec.ID), Topic: rec.Topic, Message: "its key is held by the event " + by})
 	}
 	err = r.to.Send(ctx, rec)
 	if refused, ok := errors.AsType[*sender.DeliveryError](err); ok && refused.Cause != "" {
