@@ -79,6 +79,8 @@ const maxProducers = 1000
 const keptProducers = 10
 
 // recordText is the text form. System identifiers are strings, because not every JSON reader keeps such large numbers.
+// An older outboxcdc ignores a field that it does not know, and writes records without it. If that could lose or repeat
+// events, recordVersion has to be raised.
 type recordText struct {
 	Version    int              `json:"version"`
 	Slot       string           `json:"slot"`

@@ -227,15 +227,15 @@ func (r *Rule) Next(now time.Time) (a Actions) {
 			r.status.round, a.Status = r.round.began, true
 		}
 	}
-	keep := r.Hold(now)
+	keep := r.Keep(now)
 	a.Check = a.Check || keep.Check
 	a.Status = a.Status || keep.Status || r.status.replyRequested && (r.Safe() > r.confirmed || r.SilentFor(now) >= replyInterval)
 	return a
 }
 
-// Hold returns the actions that keep the connection and the lease while nothing more is confirmed. They contain no
+// Keep returns the actions that keep the connection and the lease while nothing more is confirmed. They contain no
 // record. A requested check counts as begun.
-func (r *Rule) Hold(now time.Time) (a Actions) {
+func (r *Rule) Keep(now time.Time) (a Actions) {
 	a.Check = now.Sub(r.check.began) >= r.checkInterval() && r.BeginCheck(now)
 	a.Status = r.SilentFor(now) >= r.pacing.Silence
 	return a
@@ -257,8 +257,8 @@ func (r *Rule) Wake(now time.Time) time.Time {
 	return next
 }
 
-// WakeHeld returns when to call Hold again at the latest.
-func (r *Rule) WakeHeld(now time.Time) time.Time {
+// WakeKeep returns when to call Keep again at the latest.
+func (r *Rule) WakeKeep(now time.Time) time.Time {
 	next := now.Add(min(r.pacing.Status, r.pacing.Silence, time.Second))
 	if !r.check.running {
 		next = earlier(next, r.check.began.Add(r.checkInterval()))

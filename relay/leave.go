@@ -157,7 +157,7 @@ func (s *session) waitFor(ctx context.Context, done func() (bool, error)) error 
 		if err := s.takeCheck(); err != nil {
 			return err
 		}
-		if s.rule.Hold(now).Check {
+		if s.rule.Keep(now).Check {
 			s.guard.ask <- struct{}{}
 		}
 		if ok, err := done(); ok || err != nil {
@@ -171,7 +171,7 @@ func (s *session) waitFor(ctx context.Context, done func() (bool, error)) error 
 				return err
 			}
 		}
-		wait := time.NewTimer(max(s.rule.WakeHeld(now).Sub(now), time.Millisecond))
+		wait := time.NewTimer(max(s.rule.WakeKeep(now).Sub(now), time.Millisecond))
 		select {
 		case <-ctx.Done():
 		case <-s.tracker.Moved():

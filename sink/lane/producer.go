@@ -23,7 +23,7 @@ import (
 type Transport interface {
 	// Deliver sends records of one lane and one topic once, in their order. It calls done once, before or after it
 	// returns, with how many of them, from the first on, the receiver itself has answered to have stored, and if that is
-	// not all, why. No record may be stored after one that is not, unless what became of both is unknown: then both are
+	// not all, why: it is nil only if all are stored. No record may be stored after one that is not, unless what became of both is unknown: then both are
 	// sent again. ctx ends when the session's connections are cut; done is then called at once, and nothing is sent
 	// afterwards. One goroutine calls Deliver, for all lanes: it does not wait for the answer, and waits only for what
 	// all lanes need.
