@@ -109,9 +109,9 @@ func (s *session) heldLimit(what checkpoint.Hold, p *router.Poison, pos checkpoi
 	var why, raise string
 	switch what {
 	case checkpoint.TooManyKeys:
-		why, raise = fmt.Sprintf("%d keys are held", limits.Keys), fmt.Sprintf("; or start with --set tuning.max_held.keys=%d", 2*limits.Keys)
+		why, raise = fmt.Sprintf("%d keys are held", limits.Keys), s.raiseHeld("keys", limits.Keys)
 	case checkpoint.TooManyLetters:
-		why, raise = fmt.Sprintf("held keys have %d letters", limits.Letters), fmt.Sprintf("; or start with --set tuning.max_held.letters=%d", 2*limits.Letters)
+		why, raise = fmt.Sprintf("held keys have %d letters", limits.Letters), s.raiseHeld("letters", limits.Letters)
 	default:
 		why = "the letters of its key are in several partitions"
 	}
@@ -123,6 +123,14 @@ func (s *session) heldLimit(what checkpoint.Hold, p *router.Poison, pos checkpoi
 	remedy := "outboxcdc dlq list shows the letters: fix their cause and run outboxcdc dlq retry --key TOPIC/KEY, or outboxcdc dlq drop --id ID, and start again" +
 		raise + "; see docs/poison.md"
 	return &finalPoison{&router.Poison{Cause: cause, ID: string(s.rec.ID), Topic: topic, Position: pos, Message: why, Remedy: remedy}}
+}
+
+// raiseHeld is the remedy of a larger limit, if there is one.
+func (s *session) raiseHeld(name string, limit int) string {
+	if limit >= s.r.cfg.Poison.MostHeld {
+		return ""
+	}
+	return fmt.Sprintf("; or start with --set tuning.max_held.%s=%d", name, min(2*limit, s.r.cfg.Poison.MostHeld))
 }
 
 // letter sends the current record as a letter of its key. An event that the dead-letter topic refuses as well can be

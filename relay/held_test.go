@@ -60,7 +60,7 @@ type heldBench struct {
 func holding(t *testing.T, change func(*PoisonPolicies), f func(*heldBench)) {
 	cfg := testConfig()
 	h := &heldBench{handled: map[int64]bool{}}
-	cfg.Poison = PoisonPolicies{Policy: HoldKey, Topic: "dead", Limits: checkpoint.HeldLimits{Keys: 10, Letters: 100}}
+	cfg.Poison = PoisonPolicies{Policy: HoldKey, Topic: "dead", Limits: checkpoint.HeldLimits{Keys: 10, Letters: 100}, MostHeld: 3}
 	cfg.Poison.Letters = func(context.Context) (Letters, error) {
 		return &fakeLetters{b: h.bench, handled: h.handled, first: func() int64 { return h.first }, err: func() error { return h.err }}, nil
 	}
@@ -206,7 +206,7 @@ func TestHoldKeyLimits(t *testing.T) {
 		b.pg.commit("a", "b", "c", "d", "e@v")
 		b.start()
 		p, _ := errors.AsType[*router.Poison](b.ends(Poison, time.Minute).Err)
-		if !strings.Contains(p.Remedy, "--set tuning.max_held.letters=4") || !strings.Contains(p.Remedy, "dlq retry --key") {
+		if !strings.Contains(p.Remedy, "--set tuning.max_held.letters=3;") || !strings.Contains(p.Remedy, "dlq retry --key") {
 			b.Error(p.Remedy)
 		}
 		b.wantStored("a@t", "b@dead", "c@dead")

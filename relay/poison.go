@@ -37,6 +37,7 @@ type PoisonPolicies struct {
 	Cut       bool                                   // shorten dead letters that are too large for their topic
 	Letters   func(context.Context) (Letters, error) // opens the dead-letter topic for HoldKey; nil: no policy is HoldKey
 	Limits    checkpoint.HeldLimits
+	MostHeld  int // the largest limit that the settings allow
 	// NoDeadLetters: the sink has none, and no policy is DeadLetter or HoldKey.
 	NoDeadLetters bool
 	Hold          bool // after a poison event, or class Lost once something was delivered, wait for SIGTERM instead of exiting

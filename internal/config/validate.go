@@ -134,8 +134,8 @@ func (v *validation) tuning(p *Tuning) {
 		v.report("tuning.requests_per_broker", fmt.Sprintf("%d is out of range; write 1 to %d", p.RequestsPerBroker, maxRequests))
 	}
 	for path, n := range map[string]int{"tuning.max_held.keys": p.MaxHeld.Keys, "tuning.max_held.letters": p.MaxHeld.Letters} {
-		if n < 1 || n > maxHeld {
-			v.report(path, fmt.Sprintf("%d is out of range; write 1 to %d", n, maxHeld))
+		if n < 1 || n > MostHeld {
+			v.report(path, fmt.Sprintf("%d is out of range; write 1 to %d", n, MostHeld))
 		}
 	}
 	v.atLeast("tuning.fence_wait", p.FenceWait, minFenceWait)
@@ -215,8 +215,8 @@ func (v *validation) poison(p *Poison) {
 	}
 }
 
-// maxHeld bounds the memory for held keys and their letters, to a few hundred MiB.
-const maxHeld = 1_000_000
+// MostHeld bounds the memory for held keys and their letters, to a few hundred MiB: neither limit can be larger.
+const MostHeld = 1_000_000
 
 // holdKey checks what the policy hold_key needs: a key decides the partition of its events, and the daemon finds its
 // own letters by their position.

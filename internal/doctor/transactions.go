@@ -78,8 +78,8 @@ func (e *examination) checkPrepared(ctx context.Context) {
 	}
 }
 
-// endPrepared does not choose between commit and rollback: only the coordinator knows whether the application was told
-// that the transaction is committed, and its events are lost with a rollback.
+// endPrepared does not choose between commit and rollback: only the transaction manager knows which one it has decided.
+// If that is the commit, a rollback loses events that the application counts as committed.
 func endPrepared(x *openTransaction) []Remedy {
 	id := literal(x.prepared)
 	return []Remedy{advicef("let its transaction manager end it; only if that is gone, end it as it has decided, in database %s: COMMIT PREPARED %s, or ROLLBACK PREPARED %s, with which its events are lost",

@@ -45,6 +45,7 @@ func Relay(now func() *config.Config, reg prometheus.Registerer, log *slog.Logge
 	rcfg.Poison.NoDeadLetters = cfg.Sink != "kafka"
 	if p := &rcfg.Poison; p.HoldsKeys() {
 		p.Limits = checkpoint.HeldLimits{Keys: cfg.Tuning.MaxHeld.Keys, Letters: cfg.Tuning.MaxHeld.Letters}
+		p.MostHeld = config.MostHeld
 		p.Letters = lettersOf(sinks.(kafkaCluster).Cluster, p, log)
 	}
 	rcfg.MissingAfter = cfg.MissingTopicAfter()
