@@ -46,8 +46,7 @@ type simDLQ struct {
 
 // TestSimHoldKey is TestSimDeadLetters with held keys, every other run with deduplicated delivery.
 func TestSimHoldKey(t *testing.T) {
-	const few = 3000
-	first, n := atLeastSeeds(t, few)
+	first, n := atLeastSeeds(t, 3000)
 	res := simRuns(t, "random runs in which poison holds its key, fresh seeds", "F127", first, func(i int) (simOptions, bool) {
 		seed := first + uint64(i)
 		return simOptions{seed: seed, dead: true, hold: true, dedup: seed%2 == 1, twice: seed%20 == 0}, i < n
