@@ -9,20 +9,14 @@
 // field.
 package config
 
-import (
-	"maps"
-	"slices"
-	"time"
-)
+import "time"
 
 // Config has all settings. [Load] and, in tests, [Default] return one.
 type Config struct {
-	// Preset is the set of defaults: outboxcdc, or debezium for the column names, topics, headers and policies of
-	// Debezium's outbox event router. Settings that are given override it.
+	// Preset is the set of defaults: outboxcdc, or debezium for those of Debezium's outbox event router. Settings that
+	// are given override it.
 	Preset string `yaml:"preset" default:"outboxcdc" oneof:"outboxcdc debezium"`
-	// Sink is what events are delivered to: kafka; http, a receiver that takes CloudEvents by POST; rabbitmq;
-	// redis, whose streams are the topics; nats, whose subjects are the topics; or sqs, whose FIFO queues are the topics
-	// (docs/sinks.md).
+	// Sink is what events are delivered to (docs/sinks.md).
 	Sink     string   `yaml:"sink" default:"kafka" oneof:"kafka http rabbitmq redis nats sqs"`
 	Postgres Postgres `yaml:"postgres"`
 	Outbox   Outbox   `yaml:"outbox"`
@@ -40,8 +34,8 @@ type Config struct {
 	HTTP      HTTP      `yaml:"http"`
 	Log       Log       `yaml:"log"`
 
-	// ShutdownTimeout is how long SIGTERM waits for acknowledgements. After that time the daemon exits with 1, and
-	// the next start repeats events in flight. The supervisor's grace period must be longer.
+	// ShutdownTimeout is how long SIGTERM waits for acknowledgements. After that time the daemon exits with 1, and the
+	// next start repeats events in flight. The supervisor's grace period must be longer.
 	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" default:"30s"`
 
 	Tuning Tuning `yaml:"tuning"`
@@ -56,17 +50,14 @@ type Postgres struct {
 	// URL is the connection string, as a URL or in libpq's keyword form. Missing parts come from the PG* environment
 	// variables; "" means all of them. It may name several hosts; the daemon connects to the primary. It is a secret.
 	URL string `yaml:"url" default:"" secret:"true" live:"true"` // use [Config.PostgresURL], which reads url_file
-	// URLFile is a file with the connection string, instead of url. It is read at each connection, so that a rotated
-	// secret is used. A relative name is relative to the working directory.
+	// URLFile is a file with the connection string, instead of url. It is read at each connection.
 	URLFile string `yaml:"url_file" default:"" live:"true"`
 	// PasswordCommand is a command that prints the password, such as a token of a cloud, and its arguments. It runs at
-	// each connection, without a shell, for 10s at most, and finds the connection's host, port, user and database in
-	// PGHOST, PGPORT, PGUSER and PGDATABASE.
+	// each connection, without a shell, for 10s at most (docs/security.md).
 	PasswordCommand []string `yaml:"password_command" default:"" live:"true"` // see [Config.PostgresURL]
 	// Standbys are the standbys whose copies of the slot are watched: connection strings, or auto for the hosts of url.
-	// Name the primary too, because a switchover makes it a standby. Parts that are missing in a string (user, password,
-	// database, TLS) come from url. The role needs CONNECT there, and nothing else. [] means that no standby is
-	// watched. It is a secret.
+	// Name the primary too, because a switchover makes it a standby. Parts that are missing in a string (user,
+	// password, database, TLS) come from url. [] means that no standby is watched. It is a secret.
 	Standbys []string `yaml:"standbys" default:"" secret:"true" live:"true"` // use [Config.StandbyURLs]
 	// Slot is the replication slot. One instance reads it; further instances wait as standbys. The name must not end in
 	// _recovery or _backfill_ and eight hexadecimal digits.
@@ -82,15 +73,15 @@ type Outbox struct {
 	// source.
 	Table   string  `yaml:"table" default:"public.outbox"` // see [Config.Sources]
 	Columns Columns `yaml:"columns"`
-	// Order are the columns in whose order recover, backfill and replay read rows, e.g. [no]; [] means the column seq if
-	// a sequence gives its values, otherwise created_at.
+	// Order are the columns in whose order recover, backfill and replay read rows, e.g. [no]; [] means the column seq
+	// if a sequence gives its values, otherwise created_at.
 	Order []string `yaml:"order" default:"" part:"table"`
 }
 
 // Messages are logical messages (pg_logical_emit_message) as a source of events, beside or instead of tables.
 type Messages struct {
-	// Prefix is the prefix of the logical messages that are events, compared exactly; "" means no message is an
-	// event. The content is a JSON object. route applies to it as to a row.
+	// Prefix is the prefix of the logical messages that are events, compared exactly; "" means no message is an event.
+	// The content is a JSON object. route applies to it as to a row.
 	Prefix string `yaml:"prefix" default:""`
 }
 
@@ -101,8 +92,8 @@ type Columns struct {
 	// AggregateType is the column that selects the topic; "" means there is no such column, and route.topic names the
 	// topic without it.
 	AggregateType string `yaml:"aggregate_type" default:"aggregate_type"`
-	// AggregateID is the column for the record's key. Events with the same key are delivered in order. "" means there is
-	// no such column, and route.key names others.
+	// AggregateID is the column for the record's key. Events with the same key are delivered in order. "" means there
+	// is no such column, and route.key names others.
 	AggregateID string `yaml:"aggregate_id" default:"aggregate_id"`
 	// EventType is the column for the header "type"; "" means there is no such column and no such header.
 	EventType string `yaml:"event_type" default:"event_type"`
@@ -110,8 +101,8 @@ type Columns struct {
 	Payload string `yaml:"payload" default:"payload"`
 	// Headers is the column with a JSON object whose members become headers; "" means there is no such column.
 	Headers string `yaml:"headers" default:"headers"`
-	// CreatedAt is the column with the time at which the row was written: timestamptz or timestamp as UTC. Only --since,
-	// --until and retain need it. An index on it makes them fast.
+	// CreatedAt is the column with the time at which the row was written: timestamptz or timestamp as UTC. Only
+	// --since, --until and retain need it. An index on it makes them fast.
 	CreatedAt string `yaml:"created_at" default:"created_at" part:"table"`
 }
 
@@ -124,12 +115,12 @@ type Route struct {
 	// Topics are topics for single aggregate types, which come first: aggregate type → topic.
 	Topics  map[string]string `yaml:"topics" default:""`
 	Replace Replace           `yaml:"replace"`
-	// Unmatched is what happens to an aggregate type that replace.regex does not match, or, without topic, that is
-	// not in topics: poison, keep (the aggregate type is the topic), or the name of a topic.
+	// Unmatched is what happens to an aggregate type that replace.regex does not match, or, without topic, that is not
+	// in topics: poison, keep (the aggregate type is the topic), or the name of a topic.
 	Unmatched string `yaml:"unmatched" default:"poison" part:"debezium"`
 	// MissingTopic is what happens to an event whose topic does not exist. wait: it waits, with all events after it,
-	// until the topic is created (by the daemon, with kafka.create_topics). A duration, e.g. 5m: it is a poison event
-	// once the topic has been missing for that time. At least 1s.
+	// until the topic is created. A duration, e.g. 5m: it is a poison event once the topic has been missing for that
+	// time. At least 1s.
 	MissingTopic string `yaml:"missing_topic" default:"wait" value:"wait, or a duration: 30s, 5m" shared:"true"` // read it with [Config.MissingTopicAfter]
 	// Key is the template of the record's key. A single column is sent as it is (bytea: its bytes), several as text.
 	Key string `yaml:"key" default:"{aggregate_id}"`
@@ -139,9 +130,9 @@ type Route struct {
 	// Format is the format of the record's value: the payload alone (raw), a JSON object around it (envelope), or a
 	// CloudEvent of the Kafka binding 1.0.2.
 	Format string `yaml:"format" default:"raw" oneof:"raw envelope cloudevents_binary cloudevents_structured"`
-	// Fields are changes to the fields of the envelope, or to the attributes of the CloudEvent: name → source; ""
-	// removes one. A source is a template, a constant, or one of {payload}, {commit_time}, {trace_id} and {schema_id}. A
-	// CloudEvent requires the attribute source. See docs/routing.md.
+	// Fields are changes to the fields of the envelope, or to the attributes of the CloudEvent, which requires source:
+	// name → template, constant, or one of {payload}, {commit_time}, {trace_id} and {schema_id}; "" removes one
+	// (docs/routing.md).
 	Fields map[string]string `yaml:"fields" default:""`
 	// Headers are further columns that become headers: "column" or "column:header". They override a member of the
 	// headers column with the same name; SQL NULL becomes a null header.
@@ -155,8 +146,7 @@ type Route struct {
 	// Partitions are the numbers of partitions that keys are hashed over: topic → number. Other topics: the number of
 	// partitions when the process starts.
 	Partitions map[string]int `yaml:"partitions" default:"" shared:"true"`
-	// Timestamp is the timestamp of the record: produce (when it is sent), commit, or a column: timestamptz,
-	// timestamp as UTC, or a number of seconds, milliseconds or microseconds since 1970, recognised by its size. SQL
+	// Timestamp is the timestamp of the record: produce (when it is sent), commit, or a column (docs/routing.md). SQL
 	// NULL is treated as produce.
 	Timestamp string `yaml:"timestamp" default:"produce"`
 	// MissingColumns is what happens if the table does not have a column of headers, fields or partition: stop, or
@@ -182,38 +172,6 @@ type Replace struct {
 	// With is the replacement, with $1, $name or ${name} for groups of regex.
 	With string `yaml:"with" default:"" part:"debezium"`
 }
-
-// Poison is what happens to an event that no retry can deliver.
-type Poison struct {
-	// Policy is the policy for all poison events. stop: nothing after the event is confirmed, and the daemon stops
-	// with exit code 65. dead_letter: the event is sent to poison.topic. hold_key: likewise, and later events of its
-	// topic and key follow it there until it is retried or dropped. skip: it is dropped, logged and counted.
-	Policy string `yaml:"policy" default:"stop" oneof:"stop dead_letter hold_key skip"`
-	// Causes are policies for single causes: cause → policy. An UPDATE of an outbox row, if the publication sends
-	// updates, is skipped unless the cause update is given here. DELETE and TRUNCATE are always skipped.
-	Causes map[string]string `yaml:"causes" default:""`
-	// Decisions are decisions about single events: id → skip, dead_letter, hold_key or stop. The last log line of a stop
-	// names the id.
-	Decisions map[string]string `yaml:"decisions" default:""`
-	// OnStop is what happens at a stop for poison, and at exit code 79 after the first delivered event, except with two
-	// primaries, which the next start finds too. exit: the process ends, so that its supervisor shows it. hold: it keeps
-	// running, not ready, until it is stopped; for supervisors that restart every process that ends.
-	OnStop string `yaml:"on_stop" default:"exit" oneof:"exit hold"`
-	// Oversize is what happens to a dead letter that is too large for its topic: stop, or cut: first the end of the
-	// value, then headers and key.
-	Oversize string `yaml:"oversize" default:"stop" oneof:"stop cut"`
-	// Topic is the dead-letter topic.
-	Topic string `yaml:"topic" default:"outbox.dead_letter"`
-}
-
-// Holds reports whether any poison event may hold its key.
-func (p *Poison) Holds() bool {
-	return p.Policy == HoldKey || slices.Contains(slices.Collect(maps.Values(p.Causes)), HoldKey) ||
-		slices.Contains(slices.Collect(maps.Values(p.Decisions)), HoldKey)
-}
-
-// HoldKey is the policy by which a poison event holds its key.
-const HoldKey = "hold_key"
 
 // Kafka is the connection to the Kafka cluster.
 type Kafka struct {
@@ -252,8 +210,7 @@ type SASL struct {
 	// Kafka.
 	PasswordFile string `yaml:"password_file" default:"" live:"true"`
 	// TokenCommand is a command that prints a token for OAUTHBEARER, and its arguments, instead of user, password and
-	// token_url; or the credentials for AWS_MSK_IAM. It runs at each connection and before a token of the connection
-	// expires, without a shell, for 10s at most.
+	// token_url; or the credentials for AWS_MSK_IAM. It runs without a shell, for 10s at most (docs/security.md).
 	TokenCommand []string `yaml:"token_command" default:"" live:"true"`
 	// TokenURL is the URL from which OAUTHBEARER requests tokens, with the grant "client credentials".
 	TokenURL string `yaml:"token_url" default:"" live:"true"`
@@ -263,48 +220,45 @@ type SASL struct {
 
 // Receiver is the receiver of events with another sink than kafka.
 type Receiver struct {
-	// URL is the address of the receiver. With sink: http it is an http or https URL, and {topic} in it is replaced by the
-	// topic of the event. With sink: rabbitmq it is amqp://user:password@host/vhost, or amqps for TLS. With sink: redis it
-	// is redis://host:port/database, or rediss for TLS. With sink: nats it is nats://host:port, or tls for TLS, and
-	// several servers of a cluster are separated by commas. With sink: sqs it is https://sqs.REGION.amazonaws.com/ACCOUNT.
-	// A user and a password in it authenticate the daemon, but not with sink: sqs. It is a secret.
+	// URL is the address of the receiver: http://host/{topic}, amqp://host/vhost, redis://host:port/database,
+	// nats://host:port (several separated by commas) or https://sqs.REGION.amazonaws.com/ACCOUNT; with TLS https,
+	// amqps, rediss or tls. user:password@ before the host authenticates the daemon, except for SQS. It is a secret.
 	URL string `yaml:"url" default:"" secret:"true" live:"true"` // read it with [Config.ReceiverURL]
 	// URLFile is a file with the address, instead of url. It is read at the start of each session.
 	URLFile string `yaml:"url_file" default:"" live:"true"`
 	// Timeout is how long a request may take. Then it is cut off, and the events are sent again. At least 100ms.
 	Timeout time.Duration `yaml:"timeout" default:"10s"`
-	// Lanes is, with sink: http, the number of requests that are in flight at most. The events of a key are in one lane,
-	// where each request waits for the acknowledgement of the one before. 1 to 1000.
+	// Lanes is the maximum number of requests in flight, with sink: http. The events of a key are in one lane, where
+	// each request waits for the acknowledgement of the one before. 1 to 1000.
 	Lanes int `yaml:"lanes" default:"16"`
-	// Batch is, with sink: http, the maximum number of events in a request, 1 to 1000. 1 sends single events
-	// (application/cloudevents+json), more sends arrays (application/cloudevents-batch+json), which the receiver must
-	// store as a whole.
+	// Batch is the maximum number of events in a request, with sink: http, 1 to 1000. More than 1 sends arrays, which
+	// the receiver must store as a whole.
 	Batch int `yaml:"batch" default:"1"`
-	// Secret is, with sink: http, the secret that signs requests by the convention of Standard Webhooks: whsec_ and
-	// base64, or several separated by spaces while it is rotated. "" means no signature. It is a secret.
+	// Secret is the secret that signs requests (Standard Webhooks), with sink: http: whsec_ and base64, or several
+	// separated by spaces while it is rotated. "" means no signature. It is a secret.
 	Secret string `yaml:"secret" default:"" secret:"true" live:"true"` // read it with [Config.ReceiverSecret]
-	// SecretFile is a file with the secret, instead of secret. It is read at the start of each session.
+	// SecretFile is a file with the secret, instead of secret.
 	SecretFile string `yaml:"secret_file" default:"" live:"true"`
-	// MaxLength is, with sink: redis, the number of entries to which a stream is trimmed when events are added,
+	// MaxLength is the number of entries to which a stream is trimmed when events are added, with sink: redis,
 	// approximately and never below it; 0 trims nothing. Entries are removed whether they were read or not.
 	MaxLength int `yaml:"max_length" default:"0"`
-	// WaitReplicas is, with sink: redis, the number of replicas that must have received an event before it counts as
-	// acknowledged. While there are fewer, events wait.
+	// WaitReplicas is the number of replicas that must have received an event before it is acknowledged, with sink:
+	// redis. While there are fewer, events wait.
 	WaitReplicas int `yaml:"wait_replicas" default:"0"`
-	// Stream is, with sink: nats, the stream that has the topics as its subjects. Only this stream may acknowledge an
+	// Stream is the stream that has the topics as its subjects, with sink: nats. Only this stream may acknowledge an
 	// event.
 	Stream string `yaml:"stream" default:""`
-	// CredentialsFile is, with sink: nats, a file that authenticates the daemon: a credentials file with the JWT and the
-	// seed of a user, or the seed of an NKey. It is read at the start of each session.
+	// CredentialsFile is a file that authenticates the daemon, with sink: nats: a credentials file (the JWT and the
+	// seed of a user), or the seed of an NKey.
 	CredentialsFile string `yaml:"credentials_file" default:"" live:"true"`
 }
 
-// TLS is the encryption of connections to the sink. The files are PEM. They are read at the start of each session, and
-// the client certificate at each connection, so that rotated files are used. Relative names are relative to the working
-// directory. Postgres has parameters of its own for it (sslmode and others in postgres.url).
+// TLS is the encryption of connections to the sink. The files are PEM, and are read at the start of each session, the
+// client certificate at each connection. Postgres has parameters of its own for it (sslmode and others in
+// postgres.url).
 type TLS struct {
-	// Enabled is whether connections to the brokers of Kafka use TLS, version 1.2 or newer. With another sink the scheme
-	// of receiver.url decides.
+	// Enabled is whether connections to the brokers of Kafka use TLS, version 1.2 or newer. With another sink the
+	// scheme of receiver.url decides.
 	Enabled bool `yaml:"enabled" default:"false" live:"true"`
 	// CAFile is a file with the certificates of the authorities that may have issued the server's certificate; "" means
 	// those of the system.
@@ -318,14 +272,12 @@ type TLS struct {
 
 // Delivery is what a crash may repeat.
 type Delivery struct {
-	// Mode is whether a crash may repeat events. deduplicated: at the start the daemon reads the end of each partition,
-	// and skips events that Kafka already has; it needs the position topic, permission to read all topics, and
-	// route.position_header: true. at_least_once: a crash repeats events that were in flight or not yet confirmed; it
-	// is the default of preset: debezium, which has no position header.
+	// Mode is whether a crash may repeat events. deduplicated: the daemon skips events that Kafka already has; it needs
+	// the position topic, permission to read all topics, and route.position_header: true. at_least_once: a crash
+	// repeats events that were in flight or not yet confirmed; it is the default of preset: debezium.
 	Mode string `yaml:"mode" default:"deduplicated" oneof:"at_least_once deduplicated"`
-	// PositionTopic is the topic with one position record for each slot. It is compacted and has one partition. Two
-	// database servers whose slots have the same name need two topics. No event and no dead letter may be routed to
-	// it.
+	// PositionTopic is the topic with one position record for each slot: compacted, with one partition. Two database
+	// servers whose slots have the same name need two topics.
 	PositionTopic string `yaml:"position_topic" default:"outboxcdc.positions"`
 }
 
@@ -339,8 +291,8 @@ type Retention struct {
 	Keep time.Duration `yaml:"keep" default:"72h"`
 	// Slots are further slots that must have confirmed rows before they are removed, beside postgres.slot.
 	Slots []string `yaml:"slots" default:""`
-	// Archive is the command that gets rows before they are removed, as COPY … (FORMAT text) on its standard input. Only
-	// exit status 0 lets the rows go. It is not run by a shell: write [sh, -c, "…"] for one. [] means no archive.
+	// Archive is the command that gets rows before they are removed, as COPY … (FORMAT text) on its standard input.
+	// Only exit status 0 lets the rows go. It is not run by a shell: write [sh, -c, "…"] for one. [] means no archive.
 	Archive []string `yaml:"archive" default:""`
 	// DropEmpty is whether mode truncate drops empty partitions for a range of times that ended before the time to keep.
 	DropEmpty bool `yaml:"drop_empty" default:"false"`
@@ -351,14 +303,13 @@ type HTTP struct {
 	// Listen is the address to listen at, host:port or :port; "" disables the listener.
 	Listen string `yaml:"listen" default:":9464"`
 	// WebConfigFile is a file with TLS and basic authentication for the listener, in the format of Prometheus'
-	// exporter-toolkit. A relative name is relative to the working directory, names inside the file to the file. It
-	// is read at each request and connection, so that rotated files are used.
+	// exporter-toolkit (docs/running.md).
 	WebConfigFile string `yaml:"web_config_file" default:""`
 }
 
 // Log is the log on standard error.
 type Log struct {
-	// Level is the lowest level that is logged. SIGHUP applies a change.
+	// Level is the lowest level that is logged.
 	Level string `yaml:"level" default:"info" oneof:"debug info warn error" live:"true"`
 	// Format is the format of log lines; auto is text on a terminal and JSON otherwise.
 	Format string `yaml:"format" default:"auto" oneof:"auto json text"`
@@ -366,13 +317,13 @@ type Log struct {
 
 // Tuning are settings that few users have to change. The defaults fit databases and clusters in one data center.
 type Tuning struct {
-	// StatusInterval is how often a new confirmed position is sent to the server. A longer interval repeats more
-	// after a crash of the daemon. An interval below 1s counts only with delivery.mode: at_least_once, where the
-	// daemon checks the catalogs as often. At least 10ms.
+	// StatusInterval is how often a new confirmed position is sent to the server. A longer interval repeats more after
+	// a crash of the daemon. An interval below 1s counts only with delivery.mode: at_least_once, where the daemon
+	// checks the catalogs as often. At least 10ms.
 	StatusInterval time.Duration `yaml:"status_interval" default:"1s"`
 	// ParkAfter is how long records may wait for an acknowledgement before the replication connection is closed, so
-	// that the server can be shut down. It is opened again when Kafka is available; the slot keeps the WAL. At least
-	// 1s. Above 40s a batch that Kafka does not take ends the session earlier.
+	// that the server can be shut down. At least 1s. Above 40s a batch that Kafka does not take ends the session
+	// earlier.
 	ParkAfter time.Duration `yaml:"park_after" default:"30s"`
 	// WALSenderTimeout is wal_sender_timeout of the daemon's replication connection: the server frees the slot after
 	// this time without an answer. It bounds how long a standby waits for a lost instance. Too short a time drops
@@ -397,15 +348,6 @@ type MaxInFlight struct {
 	Records int `yaml:"records" default:"50000"`
 	// Bytes is the maximum size of all events in flight: keys, values and headers. At least 64KiB.
 	Bytes ByteSize `yaml:"bytes" default:"16MiB"`
-}
-
-// MaxHeld is the limit of what the policy hold_key holds. At a limit the daemon stops as with the policy stop, before
-// an event that would exceed it. It bounds the memory of the daemon. Each is 1 to 1000000.
-type MaxHeld struct {
-	// Keys is the maximum number of held keys.
-	Keys int `yaml:"keys" default:"10000"`
-	// Letters is the maximum number of open letters of all held keys.
-	Letters int `yaml:"letters" default:"100000"`
 }
 
 // Default is the configuration without any setting.

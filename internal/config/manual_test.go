@@ -17,7 +17,7 @@ import (
 	"unicode"
 )
 
-var update = flag.Bool("update", false, "write meanings.go and docs/configuration.md from the comments of config.go and outboxes.go")
+var update = flag.Bool("update", false, "write meanings.go and docs/configuration.md from the comments of config.go, outboxes.go and poison.go")
 
 // TestMeaningsAreTheComments checks that meanings.go has the comments of Config's fields.
 func TestMeaningsAreTheComments(t *testing.T) {
@@ -56,7 +56,7 @@ func generated(t *testing.T, meanings map[string]string) string {
 func commentsByPath(t *testing.T) map[string]string {
 	t.Helper()
 	types, docs := map[string]*ast.StructType{}, map[string]string{}
-	for _, name := range []string{"config.go", "outboxes.go"} {
+	for _, name := range []string{"config.go", "outboxes.go", "poison.go"} {
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ParseComments)
 		must(t, err)
 		for _, d := range file.Decls {
