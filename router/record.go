@@ -44,3 +44,7 @@ func (r *Record) Position() string {
 	}
 	return ""
 }
+
+// EventID identifies the event of a record by its position and its id. The position is not enough: if the settings have
+// changed, another event may have it.
+func (r *Record) EventID() string { return r.Position() + "/" + string(r.ID) }

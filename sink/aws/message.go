@@ -52,7 +52,7 @@ type attribute struct {
 
 // newMessage makes the message of a record. A header that is null or empty is omitted: no attribute is empty.
 func newMessage(rec *router.Record) *message {
-	m := &message{group: groupOf(rec), once: allowed(onceID(rec))}
+	m := &message{group: groupOf(rec), once: allowed(rec.EventID())}
 	switch {
 	case rec.Value == nil:
 		m.body = emptyBody
@@ -124,20 +124,6 @@ func allowed(text string) string {
 	}
 	sum := sha256.Sum256([]byte(text))
 	return "sha256-" + hex.EncodeToString(sum[:])
-}
-
-// onceID identifies an event by its position and its id. The position is not enough: if the settings have changed,
-// another event may have it.
-func onceID(rec *router.Record) string { return position(rec) + "/" + string(rec.ID) }
-
-// position returns the position of an event, as text; "": it has none.
-func position(rec *router.Record) string {
-	for i := range rec.Headers {
-		if h := &rec.Headers[i]; h.Name == router.HeaderPosition {
-			return string(h.Value)
-		}
-	}
-	return ""
 }
 
 // Check recognises a record that has no form in a FIFO queue.

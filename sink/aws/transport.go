@@ -62,7 +62,7 @@ func (t *transport) Close() {
 func (t *transport) Deliver(ctx context.Context, items []*lane.Item, done func(stored int, why *lane.Failure)) {
 	rec := items[0].Record
 	op := fmt.Sprintf("send event %s to the queue %s at %s", rec.ID, rec.Topic, t.host)
-	if position(rec) == "" {
+	if rec.Position() == "" {
 		done(0, &lane.Failure{
 			Op: op, Code: lane.CodeRefused, Meaning: lane.Refused, Err: errors.New("the event has no position, which is in the deduplication id of its message; set route.position_header: true"),
 		})

@@ -23,7 +23,7 @@ const (
 func message(rec *router.Record, stream string) *nats.Msg {
 	m := &nats.Msg{Subject: rec.Topic, Data: rec.Value, Header: make(nats.Header, len(rec.Headers)+4)}
 	m.Header.Set(headerStream, stream)
-	m.Header.Set(headerMsgID, onceID(rec))
+	m.Header.Set(headerMsgID, rec.EventID())
 	m.Header.Set(headerID, string(rec.ID))
 	if rec.Key != nil {
 		m.Header.Set(headerKey, string(rec.Key))
@@ -34,20 +34,6 @@ func message(rec *router.Record, stream string) *nats.Msg {
 		}
 	}
 	return m
-}
-
-// onceID identifies an event by its position and its id. The position is not enough: if the settings have changed,
-// another event may have it.
-func onceID(rec *router.Record) string { return position(rec) + "/" + string(rec.ID) }
-
-// position returns the position of an event, as text; "": it has none.
-func position(rec *router.Record) string {
-	for i := range rec.Headers {
-		if h := &rec.Headers[i]; h.Name == router.HeaderPosition {
-			return string(h.Value)
-		}
-	}
-	return ""
 }
 
 // maxHeaders is the maximum size of the headers in a stream.
@@ -66,7 +52,7 @@ func (t *transport) Check(rec *router.Record) *router.Poison {
 			return poison(router.Rejected, "the %s is a header of NATS, which has no line breaks, and no spaces at its ends", name)
 		}
 	}
-	size := 64 + len(t.cfg.Stream) + 2*len(position(rec)) + 2*len(rec.ID) + len(rec.Key) + 64
+	size := 64 + len(t.cfg.Stream) + 2*len(rec.Position()) + 2*len(rec.ID) + len(rec.Key) + 64
 	for i := range rec.Headers {
 		h := &rec.Headers[i]
 		switch {

@@ -68,7 +68,7 @@ func (t *transport) deliver(ctx context.Context, items []*lane.Item) (stored int
 	t.tied.Do(func() { context.AfterFunc(ctx, t.link.End) }) // it is the same context in all calls
 	rec := items[0].Record
 	op := fmt.Sprintf("send event %s to the subject %s of NATS at %s", rec.ID, rec.Topic, t.hosts)
-	if position(rec) == "" {
+	if rec.Position() == "" {
 		return 0, &lane.Failure{
 			Op: op, Code: lane.CodeRefused, Meaning: lane.Refused, Err: errors.New("the event has no position, which is the id of its message; set route.position_header: true"),
 		}

@@ -175,17 +175,16 @@ func isField(h *router.Header) bool { return h.Value != nil && h.Name != router.
 
 // appendEntryID appends the id of the entry: <commit LSN>-<ordinal in the transaction>, as decimal numbers.
 func appendEntryID(to []byte, rec *router.Record) ([]byte, error) {
-	for i := range rec.Headers {
-		if h := &rec.Headers[i]; h.Name == router.HeaderPosition {
-			p, _, err := checkpoint.ParseHeader(string(h.Value))
-			if err != nil {
-				return nil, err
-			}
-			to = strconv.AppendUint(to, uint64(p.CommitLSN), 10)
-			return strconv.AppendUint(append(to, '-'), uint64(p.Ordinal), 10), nil
-		}
+	header := rec.Position()
+	if header == "" {
+		return nil, errors.New("the event has no position, which is the id of its entry; set route.position_header: true")
 	}
-	return nil, errors.New("the event has no position, which is the id of its entry; set route.position_header: true")
+	p, _, err := checkpoint.ParseHeader(header)
+	if err != nil {
+		return nil, err
+	}
+	to = strconv.AppendUint(to, uint64(p.CommitLSN), 10)
+	return strconv.AppendUint(append(to, '-'), uint64(p.Ordinal), 10), nil
 }
 
 // answer is that of the script.
