@@ -11,9 +11,9 @@ import (
 )
 
 // Found is the events in doubt whose records were read at the ends of partitions. A record counts only if no older
-// event of its key was sent after it. Otherwise a reader would see the older state last: the event has to be sent again,
-// too. An older event was sent after it if a later session has sent its record, or if its record follows in the same
-// partition. A session sends in the order of the stream.
+// event of its key was sent after it. Otherwise a reader would see the older state last: the event has to be sent
+// again, too. An older event was sent after it if a later session has sent its record, or if its record follows in the
+// same partition. A session sends in the order of the stream.
 //
 // The letters of held keys count in the same way: a command sends them to the topic of their key, in their order.
 //

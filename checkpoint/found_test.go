@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pglogrepl"
 )
 
-// TestFoundOrder: a record counts unless a record of an older event of its key follows it in its partition or was sent by
-// a later session, in any order of noting.
+// TestFoundOrder: a record counts unless a record of an older event of its key follows it in its partition or was sent
+// by a later session, in any order of noting.
 func TestFoundOrder(t *testing.T) {
 	at := func(n int) Position { return Position{7, 1, pglogrepl.LSN(n), 0} }
 	for _, c := range []struct {

@@ -67,8 +67,8 @@ type Search struct {
 	Topics    []string         // all of their partitions are searched
 	Others    map[int64]uint32 // those of other processes, each with the number of the session that it counts as
 	Letters   string           // the one of them that has the letters of held keys; "": none has
-	// Found receives the records of events that the server has and that were committed before Until: see Note. Phantoms is called,
-	// from other goroutines, once for each partition and timeline with events that the server does not have.
+	// Found receives the records of events that the server has and that were committed before Until: see Note. Phantoms
+	// is called, from other goroutines, once for each partition and timeline with events that the server does not have.
 	Found    *Found
 	Until    pglogrepl.LSN
 	Phantoms func(topic string, partition int32, p Phantoms)

@@ -10,10 +10,10 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// An event that Kafka has is skipped, unless an older event of its key was sent after it. That happens if Kafka has lost
-// the older one, or has refused it, or if its cause of poison is gone. Without this rule the older state of the key
-// would be the last one in its topic, for good if the topic is compacted. A letter of a held key is in the order of its
-// key as well, because a command sends it to the topic of the key.
+// An event that Kafka has is skipped, unless an older event of its key was sent after it. That happens if Kafka has
+// lost the older one, or has refused it, or if its cause of poison is gone. Without this rule the older state of the
+// key would be the last one in its topic, for good if the topic is compacted. A letter of a held key is in the order of
+// its key as well, because a command sends it to the topic of the key.
 
 // resentEvents are the events in doubt that the sessions of a process have sent, by key, while Kafka may have had later
 // ones.

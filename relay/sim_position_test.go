@@ -249,8 +249,8 @@ func (s *simSink) noteDoubtful(f *flight) (follows bool) {
 	return follows
 }
 
-// othersSentBefore reports whether a later session than that in which the event was acknowledged has sent an older one of
-// its key.
+// othersSentBefore reports whether a later session than that in which the event was acknowledged has sent an older one
+// of its key.
 func (s *simSink) othersSentBefore(e *event) bool {
 	if s.q == nil || e.ackedIn == nil {
 		return false

@@ -199,8 +199,8 @@ func TestSuffixOfSingleEvents(t *testing.T) {
 }
 
 // TestSuffixOfOthers: the process has delivered an event after a gap. Another process has the slot meanwhile, and sends
-// the event in the gap. What this process has delivered before that, of the same key, is sent again after it; what it has
-// delivered since is not.
+// the event in the gap. What this process has delivered before that, of the same key, is sent again after it; what it
+// has delivered since is not.
 func TestSuffixOfOthers(t *testing.T) {
 	for _, one := range []bool{true, false} {
 		deduplicating(t, func(b *bench, p *fakePositions) {

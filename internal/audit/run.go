@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 	"github.com/outboxcdc/outboxcdc/internal/outboxtable"
 	"github.com/outboxcdc/outboxcdc/relay"

@@ -23,10 +23,10 @@ import (
 type Transport interface {
 	// Deliver sends records of one lane and one topic once, in their order. It calls done once, before or after it
 	// returns, with how many of them, from the first on, the receiver itself has answered to have stored, and if that is
-	// not all, why: it is nil only if all are stored. No record may be stored after one that is not, unless what became of both is unknown: then both are
-	// sent again. ctx ends when the session's connections are cut; done is then called at once, and nothing is sent
-	// afterwards. One goroutine calls Deliver, for all lanes: it does not wait for the answer, and waits only for what
-	// all lanes need.
+	// not all, why: it is nil only if all are stored. No record may be stored after one that is not, unless what became
+	// of both is unknown: then both are sent again. ctx ends when the session's connections are cut; done is then called
+	// at once, and nothing is sent afterwards. One goroutine calls Deliver, for all lanes: it does not wait for the
+	// answer, and waits only for what all lanes need.
 	Deliver(ctx context.Context, items []*Item, done func(stored int, why *Failure))
 	// Check recognises a record that the receiver would refuse.
 	Check(rec *router.Record) *router.Poison

@@ -8,7 +8,6 @@ var (
 	positions       = suite{"./checkpoint", "^(TestHolds|TestFound.*|TestCompare|TestPositionRecord.*|TestAckedForOtherSources|TestTopicsLeave|TestMerge.*|TestAdoption)$"}
 	ends            = suite{"./sink/kafka", "^TestEnds"}
 	suffix          = suite{"./relay", "^TestSuffix$"}
-	simBeside       = suite{"./relay", "^TestSimBesideAtLeastOnce$"}
 )
 
 // historyMutants has mutants of what deduplicated delivery skips after a crash, and of what it stores for the next
