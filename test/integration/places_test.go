@@ -82,9 +82,6 @@ type placedRecord struct {
 	at      position
 	session int
 	changes int // before the session
-	// overtakenIn is the first session that has sent an earlier event to the partition after this record, which proves
-	// nothing to later sessions; a negative number: none.
-	overtakenIn int
 }
 
 // judgePlaces is judge for a run with a change log. The records of one partition between two changes are judged by
@@ -132,7 +129,7 @@ func (h *history) judgePlaces() *verdict {
 // order of offsets.
 func (h *history) placedRecords(v *verdict) (all []placedRecord) {
 	for _, rec := range h.Records {
-		p := placedRecord{Record: rec, overtakenIn: -1}
+		p := placedRecord{Record: rec}
 		var known bool
 		if p.session, known = h.Altered.Sessions[rec.Producer]; !known {
 			v.problems = append(v.problems, fmt.Sprintf("%v is of producer %d, which no position record names", placeOf(rec), rec.Producer))
@@ -205,39 +202,25 @@ func (h *history) checkPositions(v *verdict) {
 	}
 }
 
-// checkDuplicates fails an event that was sent again, unless a change between the two allows it, or a later session
-// has sent an earlier event to the partition that the partition did not have: then the later ones follow, even those
-// that another topic has. A record that is before one of an earlier event in its partition proves nothing either.
+// checkDuplicates fails an event that was sent again, unless a change between the two allows it, or an older event of
+// its key was sent after the first record: by a later session, or behind it in its partition.
 func (h *history) checkDuplicates(all []placedRecord, v *verdict) {
-	type sender struct {
-		session   int
-		partition string
-	}
-	sent := map[string][]*placedRecord{}
-	added := map[sender]position{}         // the lowest position of an event that the partition did not have
-	rising := map[string][]*placedRecord{} // of each partition, the records that are not overtaken, by position
+	sent, ofKey := map[string][]*placedRecord{}, map[[2]string][]*placedRecord{}
 	for i := range all {
 		rec := &all[i]
-		last := rising[placeOf(rec.Record).partition]
-		for n := len(last); n > 0 && rec.at.before(last[n-1].at); n-- {
-			last[n-1].overtakenIn = rec.session
-			last = last[:n-1]
-		}
-		rising[placeOf(rec.Record).partition] = append(last, rec)
-		to := sender{rec.session, placeOf(rec.Record).partition}
-		first, adds := added[to]
-		isNew := !slices.ContainsFunc(sent[rec.id], func(p *placedRecord) bool { return placeOf(p.Record).partition == to.partition })
-		if isNew && (!adds || rec.at.before(first)) {
-			added[to] = rec.at
-		}
-		follows := adds && first.before(rec.at)
+		key := [2]string{rec.Topic, string(rec.Key)}
 		for _, first := range sent[rec.id] {
-			overtaken := first.overtakenIn >= 0 && first.overtakenIn < rec.session
-			if !(follows && first.session < rec.session) && !overtaken && !h.mayRepeat(first, rec) {
+			overtakes := func(older *placedRecord) bool {
+				behind := older.Topic == first.Topic && older.Partition == first.Partition && older.Offset > first.Offset
+				return (older.session > first.session || behind) && older.at.before(rec.at)
+			}
+			overtaken := slices.ContainsFunc(ofKey[key], overtakes) || slices.ContainsFunc(ofKey[[2]string{first.Topic, string(first.Key)}], overtakes)
+			if !overtaken && !h.mayRepeat(first, rec) {
 				v.problems = append(v.problems, fmt.Sprintf("id %s at %v was sent to %v and again to %v, and no change allows that", rec.id, rec.at, placeOf(first.Record), placeOf(rec.Record)))
 			}
 		}
 		sent[rec.id] = append(sent[rec.id], rec)
+		ofKey[key] = append(ofKey[key], rec)
 	}
 }
 

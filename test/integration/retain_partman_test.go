@@ -57,7 +57,7 @@ func TestRetainPgPartman(t *testing.T) {
 			SELECT 'order', 'k' || n, 'added', '{"a": 1}', now() - interval '1 day' * n FROM generate_series(0, 8) n`)
 	}
 	retain := func() (emptied, dropped int) {
-		cmd := o.retain(t.TempDir(), "truncate")
+		cmd := o.retain("truncate")
 		cmd.Env = append(cmd.Env, append(env, "OUTBOXCDC_RETENTION_KEEP=72h")...)
 		out, err := cmd.Output()
 		var res retention.TableResult
