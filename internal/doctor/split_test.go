@@ -39,7 +39,7 @@ func repackSlots(t *testing.T, p *place) {
 	e := &examination{Config: p.cfg, conn: p.conn}
 	must(t, e.readServer(t.Context()))
 	before := e.server.slots.used
-	p.exec("CREATE TEMP VIEW pg_replication_slots AS SELECT slot_name, plugin FROM pg_catalog.pg_replication_slots UNION ALL SELECT 'repack_1', 'pgrepack'")
+	p.exec("CREATE TEMP VIEW pg_replication_slots AS SELECT slot_name, plugin, restart_lsn, wal_status FROM pg_catalog.pg_replication_slots UNION ALL SELECT 'repack_1', 'pgrepack', NULL, 'reserved'")
 	defer p.exec("DROP VIEW pg_temp.pg_replication_slots")
 	must(t, e.readServer(t.Context()))
 	if e.server.slots.used != before || before == 0 {

@@ -383,7 +383,7 @@ func TestFigures(t *testing.T) {
 	large := strings.TrimSuffix(bench("k100`: 1 KB, 100 rows", 7), " |")
 	readme := strings.Join(strings.Fields(read(t, "README.md")), " ")
 	for _, want := range []string{
-		fmt.Sprintf("[0 of %s,%s events]", events[:len(events)-3], events[len(events)-3:]), "at commit " + group("docs/proof.md", `- commit: (\w+)`),
+		fmt.Sprintf("[0 of %s,%s events,", events[:len(events)-3], events[len(events)-3:]), "at commit " + group("docs/proof.md", `- commit: (\w+)`),
 		fmt.Sprintf("[%s and %s MiB]", bench("s1` \\| outboxcdc", 3)[:2], bench("s100` \\| outboxcdc", 3)[:2]),
 		fmt.Sprintf("[%s and %s MiB]", bench("s1` \\| Debezium", 3)[:3], bench("s100` \\| Debezium", 3)[:3]),
 		fmt.Sprintf("[%s and %s]", rounded(1, bench("s1` \\| outboxcdc", 1)), rounded(1, bench("s100` \\| outboxcdc", 1))),

@@ -193,7 +193,7 @@ func TestHoldKeyLimitRemedies(t *testing.T) {
 	run := func(more ...string) *relay { return o.startAs(slices.Concat(o.args, []string{"run"}, more), with) }
 	stops := func(r *relay, remedy string) string {
 		t.Helper()
-		r.awaitStop(patience, 65, "max_held.letters")
+		r.awaitStop(patience, 65, "must not overtake the letters of its key")
 		found := regexp.MustCompile(remedy).FindStringSubmatch(r.remedy())
 		if found == nil {
 			t.Fatalf("the remedy is: %s", r.remedy())
