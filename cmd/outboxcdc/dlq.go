@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os/signal"
 	"syscall"
 	"time"
@@ -178,6 +179,9 @@ func (d *dlq) run(ctx context.Context, cfg *config.Config) (err error) {
 		signal.Ignore(syscall.SIGPIPE)
 		// It joins the consumer group and commits once, so that an error shows before a dead letter is handled.
 		if err = d.letters.Hold(ctx); err == nil {
+			if !cfg.Poison.Holds() {
+				d.letters.Forget(func(int32) int64 { return math.MaxInt64 })
+			}
 			err = d.letters.Commit()
 		}
 		if err != nil {

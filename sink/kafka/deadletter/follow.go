@@ -30,8 +30,9 @@ type Followed struct {
 	renewEvery, renewAfter time.Duration // other values than the constants, for tests
 
 	mu      sync.Mutex
-	id      sarama.Uuid // of the topic; zero: not known, or brokers that give no ids
-	renewAt time.Time   // when the group's offsets are committed again; zero: not known
+	id      sarama.Uuid     // of the topic; zero: not known, or brokers that give no ids
+	begun   map[int32]int64 // by partition: where it began when the session began to read
+	renewAt time.Time       // when the group's offsets are committed again; zero: not known
 }
 
 // Follower reads the letters of held keys for a session. It is for one goroutine.
@@ -82,9 +83,8 @@ func (f *Follower) Read(ctx context.Context, read func(l *checkpoint.Letter, han
 	if err := f.look(); err != nil {
 		return nil, err
 	}
-	if f.last == nil && f.open.Expired() > 0 {
-		f.of.Logger.Error("Kafka has deleted dead letters that were open: outboxcdc audit finds events that are missing",
-			"topic", f.of.Topic, "count", f.open.Expired())
+	if f.last == nil {
+		f.begin()
 	}
 	now := map[int32]marks{}
 	for i := range f.open.parts {
@@ -96,7 +96,7 @@ func (f *Follower) Read(ctx context.Context, read func(l *checkpoint.Letter, han
 		if !begun {
 			from = p.next
 		}
-		now[p.id] = marks{p.recorded, p.first}
+		now[p.id] = marks{p.recorded.clone(), p.first}
 		err := f.open.read(ctx, p, max(from, p.first), func(l *Letter) error {
 			f.next[p.id] = l.Offset + 1
 			if letter := f.of.LetterOf(l); letter != nil {
@@ -121,6 +121,20 @@ func (f *Follower) Read(ctx context.Context, read func(l *checkpoint.Letter, han
 		},
 		First: func(partition int32) int64 { return now[partition].first },
 	}, nil
+}
+
+// begin notes which letters Kafka has deleted before the session reads any. They hold no key: the renewal records them
+// as handled.
+func (f *Follower) begin() {
+	if n := f.open.Expired(); n > 0 {
+		f.of.Logger.Error("Kafka has deleted dead letters that were open: outboxcdc audit finds events that are missing", "topic", f.of.Topic, "count", n)
+	}
+	f.of.mu.Lock()
+	defer f.of.mu.Unlock()
+	f.of.begun = map[int32]int64{}
+	for i := range f.open.parts {
+		f.of.begun[f.open.parts[i].id] = f.open.parts[i].first
+	}
 }
 
 func (m marks) equal(n marks) bool {

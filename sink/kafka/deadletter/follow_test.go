@@ -294,6 +294,47 @@ func TestFollowRenewsGone(t *testing.T) {
 	if !strings.Contains(x.log.String(), "count=1") {
 		t.Error(x.log.String())
 	}
+	must(t, x.followed.renew(t.Context())) // what was said is not said again
+	x.log.Reset()
+	x.begin()
+	x.want("0:3 d", "1:0 e")
+	if x.log.Len() > 0 {
+		t.Error(x.log.String())
+	}
+}
+
+// TestFollowCommandGone: a command that begins after Kafka has deleted an open letter does not record it as handled,
+// unless it forgets it.
+func TestFollowCommandGone(t *testing.T) {
+	for _, forgets := range []bool{false, true} {
+		x := newFollowTest(t, 1)
+		x.letters(0, "a", "b", "c", "d", "e")
+		x.begin()
+		x.want("0:0 a", "0:1 b", "0:2 c", "0:3 d", "0:4 e")
+		markHandled(t, openLetters(t, x.followed.Cluster), "0:0")
+		x.f.deleteRecords(t, "dead", 0, 2)
+		l := openLetters(t, x.followed.Cluster)
+		mustHold(t, l)
+		if forgets {
+			l.Forget(func(int32) int64 { return 100 })
+		}
+		must(t, l.Read(t.Context(), false, func(x *Letter) error {
+			if x.Offset == 3 {
+				l.MarkHandled(x)
+			}
+			return nil
+		}))
+		must(t, l.Commit())
+		l.Close()
+		x.want()
+		for offset, want := range []bool{true, forgets, false, true, false} {
+			x.wantHandled(int64(offset), want)
+		}
+		if got := x.marks.First(0); got != 2 {
+			t.Errorf("the partition begins at %d", got)
+		}
+		wantPlaces(t, openLetters(t, x.followed.Cluster), false, "0:2", "0:3!", "0:4")
+	}
 }
 
 // TestFollowAgain: a reading that fails is begun again behind the letters that were read, with other connections.

@@ -287,7 +287,7 @@ func (l *Topic) readHandled() error {
 			return fmt.Errorf("group %s in partition %d: %w", l.group, p.id, err)
 		}
 		p.committed = block.Offset >= 0
-		p.recorded = handled{p.next, slices.Clone(p.spans)}
+		p.recorded = p.clone()
 	}
 	return nil
 }
@@ -314,7 +314,7 @@ func (l *Topic) members() (map[string]string, error) {
 	return all, err
 }
 
-// Commit stores the handled offsets as the group's offsets. It requires Hold.
+// Commit stores what was recorded and what was marked as the group's offsets. It requires Hold.
 func (l *Topic) Commit() error {
 	failed := func(err error) error {
 		return kafka.Failure(fmt.Sprintf("commit the offsets of group %s in topic %s", l.group, l.topic), "", l.permissions(), err)
@@ -325,7 +325,7 @@ func (l *Topic) Commit() error {
 	req := &sarama.OffsetCommitRequest{Version: 6, ConsumerGroup: l.group, ConsumerGroupGeneration: l.hold.generation, ConsumerID: l.hold.member}
 	for i := range l.parts {
 		p := &l.parts[i]
-		req.AddBlockWithLeaderEpoch(l.topic, p.id, p.next, -1, 0, p.metadata())
+		req.AddBlockWithLeaderEpoch(l.topic, p.id, p.recorded.next, -1, 0, p.recorded.metadata())
 	}
 	err := l.ask(func(b *sarama.Broker) error {
 		res, err := b.CommitOffset(req)

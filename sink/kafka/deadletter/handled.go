@@ -18,6 +18,8 @@ type handled struct {
 // span is the offsets from first to last.
 type span struct{ first, last int64 }
 
+func (d *handled) clone() handled { return handled{d.next, slices.Clone(d.spans)} }
+
 func (d *handled) has(offset int64) bool {
 	if offset < d.next {
 		return true
@@ -73,7 +75,7 @@ func (d *handled) skip(first, last int64) {
 // hasRoom reports whether one more offset can be stored: Kafka limits the metadata of a commit
 // (offset.metadata.max.bytes).
 func (d *handled) hasRoom(offset int64) bool {
-	try := handled{next: d.next, spans: slices.Clone(d.spans)}
+	try := d.clone()
 	try.add(offset, offset)
 	return len(try.metadata()) <= maxMetadata
 }

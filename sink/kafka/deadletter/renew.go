@@ -46,7 +46,8 @@ func (f *Followed) renewals(ctx context.Context) {
 	}
 }
 
-// renew commits the offsets of the group as they are. A group without offsets stays without.
+// renew commits the offsets of the group as they are, and with them what Kafka had deleted when the session began. A
+// group without offsets stays without.
 func (f *Followed) renew(ctx context.Context) error {
 	t, err := Open(ctx, f.Cluster, f.Topic, f.Group)
 	if err != nil {
@@ -60,10 +61,9 @@ func (f *Followed) renew(ctx context.Context) error {
 	if err := t.Hold(ctx); err != nil {
 		return err
 	}
-	for i := range t.parts { // letters that Kafka has deleted are not handled: their keys are not free
-		if p := &t.parts[i]; p.committed {
-			p.handled = p.recorded
-		}
-	}
+	f.mu.Lock()
+	begun := f.begun
+	f.mu.Unlock()
+	t.Forget(func(partition int32) int64 { return begun[partition] })
 	return t.Commit()
 }

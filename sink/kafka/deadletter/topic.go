@@ -43,10 +43,10 @@ type Topic struct {
 // partition is one partition of the topic.
 type partition struct {
 	id         int32
-	first, end int64 // of its log, when it was last looked up
-	committed  bool  // the group has an offset for it
-	handled
-	recorded handled // what the group's offset says; handled has offsets without a letter beside it
+	first, end int64   // of its log, when it was last looked up
+	committed  bool    // the group has an offset for it
+	handled            // what is not read again: recorded, and what Kafka has deleted
+	recorded   handled // the group's offset, and what was marked since: what Commit stores
 }
 
 // ErrNoTopic means that the dead-letter topic does not exist, so there are no dead letters.
@@ -137,7 +137,7 @@ func (l *Topic) read(ctx context.Context, p *partition, from int64, fn func(*Let
 	s := kafka.Span{Topic: l.topic, Partition: p.id, First: p.first, From: from, End: p.end}
 	next := from // after the last dead letter: offsets without one are skipped
 	err := l.client.ReadSpan(ctx, &s, func(r *kafka.Record) error {
-		p.skip(max(next, s.First), r.Offset-1)
+		p.noLetters(max(next, s.First), r.Offset-1)
 		next = r.Offset + 1
 		return fn(&Letter{
 			Partition: p.id, Offset: r.Offset, Time: r.Time, Key: r.Key, Value: r.Value, Handled: p.has(r.Offset),
@@ -145,20 +145,39 @@ func (l *Topic) read(ctx context.Context, p *partition, from int64, fn func(*Let
 		})
 	})
 	if err == nil {
-		p.skip(max(next, s.First), p.end-1)
+		p.noLetters(max(next, s.First), p.end-1)
 	}
 	return err
 }
 
+// noLetters notes that no offset from first to last has a dead letter of the caller.
+func (p *partition) noLetters(first, last int64) {
+	p.skip(first, last)
+	p.recorded.skip(first, last)
+}
+
 // CanMark reports whether MarkHandled can record one more dead letter. It always can for the oldest that is open.
-func (l *Topic) CanMark(letter *Letter) bool { return l.part(letter).hasRoom(letter.Offset) }
+func (l *Topic) CanMark(letter *Letter) bool { return l.part(letter).recorded.hasRoom(letter.Offset) }
 
 // MarkHandled records that a dead letter was retried or dropped. Commit stores it.
-func (l *Topic) MarkHandled(letter *Letter) { l.part(letter).add(letter.Offset, letter.Offset) }
+func (l *Topic) MarkHandled(letter *Letter) {
+	p := l.part(letter)
+	p.add(letter.Offset, letter.Offset)
+	p.recorded.add(letter.Offset, letter.Offset)
+}
+
+// Forget lets Commit record letters as handled that Kafka has deleted, before an offset of each partition. Without it
+// they stay open: a daemon whose keys they hold finds out by that, and does not free the keys silently.
+func (l *Topic) Forget(before func(partition int32) int64) {
+	for i := range l.parts {
+		p := &l.parts[i]
+		p.recorded.add(0, min(p.first, before(p.id))-1)
+	}
+}
 
 // Skip is MarkHandled for a dead letter that does not concern the caller. It has no effect if there is an open one
 // before it.
-func (l *Topic) Skip(letter *Letter) { l.part(letter).skip(letter.Offset, letter.Offset) }
+func (l *Topic) Skip(letter *Letter) { l.part(letter).noLetters(letter.Offset, letter.Offset) }
 
 func (l *Topic) part(letter *Letter) *partition {
 	i := slices.IndexFunc(l.parts, func(p partition) bool { return p.id == letter.Partition })

@@ -151,7 +151,7 @@ func TestDeleted(t *testing.T) {
 	f.produce(t, records[0])
 	l = openLetters(t, c)
 	mustHold(t, l)
-	l.parts[0].handled = handled{next: 100, spans: []span{{200, 300}}} // those of the deleted topic, which Kafka may still have
+	l.parts[0].recorded = handled{next: 100, spans: []span{{200, 300}}} // those of the deleted topic, which Kafka may still have
 	must(t, l.Commit())
 	l.Close()
 	wantPlaces(t, openLetters(t, c), false, "0:0")
