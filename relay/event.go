@@ -78,6 +78,7 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 
 // deadRecord is a record for the dead-letter topic.
 type deadRecord struct {
+	pos   checkpoint.Position
 	count prometheus.Counter // of those that Kafka has acknowledged
 	// passes means that records that are no dead letters are sent while it is in flight. They follow no dead letter of
 	// their key, and with at-least-once delivery they need not be in Kafka only once.

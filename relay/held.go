@@ -165,5 +165,5 @@ func (s *session) letter(ctx context.Context, p *router.Poison, pos checkpoint.P
 		Place: checkpoint.LetterPlace{Partition: s.sink.Lane(rec)},
 	})
 	s.noteSent(pos, topic, key)
-	return s.send(ctx, alone, &deadRecord{count: s.r.met.deadLettered.WithLabelValues(rec.Topic, string(p.Cause)), passes: !s.rule.RecordsRequired()}, pos)
+	return s.send(ctx, alone, &deadRecord{pos: pos, count: s.r.met.deadLettered.WithLabelValues(rec.Topic, string(p.Cause)), passes: !s.rule.RecordsRequired()}, pos)
 }

@@ -20,6 +20,7 @@ type fakeLetters struct {
 	number  int64          // of the next letter
 	first   func() int64   // that Kafka still has
 	err     func() error
+	again   bool // the topic was created again
 }
 
 func (l *fakeLetters) Close() {}
@@ -28,7 +29,11 @@ func (l *fakeLetters) Read(ctx context.Context, read func(*checkpoint.Letter, bo
 	l.b.mu.Lock()
 	defer l.b.mu.Unlock()
 	if err := l.err(); err != nil {
+		l.again = l.again || errors.Is(err, checkpoint.ErrLettersAgain)
 		return nil, err
+	}
+	if l.again {
+		return nil, checkpoint.ErrLettersAgain
 	}
 	for ; l.next < len(l.b.kafka.log); l.next++ {
 		r := &l.b.kafka.log[l.next]
@@ -55,6 +60,24 @@ type heldBench struct {
 	handled map[int64]bool
 	first   int64
 	err     error
+	begins  int  // index in the log of the first record of the dead-letter topic
+	again   bool // the topic was created again, and no reading has said so
+}
+
+// createAgain creates the dead-letter topic again.
+func (h *heldBench) createAgain() {
+	h.edit(func() {
+		h.begins, h.again = len(h.kafka.log), true
+		clear(h.handled)
+	})
+}
+
+func (h *heldBench) readError() error {
+	if h.again {
+		h.again = false
+		return checkpoint.ErrLettersAgain
+	}
+	return h.err
 }
 
 func holding(t *testing.T, change func(*PoisonPolicies), f func(*heldBench)) {
@@ -62,7 +85,9 @@ func holding(t *testing.T, change func(*PoisonPolicies), f func(*heldBench)) {
 	h := &heldBench{handled: map[int64]bool{}}
 	cfg.Poison = PoisonPolicies{Policy: HoldKey, Topic: "dead", Limits: checkpoint.HeldLimits{Keys: 10, Letters: 100}, MostHeld: 3}
 	cfg.Poison.Letters = func(context.Context) (Letters, error) {
-		return &fakeLetters{b: h.bench, handled: h.handled, first: func() int64 { return h.first }, err: func() error { return h.err }}, nil
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		return &fakeLetters{b: h.bench, handled: h.handled, next: h.begins, first: func() int64 { return h.first }, err: h.readError}, nil
 	}
 	if change != nil {
 		change(&cfg.Poison)
@@ -190,12 +215,6 @@ func TestHoldKeyUnreadableLater(t *testing.T) {
 		b.pg.commit("e")
 		b.sleep(5 * time.Second)
 		b.wantStored("a@t", "b@dead", "c@dead", "d@dead", "x@v", "y@v", "e@t")
-
-		b.kafka.tooLarge["f"] = true
-		b.pg.commit("f")
-		b.sleep(5 * time.Second)
-		b.edit(func() { b.err = &checkpoint.LettersGone{What: "gone"} })
-		b.ends(Poison, time.Minute)
 	})
 }
 
@@ -230,6 +249,80 @@ func TestHoldKeyLettersGone(t *testing.T) {
 			b.Error(s)
 		}
 		b.wantStored("a@t", "b@dead", "c@dead")
+	})
+}
+
+// TestHoldKeyTopicAgain: a dead-letter topic that is created again ends the relay only if letters were open, or if one
+// that Kafka has acknowledged is not in the new topic.
+func TestHoldKeyTopicAgain(t *testing.T) {
+	t.Run("nothing open", func(t *testing.T) {
+		holding(t, nil, func(b *heldBench) {
+			b.kafka.tooLarge["b"], b.kafka.tooLarge["e"] = true, true
+			b.start()
+			b.pg.commit("a", "b")
+			b.sleep(5 * time.Second)
+			b.handle(0)
+			b.sleep(5 * time.Second)
+			b.createAgain()
+			b.pg.commit("c", "e", "f") // e is in the new topic
+			b.sleep(time.Minute)
+			b.want(Streaming)
+			b.counts(1, "held_keys")
+			b.handle(0, 1)
+			b.sleep(5 * time.Second)
+			b.pg.commit("g")
+			b.sleep(5 * time.Second)
+			b.wantStored("a@t", "b@dead", "c@t", "e@dead", "f@dead", "g@t")
+		})
+	})
+	t.Run("a letter was open", func(t *testing.T) {
+		holding(t, nil, func(b *heldBench) {
+			b.kafka.tooLarge["b"] = true
+			b.start()
+			b.pg.commit("a", "b")
+			b.sleep(5 * time.Second)
+			b.createAgain()
+			b.pg.commit("c")
+			if s := b.ends(Poison, time.Minute); !strings.Contains(s.Error(), "dead was created again, and letters were open") {
+				b.Error(s)
+			}
+			b.wantStored("a@t", "b@dead", "c@dead")
+		})
+	})
+	t.Run("acknowledged and not read back", func(t *testing.T) {
+		holding(t, nil, func(b *heldBench) {
+			b.kafka.tooLarge["b"] = true
+			b.start()
+			b.pg.commit("a")
+			b.sleep(5 * time.Second)
+			b.edit(func() { b.err = errors.New("no leader") })
+			b.pg.commit("b")
+			b.sleep(5 * time.Second)
+			b.createAgain()
+			b.edit(func() { b.err = nil })
+			if s := b.ends(Poison, time.Minute); !strings.Contains(s.Error(), "it lacks a letter that Kafka has acknowledged") {
+				b.Error(s)
+			}
+		})
+	})
+	t.Run("in flight", func(t *testing.T) {
+		holding(t, nil, func(b *heldBench) {
+			b.kafka.tooLarge["b"] = true
+			b.start()
+			b.pg.commit("a")
+			b.sleep(5 * time.Second)
+			b.kafka.hold()
+			b.pg.commit("b")
+			b.sleep(100 * time.Millisecond)
+			b.inFlight("b")
+			b.createAgain()
+			b.sleep(10 * time.Second)
+			b.kafka.ack()
+			b.sleep(time.Minute)
+			b.want(Streaming)
+			b.counts(1, "held_keys")
+			b.wantStored("a@t", "b@dead")
+		})
 	})
 }
 

@@ -262,6 +262,7 @@ func (s *session) close() {
 	if single, _ := r.mem.Events.Len(); single == 0 && !r.mem.Overtaken() {
 		r.mem.forgetOrder()
 	}
+	s.leaveLetters()
 	r.mem.slotUsed, r.mem.idleTimeout = r.clock(), s.stream.IdleTimeout()
 	r.detach(s)
 }

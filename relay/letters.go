@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
@@ -14,7 +15,7 @@ type Letters interface {
 	// Read reads which letters are handled, and then the letters that were stored since the last call; the first call
 	// begins at the oldest one that is not handled. It calls read with each letter of this slot that holds a key, in the
 	// order of its partition. The marks are nil if they are those of the last call. After an error it may be called
-	// again, and goes on behind the letters that were read.
+	// again, and goes on behind the letters that were read, except after checkpoint.ErrLettersAgain.
 	Read(ctx context.Context, read func(l *checkpoint.Letter, handled bool)) (*checkpoint.LetterMarks, error)
 	Close()
 }
@@ -35,7 +36,9 @@ type letters struct {
 	asked     time.Time // when the last reading began
 	reads     bool      // one is under way
 	every     time.Duration
-	waited    time.Duration // for the release of keys, in this session
+	found     map[checkpoint.Position]bool // events whose letters were read before all were
+	isNew     atomic.Bool                  // the topic was created again
+	waited    time.Duration                // for the release of keys, in this session
 }
 
 // lettersAnswer is what was read. more means that another answer of the same reading follows.
@@ -62,6 +65,7 @@ func (s *session) prepareLetters() {
 	if s.readsEnds {
 		l.notBefore = maxTime(l.notBefore, s.r.mem.fence)
 	}
+	l.found = map[checkpoint.Position]bool{}
 	l.ask, l.answer, l.every = make(chan struct{}, 1), make(chan lettersAnswer, 1), lettersEvery
 }
 
@@ -117,8 +121,13 @@ func (s *session) readLetters(wait time.Duration) {
 				read = nil
 			}
 		})
+		if errors.Is(err, checkpoint.ErrLettersAgain) {
+			l.isNew.Store(true)
+			report(lettersAnswer{err: err})
+			return
+		}
 		// What the session knows stays true while the topic cannot be read: held keys stay held, and all others flow.
-		if err != nil && isKnown && ctx.Err() == nil && !errors.As(err, new(*checkpoint.LettersGone)) {
+		if err != nil && isKnown && ctx.Err() == nil {
 			if now := s.r.clock(); now.Sub(said) >= sayUnreadable {
 				said = now
 				s.r.log.Warn("the dead-letter topic cannot be read: held keys stay held, even if their letters are handled", "topic", s.r.cfg.Poison.Topic, "error", err)
@@ -168,6 +177,9 @@ func (s *session) takeAnswer(a *lettersAnswer) error {
 	}
 	for _, r := range a.read {
 		s.held.Read(r.Letter, r.handled)
+		if s.r.mem.lettersNew {
+			s.letters.found[r.Position] = true
+		}
 	}
 	if a.more {
 		return nil
@@ -180,9 +192,36 @@ func (s *session) takeAnswer(a *lettersAnswer) error {
 				s.r.cfg.Poison.Topic, name.Topic, by)}
 		}
 	}
+	if err := s.judgeNewTopic(); err != nil {
+		return err
+	}
 	s.held.ReadAll()
 	s.r.publishHeld(s.held)
 	return nil
+}
+
+// judgeNewTopic returns an error if the dead-letter topic was created again and letters are gone, or may be.
+func (s *session) judgeNewTopic() error {
+	m, topic := &s.r.mem, s.r.cfg.Poison.Topic
+	if !m.lettersNew {
+		return nil
+	}
+	if why := m.lettersLeft.Without(s.letters.found).Gone(); why != "" {
+		return &checkpoint.LettersGone{What: fmt.Sprintf("the dead-letter topic %s was created again, and %s", topic, why)}
+	}
+	s.r.log.Warn("the dead-letter topic was created again: no letter of a held key was open", "topic", topic)
+	m.lettersNew, s.letters.found = false, nil
+	return nil
+}
+
+// leaveLetters keeps what the session knows of letters for the next one.
+func (s *session) leaveLetters() {
+	if s.held == nil {
+		return
+	}
+	m := &s.r.mem
+	m.lettersLeft = s.held.Left(&m.lettersLeft, s.deadLetters.inFlight())
+	m.lettersNew = m.lettersNew || s.letters.isNew.Load()
 }
 
 // heldView is what is shown of held keys.

@@ -13,6 +13,8 @@ type memory struct {
 	idleTimeout time.Duration // the server's idle_replication_slot_timeout
 	slotUsed    time.Time     // when the slot was last in use by this process
 	resent      resentEvents
+	lettersLeft checkpoint.LettersLeft
+	lettersNew  bool // the dead-letter topic was created again, and was not read since
 
 	// For deduplicated delivery.
 	generation uint64           // of this process's last position record

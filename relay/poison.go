@@ -191,7 +191,7 @@ func (s *session) deadLetter(ctx context.Context, p *router.Poison, pos checkpoi
 	if over != nil {
 		return refusedLetter(over, p, pos, "a dead letter")
 	}
-	return s.send(ctx, alone, &deadRecord{count: s.r.met.deadLettered.WithLabelValues(rec.Topic, string(p.Cause))}, pos)
+	return s.send(ctx, alone, &deadRecord{pos: pos, count: s.r.met.deadLettered.WithLabelValues(rec.Topic, string(p.Cause))}, pos)
 }
 
 // sentDeadLetters are the dead letters in flight. A dead letter is counted when Kafka has acknowledged it.
@@ -227,6 +227,17 @@ func (l *sentDeadLetters) noteAcked(events []uint64) {
 			l.add(d, -1)
 		}
 	}
+}
+
+// inFlight returns whether the letter of an event that holds its key is not acknowledged.
+func (l *sentDeadLetters) inFlight() func(checkpoint.Position) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	all := map[checkpoint.Position]bool{}
+	for _, d := range l.records {
+		all[d.pos] = true
+	}
+	return func(pos checkpoint.Position) bool { return all[pos] }
 }
 
 func (l *sentDeadLetters) add(d *deadRecord, n int64) {

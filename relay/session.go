@@ -242,6 +242,7 @@ func (s *session) open(ctx context.Context) error {
 		return err
 	}
 	if ahead {
+		r.mem.lettersLeft.NoteOthers()
 		r.met.slotAhead.Inc()
 		r.log.Warn("the slot is ahead of the last position that this process confirmed: another instance was active, or the slot was advanced",
 			"confirmed_by_us", r.mem.Confirmed().String(), "slot_confirmed", start.String())

@@ -1,7 +1,7 @@
 package main
 
 var (
-	heldKeys     = suite{"./checkpoint", "^(TestHeld.*|TestRelease|TestSimHeldKeys)$"}
+	heldKeys     = suite{"./checkpoint", "^(TestHeld.*|TestLettersLeft|TestRelease|TestSimHeldKeys)$"}
 	heldSim      = suite{"./checkpoint", "^TestSimHeldKeys$"}
 	holding      = suite{"./relay", "^TestHoldKey"}
 	holdSim      = suite{"./relay", "^TestSimHoldKey$"}
@@ -14,6 +14,7 @@ var (
 
 const (
 	heldRule         = "checkpoint/held.go"
+	leftRule         = "checkpoint/left.go"
 	releaseRule      = "checkpoint/release.go"
 	releaseCommand   = "cmd/outboxcdc/dlq_held.go"
 	recoveryHeldRows = "internal/recovery/held.go"
@@ -58,7 +59,19 @@ var heldMutants = []mutant{
 	wrong("letter-unreadable-ends-the-session", "A session must end when letters cannot be read any more.",
 		edits{{"relay/letters.go", "		if err != nil && isKnown && ctx", "		if err != nil && !isKnown && ctx"}}, holding),
 	wrong("letter-unreadable-topic-is-the-same", "A dead-letter topic that was created again cannot be read for a while.",
-		edits{{"relay/letters.go", " && !errors.As(err, new(*checkpoint.LettersGone)) {\n", " && !errors.Is(err, context.Canceled) {\n"}}, holding),
+		edits{{"relay/letters.go", "		if errors.Is(err, checkpoint.ErrLettersAgain) {\n", "		if errors.Is(err, context.Canceled) {\n"}}, holding),
+	wrong("letter-new-topic-lost-nothing", "A topic that was created again lacks no letter that was open.",
+		edits{{leftRule, "	case l.open:\n", "	case false:\n"}}, heldKeys, holding),
+	wrong("letter-new-topic-lost-no-sent-one", "Only letters that were read back can be gone.",
+		edits{{leftRule, "	case len(l.acked) > 0:\n", "	case false:\n"}}, holding),
+	wrong("letter-new-topic-lost-those-in-flight", "A letter without an acknowledgement is gone with its topic.",
+		edits{{leftRule, "			if !inFlight(p) {\n", "			if inFlight != nil {\n"}}, holding),
+	wrong("letter-new-topic-has-none", "A letter that was sent is gone, also if the new topic has it.",
+		edits{{"relay/letters.go", "		if s.r.mem.lettersNew {\n", "		if s.held == nil {\n"}}, holding),
+	wrong("letter-new-topic-without-others", "Only this process sends letters.",
+		edits{{leftRule, "	case l.isUnknown:\n", "	case false:\n"}}, heldKeys),
+	wrong("letter-new-topic-forgets-unread", "A session that has not read the letters knows of none.",
+		edits{{leftRule, "	if !h.isRead { //", "	if h.full && !h.isRead { //"}}, heldKeys),
 	wrong("letter-read-again-after-an-error", "A reading that fails has read nothing.",
 		edits{{"sink/kafka/deadletter/follow.go", "			f.next[p.id] = l.Offset + 1\n", ""}}, followed),
 	wrong("letter-gone-is-recorded", "Letters that Kafka has deleted are handled.",

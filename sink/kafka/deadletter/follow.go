@@ -43,6 +43,7 @@ type Follower struct {
 	last map[int32]marks
 	// failed: the last Read has failed, perhaps because of the client. The next one opens another.
 	failed bool
+	again  bool // the topic was created again
 
 	stop     context.CancelFunc
 	renewals sync.WaitGroup
@@ -67,9 +68,13 @@ func (f *Followed) Open(ctx context.Context) (*Follower, error) {
 }
 
 // Read reads which letters are handled, and then calls read with the letters that were stored since the last call; the
-// first call begins at the oldest one that is open. The result is nil if it is that of the last call. The call after an
+// first call begins at the oldest one that is open. The error is [checkpoint.ErrLettersAgain] once for each time that the
+// topic was created again: the next Follower reads the new one. The result is nil if it is that of the last call. The call after an
 // error goes on behind the letters that were read.
 func (f *Follower) Read(ctx context.Context, read func(l *checkpoint.Letter, handled bool)) (_ *checkpoint.LetterMarks, err error) {
+	if f.again {
+		return nil, f.createdAgain()
+	}
 	if f.failed {
 		t, err := Open(ctx, f.of.Cluster, f.of.Topic, f.of.Group)
 		if err != nil {
@@ -149,7 +154,7 @@ func (f *Follower) look() error {
 	}
 	f.of.mu.Lock()
 	was := f.of.id
-	if was == (sarama.Uuid{}) {
+	if md.Uuid != (sarama.Uuid{}) {
 		f.of.id = md.Uuid
 	}
 	f.of.mu.Unlock()
@@ -165,7 +170,8 @@ func (f *Follower) look() error {
 }
 
 func (f *Follower) createdAgain() error {
-	return &checkpoint.LettersGone{What: fmt.Sprintf("the dead-letter topic %s was created again, and its letters are gone", f.of.Topic)}
+	f.again = true
+	return fmt.Errorf("topic %s: %w", f.of.Topic, checkpoint.ErrLettersAgain)
 }
 
 // metadata looks up the topic.
