@@ -76,6 +76,10 @@ type simCommand struct {
 	selects func(event int) bool
 	handled map[LetterPlace]bool // not yet recorded: sent or dropped
 	records bool                 // before the next letter
+	ends    [3]int64             // the letters that it handles are before them
+	later   map[LetterPlace]bool // it asks again about them
+	again   map[LetterPlace]bool // it asks about these only; nil: about all
+	newest  map[HeldKey]int      // the newest event that it has sent
 	flight  *simFlight
 }
 
@@ -101,13 +105,22 @@ func (s *heldSim) start(all bool) {
 		c.selects = func(event int) bool { return s.events[event].HeldKey == key }
 	}
 	s.tell("a command begins, asks %v, followers %v", c.asks, c.Followers)
+	c.later, c.newest = map[LetterPlace]bool{}, map[HeldKey]int{}
+	for p := range s.letters {
+		c.ends[p] = int64(len(s.letters[p]))
+		for offset, l := range s.letters[p] {
+			if l.Letter != nil && !s.handled[LetterPlace{int32(p), int64(offset)}] {
+				c.Note(l.Letter)
+			}
+		}
+	}
 	s.command = c
 }
 
 // run is one step of a command, which handles one partition after the other.
 func (s *heldSim) run() {
 	c := s.command
-	atEnd := c.next.Offset == int64(len(s.letters[c.next.Partition]))
+	atEnd := c.next.Offset == c.ends[c.next.Partition]
 	switch f := c.flight; {
 	case f != nil && !f.stored:
 		s.store(f, false)
@@ -127,13 +140,17 @@ func (s *heldSim) run() {
 		clear(c.handled)
 		c.records = false
 		return
+	case atEnd && c.next.Partition == 2 && len(c.later) > 0:
+		s.reached["asked again"]++
+		c.next, c.again, c.later = LetterPlace{}, c.later, map[LetterPlace]bool{}
+		return
 	case atEnd && c.next.Partition == 2:
 		s.command = nil
 		return
 	case atEnd:
 		c.next = LetterPlace{Partition: c.next.Partition + 1}
 		return
-	case s.handled[c.next]:
+	case s.handled[c.next] || c.again != nil && !c.again[c.next]:
 		c.next.Offset++
 		return
 	}
@@ -157,12 +174,21 @@ func (s *heldSim) decide(l *simLetter) {
 		}
 	}
 	switch {
+	case what == Later:
+		c.later[c.next] = true
+		c.next.Offset++
 	case what == Drop:
 		s.tell("letter %v is dropped", c.next)
 		c.mark(l, dropped)
 	case what == Send && !s.events[l.event].poison:
 		s.tell("letter %v is sent", c.next)
 		c.flight = &simFlight{event: l.event}
+		if l.Letter != nil {
+			if c.newest[l.HeldKey] > l.event {
+				s.fail("a command sends event %d of a key after event %d", l.event, c.newest[l.HeldKey])
+			}
+			c.newest[l.HeldKey] = l.event
+		}
 	default:
 		if l.Letter != nil {
 			c.Done(l.Letter, false)

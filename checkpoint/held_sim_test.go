@@ -178,6 +178,9 @@ func (s *heldSim) arrive(lanes int) {
 		s.late = slices.Delete(s.late, i, i+1)
 		for _, f := range lane[:s.IntN(len(lane)+1)] {
 			s.tell("late:")
+			if f.letter != nil && f.letter.Letter != nil && s.events[f.event].stored > 0 {
+				s.reached["late letter of an event that was sent"]++
+			}
 			s.store(f, true)
 		}
 	}
@@ -363,7 +366,7 @@ func TestSimHeldKeys(t *testing.T) {
 		}
 	}
 	t.Log(runs, "runs", reached)
-	for _, what := range []string{"follower", "awaited", "forgotten", "sent as a follower", "behind", fmt.Sprint("stopped by ", TooManyKeys), fmt.Sprint("stopped by ", TooManyLetters), fmt.Sprint("stopped by ", Scattered)} {
+	for _, what := range []string{"follower", "awaited", "forgotten", "sent as a follower", "behind", "asked again", "late letter of an event that was sent", fmt.Sprint("stopped by ", TooManyKeys), fmt.Sprint("stopped by ", TooManyLetters), fmt.Sprint("stopped by ", Scattered)} {
 		if reached[what] == 0 && runs > 1000 {
 			t.Errorf("in %d runs never reached: %s", runs, what)
 		}

@@ -133,6 +133,7 @@ type dlq struct {
 	slot               string
 	letters            *deadletter.Topic
 	release            checkpoint.Release
+	later              map[checkpoint.LetterPlace]bool
 	holds              heldKeys // of list
 	topic              string
 	done, failed, open int
@@ -189,7 +190,7 @@ func (d *dlq) run(ctx context.Context, cfg *config.Config) (err error) {
 		}
 	}
 	if d.changes {
-		err = d.letters.Read(ctx, false, func(l *deadletter.Letter) error { return d.handle(ctx, l) })
+		err = d.handleAll(ctx)
 	} else {
 		err = d.list(ctx)
 	}
@@ -224,6 +225,29 @@ func (d *dlq) parse(raw *deadletter.Letter) *letter {
 	return l
 }
 
+// handleAll handles the dead letters of the topic: see checkpoint.Release.
+func (d *dlq) handleAll(ctx context.Context) error {
+	err := d.letters.Read(ctx, false, func(raw *deadletter.Letter) error {
+		if l := d.parse(raw); l != nil && l.held != nil && !l.Handled {
+			d.release.Note(l.held)
+		}
+		return nil
+	})
+	asksAbout := func(checkpoint.LetterPlace) bool { return true }
+	for more := true; more && err == nil; more = len(d.later) > 0 {
+		d.later = map[checkpoint.LetterPlace]bool{}
+		err = d.letters.Read(ctx, false, func(raw *deadletter.Letter) error {
+			if !asksAbout(checkpoint.LetterPlace{Partition: raw.Partition, Offset: raw.Offset}) {
+				return nil
+			}
+			return d.handle(ctx, raw)
+		})
+		now := d.later
+		asksAbout = func(at checkpoint.LetterPlace) bool { return now[at] }
+	}
+	return err
+}
+
 // handle handles one dead letter of the topic.
 func (d *dlq) handle(ctx context.Context, raw *deadletter.Letter) error {
 	l := d.parse(raw)
@@ -239,6 +263,10 @@ func (d *dlq) handle(ctx context.Context, raw *deadletter.Letter) error {
 	fate := asked
 	if l.held != nil {
 		fate = d.release.Decide(l.held, asked)
+	}
+	if fate == checkpoint.Later {
+		d.later[l.held.Place] = true
+		return nil
 	}
 	if fate == checkpoint.Leave || fate == checkpoint.Behind && !named {
 		return d.leave(l)

@@ -54,20 +54,23 @@ func (d *dlq) alsoSent() string {
 type heldKeys map[checkpoint.HeldKey]*heldKey
 
 type heldKey struct {
-	oldest    checkpoint.LetterPlace
+	oldest    *checkpoint.Letter
 	followers int
 }
 
-// note counts an open letter; the letters of a key come in their order.
+// note counts an open letter.
 func (h heldKeys) note(l *letter) {
 	if l.held == nil || l.Handled {
 		return
 	}
 	if k := h[l.held.HeldKey]; k != nil {
 		k.followers++
+		if l.held.Compare(k.oldest) < 0 {
+			k.oldest = l.held
+		}
 		return
 	}
-	h[l.held.HeldKey] = &heldKey{oldest: l.held.Place}
+	h[l.held.HeldKey] = &heldKey{oldest: l.held}
 }
 
 // of returns the key whose oldest open letter l is; nil: it is none.
@@ -75,7 +78,7 @@ func (h heldKeys) of(l *letter) *heldKey {
 	if l.held == nil || l.Handled {
 		return nil
 	}
-	if k := h[l.held.HeldKey]; k != nil && k.oldest == l.held.Place {
+	if k := h[l.held.HeldKey]; k != nil && k.oldest.Place == l.held.Place {
 		return k
 	}
 	return nil

@@ -258,3 +258,38 @@ func TestHeldIsRecordedAtOnce(t *testing.T) {
 		}
 	}
 }
+
+// TestHeldScattered: the letters of a key that are in two partitions are listed, sent and dropped by the positions of
+// their events.
+func TestHeldScattered(t *testing.T) {
+	for _, c := range []struct{ command, want string }{
+		{"retry --key orders/k", " orders/k:e1 orders/k:e2 orders/k:e3 orders/k:e4"},
+		{"retry --all", " orders/k:e1 orders/k:e2 orders/k:e3 orders/k:e4"},
+		{"drop --id e1", " orders/k:e2 orders/k:e3 orders/k:e4"},
+		{"retry --id e2", ""}, // it is in the first partition, and only follows
+	} {
+		w := newHeldWorld(t)
+		must(t, kafkatest.AddPartitions(t.Context(), w.f.ListenAddrs(), "dead", 2))
+		cl, err := kgo.NewClient(kgo.SeedBrokers(w.f.ListenAddrs()...), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+		must(t, err)
+		defer cl.Close()
+		for _, e := range []struct {
+			id        string
+			partition int32
+			position  int
+		}{{"e2", 0, 2}, {"e4", 0, 4}, {"e1", 1, 1}, {"e3", 1, 3}} {
+			h := []kgo.RecordHeader{{Key: "id", Value: []byte(e.id)}, {Key: headerPosition, Value: fmt.Appendf(nil, "1:7:1:%016x:0", e.position)}}
+			for _, p := range [][2]string{{relay.HeaderTopic, "orders"}, {relay.HeaderSlot, "s"}, {relay.HeaderError, "held"}, {relay.HeaderHeldBy, "e1"}} {
+				h = append(h, kgo.RecordHeader{Key: p[0], Value: []byte(p[1])})
+			}
+			must(t, cl.ProduceSync(t.Context(), &kgo.Record{Topic: "dead", Partition: e.partition, Key: []byte("k"), Value: []byte(e.id), Headers: h}).FirstErr())
+		}
+		if out, _ := w.run("list"); !strings.Contains(out, "1:0 ") || !strings.Contains(out, "id=e1") || !strings.Contains(out, "followers=3") || strings.Contains(out, "id=e2") {
+			t.Errorf("list prints\n%s", out)
+		}
+		out, code := w.run(strings.Fields(c.command)...)
+		if got := w.sent(); strings.TrimPrefix(got, ", sent") != c.want || (code == 0) != (c.want != "") {
+			t.Errorf("%s ends with %d and has sent %q, want %q:\n%s", c.command, code, got, c.want, out)
+		}
+	}
+}

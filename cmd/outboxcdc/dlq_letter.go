@@ -26,7 +26,7 @@ func parseLetter(raw *deadletter.Letter) *letter {
 		l.of[h.Name] = string(h.Value)
 	}
 	if l.held != nil {
-		l.held.Place = checkpoint.LetterPlace{Partition: raw.Partition, Offset: raw.Offset}
+		l.held.Place, l.held.Time = checkpoint.LetterPlace{Partition: raw.Partition, Offset: raw.Offset}, raw.Time
 	}
 	return l
 }

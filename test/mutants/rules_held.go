@@ -1,13 +1,13 @@
 package main
 
 var (
-	heldKeys     = suite{"./checkpoint", "^(TestHeld.*|TestLettersLeft|TestRelease|TestSimHeldKeys)$"}
+	heldKeys     = suite{"./checkpoint", "^(TestHeld.*|TestLettersLeft|TestRelease.*|TestSimHeldKeys)$"}
 	heldSim      = suite{"./checkpoint", "^TestSimHeldKeys$"}
 	holding      = suite{"./relay", "^TestHoldKey"}
 	holdSim      = suite{"./relay", "^TestSimHoldKey$"}
 	followed     = suite{"./sink/kafka/deadletter", "^TestFollow"}
 	letterRecord = suite{"./sink/kafka/deadletter", "^TestFollowRenews$"}
-	releases     = suite{"./checkpoint", "^TestRelease$"}
+	releases     = suite{"./checkpoint", "^TestRelease"}
 	recoverHolds = suite{"./internal/recovery", "^TestHeldKeys$"}
 	heldCommands = suite{"./cmd/outboxcdc", "^TestHeldCommands$"}
 )
@@ -104,7 +104,12 @@ var heldMutants = []mutant{
 	wrong("letter-middle-is-sent", "A letter that is asked for is sent, also if an older one of its key is open.",
 		edits{{releaseRule, "	case k.isOpen:\n		return Behind\n", "	case k.isOpen:\n		return asked\n"}}, heldSim),
 	wrong("letter-release-is-of-the-topic", "Letters of another topic with the same key are letters of the key.",
-		edits{{releaseRule, "	k := r.keys[l.HeldKey]\n	switch", "	k := r.keys[HeldKey{Key: l.Key}]\n	switch"}}, releases),
+		edits{{releaseRule, "	k := r.keys[l.HeldKey]\n	if k == nil {\n		k = &release{}\n		r.keys[l.HeldKey] = k\n",
+			"	k := r.keys[HeldKey{Key: l.Key}]\n	if k == nil {\n		k = &release{}\n		r.keys[HeldKey{Key: l.Key}] = k\n"}}, releases),
+	wrong("letter-order-of-the-partitions", "The letters of a key are handled in the order of their partitions.",
+		edits{{releaseRule, "	case len(k.waiting) > 0 && k.waiting[0].Place != l.Place:\n", "	case false:\n"}}, heldSim, releases),
+	wrong("letter-oldest-is-read-first", "The letter of a key that is read first is its oldest.",
+		edits{{releaseCommand, "		if l.held.Compare(k.oldest) < 0 {\n", "		if false {\n"}}, suite{"./cmd/outboxcdc", "^TestHeldScattered$"}),
 	wrong("letter-followers-stay", "Only the letters that are asked for are sent.",
 		edits{{releaseRule, "		return r.Followers\n", "		return Leave\n"}}, releases),
 	wrong("letter-followers-are-dropped", "The followers of a letter that is dropped are dropped.",
