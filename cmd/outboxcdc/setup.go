@@ -27,7 +27,7 @@ const defaultRole = "outboxcdc"
 func newSetupCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
 	return group(&cobra.Command{
 		Use:   "setup",
-		Short: "Create the role, table, publication, slot and position topic",
+		Short: "Create the role, table, publication, slot and topics",
 	}, newSetupSQLCommand(loadConfig), newSetupApplyCommand(loadConfig))
 }
 
@@ -151,9 +151,9 @@ func commentsAfterSQL(p *sql.Params, cfg *config.Config) (text string) {
 	if p.NoSlot && p.Shards == 0 {
 		text += fmt.Sprintf("\n-- Slot %s is not created here: outboxcdc backfill creates it. Run backfill after this script.\n", p.Slot)
 	}
-	if cfg.Deduplicated() {
-		text += fmt.Sprintf("\n-- In Kafka, once, for delivery.mode deduplicated (setup apply does it as well):\n-- kafka-topics.sh --bootstrap-server %s --create --topic %s --partitions 1 --config %s\n",
-			strings.Join(cfg.Kafka.Brokers, ","), cfg.Delivery.PositionTopic, strings.Join(kafka.PositionConfig(), " --config "))
+	for _, t := range setupTopics(nil, cfg) {
+		text += fmt.Sprintf("\n-- In Kafka, once, the %s (setup apply creates it as well):\n-- kafka-topics.sh --bootstrap-server %s --create --topic %s --partitions %d --config %s\n",
+			t.What, strings.Join(cfg.Kafka.Brokers, ","), t.Name, t.Create.Partitions, strings.Join(t.Create.Pairs(), " --config "))
 	}
 	return text
 }
@@ -215,10 +215,11 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 	a := &setup.Apply{}
 	cmd := &cobra.Command{
 		Use:   "apply",
-		Short: "Create what is missing: role, table, grants, publication, slot and position topic",
+		Short: "Create what is missing: role, table, grants, publication, slot and topics",
 		Long: "Check every object first, then create what is missing. If an existing object is unfit, it is named with its remedy,\n" +
-			"and nothing is changed. Creating the slot waits for open transactions that have written. The position topic is created\n" +
-			"last, by the daemon's own Kafka user; delivery.mode at_least_once needs none.",
+			"and nothing is changed. Creating the slot waits for open transactions that have written. Topics are created last, by the\n" +
+			"daemon's own Kafka user: the position topic, except for delivery.mode at_least_once, and the dead-letter topic, if a\n" +
+			"policy sends events to it.",
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if a.Timeout <= 0 {
@@ -248,15 +249,19 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 			if err := a.Run(cmd.Context(), dsn); err != nil {
 				return err
 			}
-			if noTopic || !cfg.Deduplicated() {
+			if noTopic || len(setupTopics(nil, cfg)) == 0 {
 				return nil
 			}
 			cluster, err := wire.Cluster(wire.Fixed(cfg), prometheus.NewRegistry(), slog.New(slog.DiscardHandler))
 			if err != nil {
 				return exit.With(exit.Config, err)
 			}
-			topic := setup.PositionTopic{Name: cfg.Delivery.PositionTopic, Replicas: positionReplicas(cfg)}
-			return withExitCode(topic.Apply(cmd.Context(), cluster, a.Out, a.DryRun))
+			for _, t := range setupTopics(cluster, cfg) {
+				if err := t.Apply(cmd.Context(), cluster, a.Out, a.DryRun); err != nil {
+					return withExitCode(err)
+				}
+			}
+			return nil
 		},
 	}
 	f := cmd.Flags()
@@ -269,15 +274,23 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 	f.BoolVar(&a.NoRole, "no-role", false, "do not create the role or grant privileges")
 	ring.add(cmd)
 	addNoSlotFlag(cmd, &noSlot)
-	f.BoolVar(&noTopic, "no-topic", false, "do not create the position topic, and do not connect to Kafka")
+	f.BoolVar(&noTopic, "no-topic", false, "do not create topics, and do not connect to Kafka")
 	return cmd
 }
 
-// positionReplicas is the replication factor of topics that the daemon creates, or -1, the brokers' default, if it
-// creates none.
-func positionReplicas(cfg *config.Config) int16 {
-	if t := &cfg.Kafka.CreateTopics; t.Enabled {
-		return int16(t.ReplicationFactor)
+// setupTopics are the topics that the daemon needs besides those of events. With kafka.create_topics they are like the
+// topics that it creates; otherwise the brokers' default decides about replicas.
+func setupTopics(cluster *kafka.Cluster, cfg *config.Config) (all []setup.Topic) {
+	t := &cfg.Kafka.CreateTopics
+	like := &kafka.Create{Partitions: int32(cmp.Or(cfg.Route.Partitions[cfg.Poison.Topic], t.Partitions)), ReplicationFactor: -1}
+	if t.Enabled {
+		like.ReplicationFactor, like.Config = int16(t.ReplicationFactor), t.Config
 	}
-	return -1
+	if cfg.Deduplicated() {
+		all = append(all, setup.PositionTopic(cluster, cfg.Delivery.PositionTopic, like.ReplicationFactor))
+	}
+	if p := wire.PoisonPolicies(&cfg.Poison); p.SendsDeadLetters() && !cfg.HasReceiver() {
+		all = append(all, setup.LetterTopic(cluster, cfg.Poison.Topic, like))
+	}
+	return all
 }

@@ -154,26 +154,34 @@ func TestReportIsShort(t *testing.T) {
 	}
 }
 
-// TestOneCommandCreatesThePositionTopic checks that the remedy for the position topic is `setup apply` if another
-// finding needs that command, and otherwise Kafka's own tool with the same settings.
-func TestOneCommandCreatesThePositionTopic(t *testing.T) {
+// TestOneCommandCreatesTopics checks that the remedy for the position topic and the dead-letter topic is `setup apply` if
+// another finding needs that command, and otherwise Kafka's own tool with the same settings.
+func TestOneCommandCreatesTopics(t *testing.T) {
 	e := &examination{
-		Config:   Config{Positions: "positions", Brokers: []string{"kafka:9092"}, Server: "db:5432", Database: "app", Command: "outboxcdc"},
+		Config:   Config{Positions: "positions", Letters: "dead", Brokers: []string{"kafka:9092"}, Server: "db:5432", Database: "app", Command: "outboxcdc"},
 		findings: newFindings(),
 	}
 	cluster := &kafka.Examination{}
 	e.warn(pgKeepSize, []Remedy{sqlf("SELECT 1"), advicef("run setup apply one day")}, "another finding")
-	got := e.brokers().createPositions(cluster)
-	if got.Kind != Shell || !strings.HasPrefix(got.Text, "kafka-topics.sh --bootstrap-server kafka:9092 --create --topic positions --partitions 1 ") {
-		t.Errorf("by itself: %+v", got)
-	}
-	for _, setting := range kafka.PositionConfig() {
-		if !strings.Contains(got.Text, " --config "+setting) {
-			t.Errorf("%s is missing: %s", setting, got.Text)
+	positions := func() Remedy { return e.brokers().createOwn(cluster, "positions", 1, 0, kafka.PositionTopic(1)) }
+	letters := func() Remedy { return e.brokers().create(cluster, "dead") }
+	byItself := func(got Remedy, begins string, settings []string) {
+		t.Helper()
+		if got.Kind != Shell || !strings.HasPrefix(got.Text, "kafka-topics.sh --bootstrap-server kafka:9092 --create --topic "+begins) {
+			t.Errorf("by itself: %+v", got)
+		}
+		for _, setting := range settings {
+			if !strings.Contains(got.Text, " --config "+setting) {
+				t.Errorf("%s is missing: %s", setting, got.Text)
+			}
 		}
 	}
+	byItself(positions(), "positions --partitions 1 ", kafka.PositionTopic(1).Pairs())
+	byItself(letters(), "dead --partitions 6 ", []string{"cleanup.policy=delete", "retention.ms=-1"})
 	e.fail(slotExists, Lost, []Remedy{advicef("first something else"), e.setup()}, "there is no slot")
-	if got := e.brokers().createPositions(cluster); got != e.setup() {
-		t.Errorf("beside a slot that is missing: %+v, want %+v", got, e.setup())
+	for _, got := range []Remedy{positions(), letters()} {
+		if got != e.setup() {
+			t.Errorf("beside a slot that is missing: %+v, want %+v", got, e.setup())
+		}
 	}
 }

@@ -18,7 +18,7 @@ type brokers struct {
 	*findings
 	named  map[string]string // topic → the settings or the table that lead to it
 	topics []string          // the same, sorted
-	setups []Remedy          // commands of findings about Postgres that create the position topic as well
+	setups []Remedy          // commands of findings about Postgres that create topics as well
 }
 
 func (k *brokers) check(ctx context.Context) {

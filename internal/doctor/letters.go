@@ -33,9 +33,13 @@ func (k *brokers) checkLetters(ctx context.Context, x *kafka.Examination) {
 	most, largest, whose := number(letters, "max.message.bytes", defaultSize), int64(0), ""
 	for i := range x.Topics {
 		t := &x.Topics[i]
-		if n := number(t, "max.message.bytes", 0); t.Name != k.Letters && n > largest {
+		if n := number(t, "max.message.bytes", 0); t.Name != k.Letters && t.Name != k.Positions && n > largest {
 			largest, whose = n, t.Name
 		}
+	}
+	larger := []Remedy{k.alter(k.Letters, fmt.Sprintf("max.message.bytes=%d", 2*largest))}
+	if k.HeldGroup == "" { // hold_key does not cut
+		larger = append(larger, settingf("poison: {oversize: cut}"))
 	}
 	limit := ""
 	for _, name := range []string{"retention.bytes", "retention.ms"} {
@@ -50,7 +54,7 @@ func (k *brokers) checkLetters(ctx context.Context, x *kafka.Examination) {
 	case strings.Contains(letters.Settings["cleanup.policy"], "compact"):
 		k.warn(topicDeadLetters, []Remedy{k.alter(k.Letters, "cleanup.policy=delete")}, "%s is compacted: dead letters are deleted, and those without key are refused", k.Letters)
 	case most <= largest && !k.Cut:
-		k.warn(topicDeadLetters, []Remedy{k.alter(k.Letters, fmt.Sprintf("max.message.bytes=%d", 2*largest)), settingf("poison: {oversize: cut}")},
+		k.warn(topicDeadLetters, larger,
 			"%s accepts %d bytes, %s accepts %d: an event that is too large for that topic is also too large for a dead letter, and stops the daemon", k.Letters, most, whose, largest)
 	case k.HeldGroup != "" && limit != "":
 		k.warn(topicDeadLetters, []Remedy{k.alter(k.Letters, "retention.ms=-1,retention.bytes=-1")},

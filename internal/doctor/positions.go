@@ -24,7 +24,7 @@ func (k *brokers) checkPositions(ctx context.Context, x *kafka.Examination) {
 	default:
 		remedy := []Remedy{advicef("%s", bad.Remedy)}
 		if bad.Missing {
-			remedy = []Remedy{k.createPositions(x)}
+			remedy = []Remedy{k.createOwn(x, k.Positions, 1, 0, kafka.PositionTopic(-1))}
 		}
 		exit := Wrong
 		if bad.Denied {

@@ -45,13 +45,16 @@ func (k *brokers) create(x *kafka.Examination, name string) Remedy {
 	if partitions == 0 {
 		partitions = 6
 	}
+	if name == k.Letters {
+		return k.createOwn(x, name, partitions, replicas, kafka.LetterTopic(&kafka.Create{}))
+	}
 	return k.createWith(x, name, partitions, replicas, "")
 }
 
-// createPositions is the command that creates the position topic: `setup apply` if another finding needs that command,
-// which creates the topic as well, so that a second command would fail; otherwise a command of Kafka's own tool, which
-// needs no administrator of Postgres.
-func (k *brokers) createPositions(x *kafka.Examination) Remedy {
+// createOwn is the command that creates a topic of the daemon's own: `setup apply` if another finding needs that
+// command, which creates the topic as well, so that a second command would fail; otherwise a command of Kafka's own
+// tool, which needs no administrator of Postgres.
+func (k *brokers) createOwn(x *kafka.Examination, name string, partitions, replicas int, like *kafka.Create) Remedy {
 	for _, setup := range k.setups {
 		for _, findings := range k.found {
 			if slices.ContainsFunc(findings, func(f Finding) bool { return slices.Contains(f.Remedy, setup) }) {
@@ -59,7 +62,7 @@ func (k *brokers) createPositions(x *kafka.Examination) Remedy {
 			}
 		}
 	}
-	return k.createWith(x, k.Positions, 1, 0, " --config "+strings.Join(kafka.PositionConfig(), " --config "))
+	return k.createWith(x, name, partitions, replicas, " --config "+strings.Join(like.Pairs(), " --config "))
 }
 
 // createWith creates a topic; replicas 0: as many as suit the cluster.

@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/sink/kafka"
 	"github.com/outboxcdc/outboxcdc/sql"
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
@@ -240,7 +241,7 @@ func positionOutcomes(t *testing.T, q *place, idle outcome) {
 	q.cfg.Positions, q.cfg.EventSources = "positions", "sources"
 	q.upgradeChecked(20*time.Second, idle, outcome{upgradeRecord, "WARN", "cannot be read"})
 	q.examine()
-	_, err := q.cfg.Kafka.CreatePositionTopic(t.Context(), "positions", 1)
+	_, err := q.cfg.Kafka.CreateTopic(t.Context(), "positions", kafka.PositionTopic(1))
 	must(t, err)
 	q.upgradeChecked(20*time.Second, idle, outcome{upgradeRecord, "WARN", "has no position record"})
 

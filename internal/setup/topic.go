@@ -9,55 +9,78 @@ import (
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/internal/human"
 	"github.com/outboxcdc/outboxcdc/sink/kafka"
 )
 
 // kafkaTimeout is how long setup waits for Kafka.
 const kafkaTimeout = 30 * time.Second
 
-// PositionTopic is the part of `setup apply` that is about Kafka. The topic is created with the daemon's own Kafka
-// user.
-type PositionTopic struct {
-	Name     string
-	Replicas int16 // -1: the brokers' default
+// Topic is a topic that `setup apply` creates with the daemon's own Kafka user.
+type Topic struct {
+	What, Name string // such as "position topic"
+	Create     *kafka.Create
+	// Exists returns an error if the topic exists and cannot be used.
+	Exists func(ctx context.Context, topic string) (bool, error)
+}
+
+// PositionTopic returns the topic of position records.
+func PositionTopic(cluster *kafka.Cluster, name string, replicas int16) Topic {
+	return Topic{"position topic", name, kafka.PositionTopic(replicas), func(ctx context.Context, topic string) (bool, error) {
+		err := cluster.CheckPositionTopic(ctx, topic)
+		if u, ok := errors.AsType[*checkpoint.Unusable](err); ok && u.Missing {
+			return false, nil
+		}
+		return err == nil, err
+	}}
+}
+
+// LetterTopic returns the dead-letter topic, which is created like other topics.
+func LetterTopic(cluster *kafka.Cluster, name string, like *kafka.Create) Topic {
+	return Topic{"dead-letter topic", name, kafka.LetterTopic(like), cluster.Exists}
+}
+
+// describe says how the topic is created.
+func (t *Topic) describe() string {
+	return human.Count(int(t.Create.Partitions), "partition", "partitions") + ", " + strings.Join(t.Create.Pairs(), ", ")
 }
 
 // Apply creates the topic if it is missing.
-func (p PositionTopic) Apply(ctx context.Context, cluster *kafka.Cluster, out io.Writer, dryRun bool) error {
+func (t *Topic) Apply(ctx context.Context, cluster *kafka.Cluster, out io.Writer, dryRun bool) error {
 	ctx, cancel := context.WithTimeout(ctx, kafkaTimeout)
 	defer cancel()
-	err := cluster.CheckPositionTopic(ctx, p.Name)
-	u, ok := errors.AsType[*checkpoint.Unusable](err)
+	exists, err := t.Exists(ctx, t.Name)
 	switch {
-	case err == nil:
-		fmt.Fprintf(out, "position topic %s already exists\n", p.Name)
-	case !ok || !u.Missing:
-		return noPositionTopic(err, dryRun)
+	case err != nil:
+		return t.failed(err, dryRun)
+	case exists:
+		fmt.Fprintf(out, "%s %s already exists\n", t.What, t.Name)
+		return nil
 	case dryRun:
-		fmt.Fprintf(out, "would create position topic %s: 1 partition, %s\n", p.Name, strings.Join(kafka.PositionConfig(), ", "))
+		fmt.Fprintf(out, "would create %s %s: %s\n", t.What, t.Name, t.describe())
+		return nil
+	}
+	created, err := cluster.CreateTopic(ctx, t.Name, t.Create)
+	if err == nil && !created { // the broker that was asked did not know it yet
+		_, err = t.Exists(ctx, t.Name)
+	}
+	switch {
+	case err != nil:
+		return t.failed(err, dryRun)
+	case created:
+		fmt.Fprintf(out, "created %s %s\n", t.What, t.Name)
 	default:
-		created, err := cluster.CreatePositionTopic(ctx, p.Name, p.Replicas)
-		if err == nil && !created { // the broker that was asked did not know it yet
-			err = cluster.CheckPositionTopic(ctx, p.Name)
-		}
-		if err != nil {
-			return noPositionTopic(err, dryRun)
-		}
-		if created {
-			fmt.Fprintf(out, "created position topic %s\n", p.Name)
-		} else {
-			fmt.Fprintf(out, "position topic %s already exists\n", p.Name)
-		}
+		fmt.Fprintf(out, "%s %s already exists\n", t.What, t.Name)
 	}
 	return nil
 }
 
-// noPositionTopic adds to err that everything except the position topic is done, because the topic is created last.
-func noPositionTopic(err error, dryRun bool) error {
-	rest := "everything else is done"
+// failed adds to err that everything except topics is done, because they are created last.
+func (t *Topic) failed(err error, dryRun bool) error {
+	rest := "everything else except topics is done"
 	if dryRun {
 		rest = "nothing was changed"
 	}
-	return fmt.Errorf("position topic: %w; %s: run this again once that is fixed, or skip the topic with --no-topic "+
-		"(`outboxcdc setup sql` prints how to create it)", err, rest)
+	return fmt.Errorf("%s: %w; %s: run this again once that is fixed, or skip the topics with --no-topic "+
+		"(`outboxcdc setup sql` prints how to create them)", t.What, err, rest)
 }

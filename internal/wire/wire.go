@@ -166,7 +166,7 @@ func ClusterWith(now func() *config.Config, reg prometheus.Registerer, log *slog
 	for topic, n := range cfg.Route.Partitions {
 		kcfg.Partitions[topic] = int32(n)
 	}
-	kcfg.PositionTopic, kcfg.Slot = cfg.Delivery.PositionTopic, cfg.Postgres.Slot
+	kcfg.PositionTopic, kcfg.LetterTopic, kcfg.Slot = cfg.Delivery.PositionTopic, cfg.Poison.Topic, cfg.Postgres.Slot
 	if ct := &cfg.Kafka.CreateTopics; ct.Enabled {
 		kcfg.Create = &kafka.Create{Partitions: int32(ct.Partitions), ReplicationFactor: int16(ct.ReplicationFactor), Config: ct.Config}
 	}

@@ -38,6 +38,7 @@ type Config struct {
 	Logger   *slog.Logger
 	// PositionTopic is the topic of the position record of Slot; "": there are no position records.
 	PositionTopic string
+	LetterTopic   string // it is created as LetterTopic says; "": there is none
 	Slot          string
 	// FenceWait is how long another session that takes the slot waits before it reads the ends of partitions. Requests
 	// with records are sent only during the lease ([Producer.Renew]). 0 means that there is no lease.

@@ -109,7 +109,7 @@ func TestHungBrokersFirst(t *testing.T) {
 			}
 			cfg, log := patientConfig(append(addrs, f.ListenAddrs()...)...)
 			c := newTestCluster(t, withPositions(cfg))
-			if _, err := c.CreatePositionTopic(within(30*time.Second), positions, 1); err != nil {
+			if _, err := c.CreateTopic(within(30*time.Second), positions, PositionTopic(1)); err != nil {
 				t.Fatal(err)
 			}
 			for range 3 {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/IBM/sarama"
@@ -59,7 +60,11 @@ func (c *Cluster) createMissing(ctx context.Context, ctl *control, names []strin
 		if pinned != nil { // the topic was deleted; with another count its keys would move
 			partitions = pinned.count
 		}
-		details[name] = c.cfg.Create.detail(partitions)
+		create := c.cfg.Create
+		if name == c.cfg.LetterTopic {
+			create = LetterTopic(create)
+		}
+		details[name] = create.detail(partitions)
 	}
 	if len(details) == 0 {
 		return why
@@ -96,6 +101,69 @@ func (c *Cluster) noteCreated(name string, d *sarama.TopicDetail, problem error)
 		why += "; remedy: grant the daemon's user Create on it, or create it"
 	}
 	return why
+}
+
+// LetterTopic returns how the dead-letter topic is created: like other topics, except that Kafka deletes no letter, and
+// accepts those of events that are too large for the other topics.
+func LetterTopic(like *Create) *Create {
+	letters := *like
+	letters.Config = maps.Clone(like.Config)
+	if letters.Config == nil {
+		letters.Config = map[string]string{}
+	}
+	limit, err := strconv.Atoi(like.Config["max.message.bytes"])
+	if err != nil {
+		limit = unknownLimit
+	}
+	maps.Copy(letters.Config, map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "max.message.bytes": strconv.Itoa(2 * limit)})
+	return &letters
+}
+
+// Pairs returns the configuration, as sorted "name=value" pairs.
+func (c *Create) Pairs() (pairs []string) {
+	for name, value := range c.Config {
+		pairs = append(pairs, name+"="+value)
+	}
+	slices.Sort(pairs)
+	return pairs
+}
+
+// Exists reports whether a broker knows the topic.
+func (c *Cluster) Exists(ctx context.Context, topic string) (bool, error) {
+	client, err := c.NewClient(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer client.Close() //nolint:errcheck // it has only read
+	defer context.AfterFunc(ctx, client.Cut)()
+	_, err = client.Partitions(topic)
+	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
+		return false, nil
+	}
+	if err != nil {
+		return false, &failure{op: "look up topic " + topic, topic: topic, permissions: "Describe on topic " + topic, err: err}
+	}
+	return true, nil
+}
+
+// CreateTopic creates a topic. created is false if it exists, with any configuration.
+func (c *Cluster) CreateTopic(ctx context.Context, topic string, wanted *Create) (created bool, err error) {
+	ctl, done, err := c.temporaryControl(ctx)
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	results, err := ctl.create(ctx, map[string]*sarama.TopicDetail{topic: wanted.detail(0)}, false)
+	if err == nil {
+		err = results[topic]
+	}
+	switch {
+	case err == nil:
+		return true, nil
+	case errors.Is(err, sarama.ErrTopicAlreadyExists):
+		return false, nil
+	}
+	return false, &failure{op: "create topic " + topic, topic: topic, permissions: "Create on topic " + topic, err: err}
 }
 
 func (c *Create) detail(partitions int32) *sarama.TopicDetail {

@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -169,5 +170,41 @@ func TestCreatedTopicIsNotShown(t *testing.T) {
 	}
 	if log.lines("waiting for topic", "it exists, but the broker that was asked does not know it yet") != 1 {
 		t.Errorf("want one line with the reason:\n%s", &log.buf)
+	}
+}
+
+// TestLetterTopic: the dead-letter topic is created so that it keeps letters, by CreateTopic and by a session.
+func TestLetterTopic(t *testing.T) {
+	f := newFake(t, kfake.NumBrokers(1))
+	cfg := testConfig(f.ListenAddrs()...)
+	cfg.Create = &Create{Partitions: 2, ReplicationFactor: 1, Config: map[string]string{"max.message.bytes": "3000000", "retention.ms": "1000"}}
+	cfg.LetterTopic = "session"
+	c := newTestCluster(t, cfg)
+	for _, want := range []bool{true, false} {
+		if exists, err := c.Exists(t.Context(), "command"); err != nil || exists == want {
+			t.Errorf("exists: %v, %v", exists, err)
+		}
+		if created, err := c.CreateTopic(t.Context(), "command", LetterTopic(cfg.Create)); err != nil || created != want {
+			t.Errorf("created: %v, %v", created, err)
+		}
+	}
+	p, _ := openSession(t, c)
+	waitReady(t, p, "session", "other")
+	ctl, done, err := c.temporaryControl(t.Context())
+	must(t, err)
+	defer done()
+	kept := map[string]string{"cleanup.policy": "delete", "retention.ms": "-1", "max.message.bytes": "6000000"}
+	names := slices.Sorted(maps.Keys(kept))
+	settings, err := ctl.describe(t.Context(), []string{"command", "session", "other"}, names)
+	must(t, err)
+	for topic, want := range map[string]map[string]string{
+		"command": kept, "session": kept, "other": {"cleanup.policy": "delete", "retention.ms": "1000", "max.message.bytes": "3000000"},
+	} {
+		if !maps.Equal(settings[topic], want) {
+			t.Errorf("%s has %v, want %v", topic, settings[topic], want)
+		}
+	}
+	if got := strings.Join(LetterTopic(&Create{}).Pairs(), " "); got != "cleanup.policy=delete max.message.bytes=2097176 retention.ms=-1" {
+		t.Error(got)
 	}
 }

@@ -25,35 +25,10 @@ var positionConfig = map[string]string{
 	"min.cleanable.dirty.ratio": "0.1",
 }
 
-// PositionConfig returns the configuration of the position topic, as sorted "name=value" pairs.
-func PositionConfig() (pairs []string) {
-	for name, value := range positionConfig {
-		pairs = append(pairs, name+"="+value)
-	}
-	slices.Sort(pairs)
-	return pairs
-}
-
-// CreatePositionTopic creates the topic of position records. A replicationFactor of -1 means the brokers' default.
-// created is false if the topic exists, with any configuration: see [Cluster.CheckPositionTopic].
-func (c *Cluster) CreatePositionTopic(ctx context.Context, topic string, replicationFactor int16) (created bool, err error) {
-	ctl, done, err := c.temporaryControl(ctx)
-	if err != nil {
-		return false, err
-	}
-	defer done()
-	wanted := Create{Partitions: 1, ReplicationFactor: replicationFactor, Config: positionConfig}
-	results, err := ctl.create(ctx, map[string]*sarama.TopicDetail{topic: wanted.detail(0)}, false)
-	if err == nil {
-		err = results[topic]
-	}
-	switch {
-	case err == nil:
-		return true, nil
-	case errors.Is(err, sarama.ErrTopicAlreadyExists):
-		return false, nil
-	}
-	return false, &failure{op: "create position topic " + topic, topic: topic, permissions: "Create on topic " + topic, err: err}
+// PositionTopic returns how the topic of position records is created. A replicationFactor of -1 means the brokers'
+// default.
+func PositionTopic(replicationFactor int16) *Create {
+	return &Create{Partitions: 1, ReplicationFactor: replicationFactor, Config: positionConfig}
 }
 
 // CheckPositionTopic returns nil if position records can be stored in the topic. A *[checkpoint.Unusable] has the

@@ -71,7 +71,7 @@ func (r *realEnds) positions(ctx context.Context, t *testing.T) {
 	cfg.ReadTimeout, cfg.ProduceTimeout = 1500*time.Millisecond, time.Second
 	c := newTestCluster(t, cfg)
 	for _, want := range []bool{true, false} {
-		if created, err := c.CreatePositionTopic(ctx, positions, -1); err != nil || created != want {
+		if created, err := c.CreateTopic(ctx, positions, PositionTopic(-1)); err != nil || created != want {
 			t.Fatal(created, err)
 		}
 	}

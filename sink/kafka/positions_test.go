@@ -33,7 +33,7 @@ func withPositions(cfg Config) Config {
 func newPositionCluster(t *testing.T, f *fake) *Cluster {
 	t.Helper()
 	c := newTestCluster(t, withPositions(testConfig(f.ListenAddrs()...)))
-	if _, err := c.CreatePositionTopic(t.Context(), positions, 1); err != nil {
+	if _, err := c.CreateTopic(t.Context(), positions, PositionTopic(1)); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -106,7 +106,7 @@ func TestPositions(t *testing.T) {
 		t.Errorf("save without a topic: %v", err)
 	}
 	for _, want := range []bool{true, false} {
-		if created, err := c.CreatePositionTopic(ctx, positions, -1); created != want || err != nil {
+		if created, err := c.CreateTopic(ctx, positions, PositionTopic(-1)); created != want || err != nil {
 			t.Errorf("create: %v %v", created, err)
 		}
 	}
@@ -261,7 +261,7 @@ func TestSavePositionEnds(t *testing.T) {
 			t.Errorf("without a topic: %v", err)
 		}
 		_ = p.Close(endedContext())
-		if _, err := c.CreatePositionTopic(t.Context(), positions, 1); err != nil {
+		if _, err := c.CreateTopic(t.Context(), positions, PositionTopic(1)); err != nil {
 			t.Fatal(err)
 		}
 	})

@@ -51,7 +51,7 @@ func TestProbePositionTopic(t *testing.T) {
 	cfg := withPositions(testConfig(f.ListenAddrs()...))
 	cfg.Create = &Create{Partitions: 3, ReplicationFactor: 1}
 	c := newTestCluster(t, cfg)
-	if _, err := c.CreatePositionTopic(t.Context(), positions, 1); err != nil {
+	if _, err := c.CreateTopic(t.Context(), positions, PositionTopic(1)); err != nil {
 		t.Fatal(err)
 	}
 	p, _ := openSession(t, c)

@@ -192,7 +192,7 @@ func realQuota(ctx context.Context, t *testing.T, k *kafkatest.Real) {
 	const rate = 300_000 // over a window of ten seconds
 	must(t, kafkatest.SetProducerQuota(ctx, k.Brokers(), cfg.ClientID, rate))
 	c := newTestCluster(t, cfg)
-	if _, err := c.CreatePositionTopic(ctx, positions, 1); err != nil {
+	if _, err := c.CreateTopic(ctx, positions, PositionTopic(1)); err != nil {
 		t.Fatal(err)
 	}
 	p, l := openSession(t, c)

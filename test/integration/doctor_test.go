@@ -73,13 +73,16 @@ func TestFromAnEmptyDatabaseByTheDoctor(t *testing.T) {
 	env := []string{
 		"OUTBOXCDC_SETUP_URL=", "OUTBOXCDC_POSTGRES_URL=" + pg.URL(name, name, firstPassword),
 		"OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + o.positionTopic(), // another test may have created the default one
+		"OUTBOXCDC_POISON_POLICY=hold_key", "OUTBOXCDC_POISON_TOPIC=" + name + ".dead",
 	}
 
 	n.followDoctor(env)
-	must(t, kafkatest.DeleteTopic(testContext(t), o.kafka.Brokers(), o.positionTopic()))
-	n.followDoctor(env) // Postgres is ready by now; Kafka's own tool creates the topic
-	if last := n.done[len(n.done)-1]; !strings.HasPrefix(last, "position_topic: kafka-topics.sh ") {
-		t.Errorf("a position topic that was deleted is created by %s", last)
+	for check, topic := range map[string]string{"dead_letters": name + ".dead", "position_topic": o.positionTopic()} {
+		must(t, kafkatest.DeleteTopic(testContext(t), o.kafka.Brokers(), topic))
+		n.followDoctor(env) // Postgres is ready by now; Kafka's own tool creates the topic
+		if last := n.done[len(n.done)-1]; !strings.HasPrefix(last, check+": kafka-topics.sh ") {
+			t.Errorf("topic %s that was deleted is created by %s", topic, last)
+		}
 	}
 	// The README's first event. Its topic is known only now.
 	o.exec(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', '42', 'OrderPaid', '{"order": 42}')`)

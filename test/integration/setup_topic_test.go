@@ -10,7 +10,7 @@ import (
 )
 
 // `setup` creates the position topic that the daemon will use, so that the daemon deduplicates; without Kafka it does
-// the rest; and a new slot contradicts the position record.
+// the rest; and a new slot contradicts the position record. It creates the dead-letter topic if a policy uses it.
 func TestSetupPositionTopic(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
@@ -27,7 +27,7 @@ func TestSetupPositionTopic(t *testing.T) {
 				t.Errorf("setup %v does not print %q:\n%s%s", args, w, out, notes)
 			}
 		}
-		if len(want) == 0 && strings.Contains(out+notes, "position topic") {
+		if len(want) == 0 && strings.Contains(out+notes, " topic ") {
 			t.Errorf("setup %v without need of one:\n%s", args, out)
 		}
 	}
@@ -39,7 +39,7 @@ func TestSetupPositionTopic(t *testing.T) {
 	o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
 	nowhere := append(slices.Clone(env), "OUTBOXCDC_KAFKA_BROKERS=127.0.0.1:1")
 	run(69, nowhere, []string{"apply", "--dry-run"}, "would create", "nothing was changed", "127.0.0.1:1")
-	run(69, nowhere, []string{"apply"}, "created slot "+o.name, "everything else is done", "127.0.0.1:1", "--no-topic")
+	run(69, nowhere, []string{"apply"}, "created slot "+o.name, "everything else except topics is done", "127.0.0.1:1", "--no-topic")
 	run(0, nowhere, []string{"apply", "--no-topic"})
 	run(0, env, []string{"apply"}, "slot "+o.name+" already exists", "created position topic "+topic)
 	run(0, env, []string{"apply"}, "position topic "+topic+" already exists")
@@ -50,6 +50,14 @@ func TestSetupPositionTopic(t *testing.T) {
 		return nil
 	})
 	o.deliver(env, "order", "k", 1, 10)
+
+	dead := o.name + ".dead"
+	letters := append(slices.Clone(env), "OUTBOXCDC_POISON_CAUSES=too_large=hold_key", "OUTBOXCDC_POISON_TOPIC="+dead, "OUTBOXCDC_ROUTE_PARTITIONS="+dead+"=2")
+	const settings = "cleanup.policy=delete, max.message.bytes=2097176, retention.ms=-1"
+	run(0, letters, []string{"sql"}, "\n-- In Kafka, once, the dead-letter topic", "--create --topic "+dead+" --partitions 2 --config "+strings.ReplaceAll(settings, ", ", " --config "))
+	run(0, letters, []string{"apply", "--dry-run"}, "position topic "+topic+" already exists", "would create dead-letter topic "+dead+": 2 partitions, "+settings)
+	run(0, letters, []string{"apply"}, "created dead-letter topic "+dead)
+	run(0, letters, []string{"apply"}, "dead-letter topic "+dead+" already exists")
 
 	two := o.name + ".two"
 	must(t, kafkatest.CreateTopic(testContext(t), o.kafka.Brokers(), two, 2, nil))
