@@ -150,7 +150,7 @@ func (st *Stream) checkServer(ctx context.Context) (*Slot, error) {
 	}
 	slot, err := st.cfg.readSlot(ctx, st.control)
 	if err != nil {
-		return nil, err
+		return nil, st.cfg.explainElsewhere(ctx, st.control, err)
 	}
 	if err := st.cfg.checkSlot(slot, st.control.Config().Database, st.server.Major()); err != nil {
 		return nil, err
@@ -172,7 +172,7 @@ func (st *Stream) readServer(ctx context.Context) (err error) {
 // readCatalog checks the publication, and reads the catalogs.
 func (st *Stream) readCatalog(ctx context.Context, seesAll uint64) (err error) {
 	st.cat, err = st.cfg.readCatalog(ctx, st.control, st.server.Major(), st.last, seesAll)
-	return err
+	return st.cfg.explainElsewhere(ctx, st.control, err)
 }
 
 // explainOtherCluster replaces err if the cluster is not that of the first session: then err, about what is missing

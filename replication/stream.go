@@ -69,7 +69,7 @@ func (st *Stream) Receive() (Message, error) {
 			if isTimeout(err) {
 				return Message{Partial: st.tap.received.Swap(false)}, ErrDeadline
 			}
-			return Message{}, classify("read the stream", streaming, err)
+			return Message{}, st.broken(err)
 		}
 		switch m := raw.(type) {
 		case *pgproto3.CopyData:
@@ -78,7 +78,7 @@ func (st *Stream) Receive() (Message, error) {
 			msg.More = st.tap.more.Load()
 			return msg, err
 		case *pgproto3.ErrorResponse:
-			return Message{}, classify("read the stream", streaming, pgconn.ErrorResponseToPgError(m))
+			return Message{}, st.broken(pgconn.ErrorResponseToPgError(m))
 		case *pgproto3.CopyDone:
 			return Message{}, fail(Unavailable, "read the stream", "", "the server ended the stream")
 		case *pgproto3.NoticeResponse, *pgproto3.ParameterStatus: // onNotice was called
@@ -86,6 +86,17 @@ func (st *Stream) Receive() (Message, error) {
 			return Message{}, fail(Protocol, "read the stream", "report this with the server's version", "unexpected message %T", raw)
 		}
 	}
+}
+
+// broken is the error of a stream that the server or the network has ended.
+func (st *Stream) broken(err error) error {
+	err = classify("read the stream", streaming, err)
+	if KindOf(err) != PublicationMissing {
+		return err
+	}
+	st.controlMu.Lock()
+	defer st.controlMu.Unlock()
+	return st.cfg.explainElsewhere(context.Background(), st.control, err)
 }
 
 // parseCopyData reads the header of a replication message (PostgreSQL, "Streaming Replication Protocol"). pglogrepl's
@@ -225,7 +236,7 @@ func (st *Stream) Check(ctx context.Context) (*Slot, error) {
 		st.last.Store(st.last.Load().with(g.look.found)) // for the position record
 	}
 	slot, gone := st.ownSlot(ctx)
-	return slot, cmp.Or(gone, err, verdict)
+	return slot, st.cfg.explainElsewhere(ctx, st.control, cmp.Or(gone, err, verdict))
 }
 
 // warnLate logs the partitions whose rows the server may not send: PostgreSQL 14 decides once per connection whether it

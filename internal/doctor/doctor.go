@@ -100,6 +100,8 @@ type examination struct {
 
 	slots slotRows
 	empty bool // each outbox that exists was seen to have no row
+	// elsewhere are other publications that name partitions of the outboxes, if our slot or publication is missing.
+	elsewhere []string
 
 	pub *replication.Publication // nil: there is none
 	// unattached is set if the publication also publishes tables that are not attached to an outbox.

@@ -43,6 +43,7 @@ func (e *examination) postgres(ctx context.Context) {
 	e.checkServer(ctx)
 	e.readSlots(ctx)
 	e.readRows(ctx)
+	e.readElsewhere(ctx)
 	e.checkTables(ctx)
 	e.checkPublication(ctx)
 	e.checkSlot(ctx)

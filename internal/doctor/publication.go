@@ -70,7 +70,7 @@ func (e *examination) noPublication() {
 	if e.slots.exists() {
 		remedy = e.dropAndRecover("the slot is older than the publication and cannot be read with it")
 	}
-	e.fail(pubExists, Lost, remedy, "the database has no publication %s; if it had one, events may be lost", e.Publication)
+	e.fail(pubExists, Lost, e.unlessElsewhere(remedy...), "the database has no publication %s; if it had one, events may be lost", e.Publication)
 }
 
 func (e *examination) checkPublished() {

@@ -44,3 +44,28 @@ func (e *examination) judgeShards(leaves []replication.Leaf) {
 		e.ok(pubShards, "a publication names each of %d partitions", len(leaves))
 	}
 }
+
+// readElsewhere reads whether other daemons have taken over, or have not handed over yet, before the checks whose
+// remedies would create what is missing.
+func (e *examination) readElsewhere(ctx context.Context) {
+	pub, err := replication.ReadPublication(ctx, e.conn, e.Publication)
+	if err != nil || pub != nil && e.slots.exists() {
+		return // the checks of both say so
+	}
+	var tables []replication.Table
+	for i := range e.Tables {
+		tables = append(tables, replication.Table{Schema: e.Tables[i].Schema, Name: e.Tables[i].Name})
+	}
+	if e.elsewhere, err = replication.ReadElsewhere(ctx, e.conn, tables, e.Publication); err != nil {
+		e.cannot(pubShards, err)
+	}
+}
+
+// unlessElsewhere returns the remedies that create what is missing, or, if other publications name the partitions, what
+// has to be known before.
+func (e *examination) unlessElsewhere(remedies ...Remedy) []Remedy {
+	if len(e.elsewhere) > 0 {
+		return []Remedy{advicef("%s", replication.ElsewhereRemedy(e.elsewhere))}
+	}
+	return remedies
+}

@@ -126,7 +126,7 @@ func (e *examination) checkSlot(ctx context.Context) {
 	}
 	e.checkRecovery()
 	if s.Slot == nil {
-		e.fail(slotExists, Lost, e.createSlot(), "the server has no slot %s: nothing is delivered, and the server retains no WAL for the daemon", e.Slot)
+		e.fail(slotExists, Lost, e.unlessElsewhere(e.createSlot()...), "the server has no slot %s: nothing is delivered, and the server retains no WAL for the daemon", e.Slot)
 		return
 	}
 	e.slot = &s

@@ -111,10 +111,10 @@ func (e *examination) checkTable(ctx context.Context, f *tableFacts, unfit strin
 		e.fail(tableExists, Lost, []Remedy{settingf("outbox: {table: <the table that the application writes>}")}, "%s is not a table but, for instance, a view", f.Table)
 		return
 	case unfit == "partition":
-		e.fail(tableExists, Lost, []Remedy{
+		e.fail(tableExists, Lost, e.unlessElsewhere(
 			settingf("outbox: {table: <the root of the partitioned table>}"),
 			advicef("or, if several daemons share the partitions, ALTER PUBLICATION %s ADD TABLE %s (docs/scale.md)", ident(e.Publication), f.quoted()),
-		}, "%s is a partition, and publication %s does not name it: name the root of the partitioned table", f.Table, e.Publication)
+		), "%s is a partition, and publication %s does not name it: name the root of the partitioned table", f.Table, e.Publication)
 		return
 	case unfit == "unlogged":
 		remedy := sqlf("ALTER TABLE %s SET LOGGED", f.quoted())

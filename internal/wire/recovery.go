@@ -35,6 +35,13 @@ func (s *recoveryServer) Slots(ctx context.Context) (daemon, recovery *replicati
 	if daemon, recovery, err = replication.ReadSlots(ctx, s.control, s.cfg.Postgres.Slot); err != nil {
 		return nil, nil, err
 	}
+	if daemon == nil && recovery == nil {
+		publications, err := replication.ReadElsewhere(ctx, s.control, Tables(s.cfg), s.cfg.Postgres.Publication)
+		if err == nil && len(publications) > 0 {
+			err = exit.With(exit.Lost, fmt.Errorf("there is no slot %s; remedy: %s", s.cfg.Postgres.Slot, replication.ElsewhereRemedy(publications)))
+		}
+		return nil, nil, err
+	}
 	if daemon != nil && !daemon.Lost() {
 		err = s.source.CheckSlot(daemon, s.control.Config().Database, s.identity.Major)
 	}

@@ -1,11 +1,14 @@
 package integration
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
@@ -52,17 +55,62 @@ func TestScaleRefused(t *testing.T) {
 	s.stop(s.daemons[0])
 	refused("no daemon reads slot " + s.name + "_0_of_1: start it")
 	s.daemons[0] = s.startShard(0)
-	drop := s.block(3, 2)
-	needed := func(text string) {
+	text := s.block(2, 2)
+	wrong := func(words, was, is string) {
 		t.Helper()
-		if err := s.tryBlock(text, nil); err == nil || !strings.Contains(err.Error(), "these slots are needed") {
-			t.Errorf("step 4 drops slots that are needed: %v", err)
+		err := s.tryBlock(strings.Replace(text, was, is, 1), func(*pgconn.PgConn) { t.Errorf("%s: a daemon was stopped", is) })
+		if err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("%v; want: %s", err, words)
 		}
 	}
-	needed(drop) // before the hand-over
+	mistakes := func() {
+		t.Helper()
+		wrong("table outbox has no slot "+s.name+"_0_of_3, slot "+s.name+"_1_of_3, slot "+s.name+"_2_of_3, publication outboxcdc_0_of_3", "old int := 1", "old int := 3")
+		wrong("has no slot another_0_of_1", "slot text := '"+s.name, "slot text := 'another")
+		wrong("publication another_0_of_2 does not exist", "publication text := 'outboxcdc", "publication text := 'another")
+		wrong("publication outboxcdc_0_of_16 does not exist", "new int := 2", "new int := 16")
+	}
+	mistakes()
+	wrong("there is no table unrelated with partitions", "outbox regclass := 'outbox'", "outbox regclass := 'unrelated'")
+	s.exec(`SELECT pg_copy_logical_replication_slot($1, $2)`, s.name+"_0_of_1", s.name+"_0_of_2") // as setup sql without --no-slot leaves one
+	conn = pgtest.Connect(t, s.pg.SuperURL(s.name))
+	_, err = conn.PgConn().Exec(testContext(t), "BEGIN; SELECT 1").ReadAll()
+	must(t, err)
+	if _, err = conn.PgConn().Exec(testContext(t), text).ReadAll(); err == nil || !strings.Contains(err.Error(), "invalid transaction termination") {
+		t.Errorf("in a transaction: %v", err)
+	}
+	must(t, conn.Close(testContext(t)))
+	s.exec(`ALTER PUBLICATION outboxcdc_0_of_1 RENAME TO kept`) // which is not what the hand-over does
+	s.daemons[0].awaitStop(patience, 79, "it was dropped or renamed", "publications name its partitions: kept, outboxcdc_0_of_2, outboxcdc_1_of_2. If")
+	wrong("table outbox has no publication outboxcdc_0_of_1: correct slot, publication", "", "")
+	s.exec(`ALTER PUBLICATION kept RENAME TO outboxcdc_0_of_1`)
+	s.adopt(0)
+	s.daemons[0] = s.startShard(0)
 	s.handOver(2)
-	needed(strings.Replace(drop, "old int := 1", "old int := 2", 1)) // the slots of the new daemons
+	done := func() {
+		t.Helper()
+		if err := s.tryBlock(text, func(*pgconn.PgConn) { t.Error("a daemon was stopped again") }); err != nil {
+			t.Errorf("the hand-over again: %v", err)
+		}
+	}
+	done()
+	mistakes()
 	s.startNew(2)
+	done()
+	// A slot of a new daemon that was dropped is not what the hand-over has left.
+	s.stop(s.daemons[1])
+	s.exec(`SELECT pg_drop_replication_slot($1)`, s.name+"_1_of_2")
+	wrong("slot "+s.name+"_1_of_2 was dropped after the hand-over: run outboxcdc recover with the settings of its daemon", "", "")
+	s.insert("order", "k", 1, 20)
+	s.as(1)
+	s.mustRunBinary(append(s.env, s.slot(1)), "recover", "--yes")
+	s.daemons[1] = s.startShard(1)
+	s.daemons[1].awaitState("streaming", patience)
+	done()
+	s.awaitArrived(patience)
+	if v := judge(s.truth(), s.readAll()); v.err() != nil || v.Repeats > 0 {
+		t.Errorf("%d repeats: %v", v.Repeats, v.err())
+	}
 }
 
 // The session of the hand-over is killed at each of its points, and so are daemons: what docs/scale.md says, to repeat
@@ -72,9 +120,13 @@ func TestScaleCut(t *testing.T) {
 	s := newScaled(t)
 	w := s.write(load{rand: rnd, keys: 60})
 	for _, c := range []struct {
-		point  string
-		shards int
-	}{{"before copies", 2}, {"between copies", 4}, {"before drops", 2}, {"before commit", 1}, {"client", 2}} { // a client that ends may cancel the block or not
+		point   string
+		shards  int
+		decided bool // what was done cannot be undone
+	}{
+		{"before commit", 2, false}, {"before copies", 4, true}, {"between copies", 2, true}, {"between drops", 1, true}, {"before drops", 2, true},
+		{"client", 1, false}, // it may cancel the block or not
+	} {
 		s.setup(c.shards, true)
 		s.page(1, c.shards)
 		s.kill(rnd.IntN(s.shards))
@@ -94,7 +146,7 @@ func TestScaleCut(t *testing.T) {
 		w.awaitCommits(20)
 		err := s.tryHandOver(c.shards)
 		again := err != nil && strings.Contains(err.Error(), "no daemon reads slot")
-		if err != nil && !again || c.point != "client" && !again {
+		if err != nil && !again || c.point != "client" && again == c.decided {
 			t.Fatalf("%s: %v", c.point, err)
 		}
 		if again {
@@ -121,11 +173,16 @@ func TestScaleOldDaemon(t *testing.T) {
 	w := s.write(load{rand: rnd, keys: 60})
 	s.setup(2, true)
 	s.page(1, 2)
-	s.handOver(2)
-	old := s.startShard(0)
-	w.awaitCommits(50)
-	old.awaitStop(patience, 79, "publication")
-	must(t, s.tryHandOver(2))
+	s.cut(cutAt(t, s.block(2, 2), "before copies"), func(*pgconn.PgConn) { s.stop(s.daemons[0]) })
+	for _, slots := range []string{"old slot", "no slot"} {
+		if slots == "no slot" {
+			must(t, s.tryHandOver(2))
+		}
+		old := s.startShard(0)
+		w.awaitCommits(20)
+		old.awaitStop(patience, 79, elsewhere...)
+		s.checkReplaced(0, elsewhere...)
+	}
 	s.startNew(2)
 	w.awaitCommits(20)
 	w.stop()
@@ -133,6 +190,108 @@ func TestScaleOldDaemon(t *testing.T) {
 	if v := judge(s.truth(), s.readAll()); v.err() != nil || v.Repeats > 0 {
 		t.Errorf("%d repeats: %v", v.Repeats, v.err())
 	}
+}
+
+// A new daemon that is started before the hand-over delivers nothing, and what it and doctor say does not lead to
+// commands that would have it deliver what the old one delivers. Once there are slots it starts.
+func TestScaleEarlyDaemon(t *testing.T) {
+	rnd := newRand(t)
+	s := newScaled(t)
+	w := s.write(load{rand: rnd, keys: 60})
+	s.setup(2, true)
+	old, env := s.daemons[0], []string{"OUTBOXCDC_POSTGRES_SLOT=" + s.name + "_1_of_2"}
+	s.args = []string{"-c", s.file(1)}
+	s.daemons = nil
+	early := s.startAs([]string{"-c", s.file(1), "run"}, append(append(s.outbox.env(), s.env...), env...))
+	w.awaitCommits(20)
+	early.awaitStop(patience, 79, "publications name its partitions: outboxcdc_0_of_1. If daemons", "step 3 is not done")
+	s.checkCreatesNothing(append(s.env, env...), "publications name its partitions: outboxcdc_0_of_1. If daemons", "step 3 is not done")
+	s.args, s.daemons = nil, []*relay{old}
+	s.page(1, 2)
+	s.handOver(2)
+	s.startNew(2)
+	w.awaitCommits(20)
+	w.stop()
+	s.drain()
+	if v := judge(s.truth(), s.readAll()); v.err() != nil || v.Repeats > 0 {
+		t.Errorf("%d repeats: %v", v.Repeats, v.err())
+	}
+}
+
+// The position record of a slot that once had the name of a new one ends the new daemon if `slot adopt` was forgotten.
+// What it says as remedy lets it deliver: nothing is missing or repeated.
+func TestScaleAdoptForgotten(t *testing.T) {
+	rnd := newRand(t)
+	s := newScaled(t)
+	w := s.write(load{rand: rnd, keys: 60})
+	for _, shards := range []int{2, 1} {
+		s.setup(shards, true)
+		s.page(1, shards)
+		s.handOver(shards)
+		if shards == 2 {
+			s.startNew(2)
+			w.awaitCommits(20)
+		}
+	}
+	w.awaitCommits(20)
+	s.shards = 1
+	s.as(0)
+	s.startShard(0).awaitStop(patience, 79, "slot is at", "remedy: run outboxcdc recover: it")
+	s.mustRunBinary(append(s.env, s.slot(0)), "recover", "--yes")
+	s.daemons = []*relay{s.startShard(0)}
+	w.awaitCommits(20)
+	w.stop()
+	s.drain()
+	if v := judge(s.truth(), s.readAll()); v.err() != nil || v.Repeats > 0 {
+		t.Errorf("%d repeats: %v", v.Repeats, v.err())
+	}
+}
+
+// elsewhere is what a daemon says whose publications were handed over.
+var elsewhere = []string{"publications name its partitions: outboxcdc_0_of_2, outboxcdc_1_of_2. If daemons deliver from those", "create nothing"}
+
+// as has commands use the settings of a daemon.
+func (s *scaled) as(n int) {
+	s.args = []string{"-c", filepath.Join(testSuite.dir, fmt.Sprintf("%s-%d-of-%d.yaml", s.name, n, s.shards))}
+}
+
+// checkReplaced checks what doctor and commands do with the settings of a daemon that was replaced.
+func (s *scaled) checkReplaced(n int, words ...string) {
+	s.t.Helper()
+	s.as(n)
+	s.checkCreatesNothing(append(s.env, s.slot(n)), words...)
+}
+
+// checkCreatesNothing checks that doctor has no statement or command for a missing slot or publication, and that the
+// commands that create or accept a slot refuse.
+func (s *scaled) checkCreatesNothing(env []string, words ...string) {
+	t := s.t
+	t.Helper()
+	found := 0
+	for _, f := range s.doctor(env...).Findings {
+		for _, r := range f.Remedy {
+			if f.Exit == 79 && r.Kind != "advice" {
+				t.Errorf("doctor advises %s for %s", r.Text, f.Check)
+			}
+			if strings.Contains(r.Text, words[0]) {
+				found++
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("doctor does not say which publications name the partitions")
+	}
+	refuses := func(env []string, command ...string) {
+		t.Helper()
+		out, stderr, code := s.runBinary(env, command...)
+		if code == 0 {
+			t.Errorf("%s has done something: %s", command, out)
+		}
+		says(t, stderr, words...)
+	}
+	refuses(env, "recover", "--yes")
+	refuses(append(env, atLeastOnce), "recover", "--yes")
+	refuses(env, "slot", "adopt")
 }
 
 // One daemon delivers a table without partitions, and a table with the partitions takes its place, while writers write.
@@ -157,9 +316,14 @@ func scaleFromPlainTable(t *testing.T, major string) {
 	s.table = "shards.outbox"
 	s.setup(4, true)
 	s.exec(`ALTER TABLE shards.outbox ADD COLUMN n bigint`)
+	s.exec(`CREATE VIEW by_view AS SELECT * FROM outbox`)
+	s.exec(`CREATE TABLE by_rule (LIKE outbox)`)
+	s.exec(`CREATE RULE moved AS ON INSERT TO by_rule DO INSTEAD INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload)
+		VALUES (NEW.aggregate_type, NEW.aggregate_id, NEW.event_type, NEW.payload)`)
+	s.exec(`CREATE FUNCTION by_function() RETURNS void BEGIN ATOMIC INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', 'f', 'x', '{}'); END`)
 	s.page(1, 4)
-	text := strings.Replace(s.block(2, 4), "divided regclass := 'shards.outbox'", "divided regclass := 'outbox'", 1)
-	if err := s.tryBlock(text, nil); err == nil || !strings.Contains(err.Error(), "table outbox has no partitions: repeat step 1; nothing was changed") {
+	if err := s.tryBlock(strings.Replace(s.block(2, 4), "'shards.%I'", "'public.%I'", 1), nil); err == nil ||
+		!strings.Contains(err.Error(), "there is no table public.outbox with partitions: repeat step 1; nothing was changed") {
 		t.Errorf("a table without partitions: %v", err)
 	}
 	s.kill(0)
@@ -168,10 +332,26 @@ func scaleFromPlainTable(t *testing.T, major string) {
 	s.daemons[0] = s.startShard(0)
 	s.handOver(4)
 	w.awaitCommits(20)
-	if err := s.tryHandOver(4); err == nil || !strings.Contains(err.Error(), `"shards.outbox" does not exist`) {
-		t.Errorf("the hand-over again: %v", err)
-	}
+	must(t, s.tryHandOver(4))
+	old := s.startShard(0)
+	old.awaitStop(patience, 79, "publications name its partitions: outboxcdc_0_of_4, outboxcdc_1_of_4, outboxcdc_2_of_4, outboxcdc_3_of_4. If")
+	s.checkCreatesNothing(append(s.env, "OUTBOXCDC_POSTGRES_SLOT="+s.name), "publications name its partitions: outboxcdc_0_of_4")
 	s.startNew(4)
+	// No daemon would deliver what still goes into the table before.
+	for _, statement := range []string{
+		`INSERT INTO by_view (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', 'v', 'x', '{}')`,
+		`INSERT INTO by_rule (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', 'r', 'x', '{}')`, `SELECT by_function()`,
+	} {
+		err := s.admin.do(func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := conn.Exec(ctx, statement)
+			return err
+		})
+		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.ConstraintName != "replaced" || pg.TableName != "outbox_before" {
+			t.Errorf("%s: %v", statement, err)
+		}
+	}
+	s.exec(`CREATE OR REPLACE FUNCTION by_function() RETURNS void BEGIN ATOMIC INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', 'f', 'x', '{}'); END`)
+	s.exec(`SELECT by_function()`)
 	w.awaitCommits(50)
 	w.stop()
 	s.drain()
@@ -215,12 +395,14 @@ func (s *scaled) cut(text string, stop func(*pgconn.PgConn)) {
 func cutAt(t *testing.T, block, point string) string {
 	t.Helper()
 	const cut = " PERFORM pg_terminate_backend(pg_backend_pid()), pg_sleep(60); "
-	const copies, drops, end = "PERFORM pg_copy_logical_replication_slot(leaving[1]::name, name::name) FROM unnest(coming", "EXECUTE 'DROP PUBLICATION", "END $$;"
+	const commit, copies = "COMMIT;\n    END IF;", "PERFORM pg_copy_logical_replication_slot(leaving[1]::name, name::name) FROM unnest(coming"
+	const drops = "PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = ANY (leaving"
 	edits := map[string][2]string{
+		"before commit":  {commit, cut + commit},
 		"before copies":  {copies, cut + copies},
-		"between copies": {copies + ") name;", copies + "[:1]) name;" + cut},
+		"between copies": {copies, copies + "[:1]) name; " + cut + copies},
 		"before drops":   {drops, cut + drops},
-		"before commit":  {end, cut + end},
+		"between drops":  {drops, drops + "[:1]); " + cut + drops},
 	}[point]
 	if strings.Count(block, edits[0]) != 1 {
 		t.Fatalf("the block has no %s", edits[0])

@@ -152,21 +152,17 @@ func (s *scaled) script(text string) {
 	must(s.t, errors.Join(err, conn.Close(testContext(s.t))))
 }
 
-// block returns a block of SQL of the page, for this outbox. If another table takes its place, what the page says about
-// that is in it.
+// block returns a block of SQL of the page, for this outbox.
 func (s *scaled) block(n, shards int) string {
 	s.t.Helper()
 	page, err := os.ReadFile("../../docs/scale.md")
 	must(s.t, err)
 	blocks := regexp.MustCompile("(?ms)^( *)```sql\n(.*?)```").FindAllStringSubmatch(string(page), -1)
-	if len(blocks) != 4 || blocks[3][1] == "" {
+	if len(blocks) != 2 {
 		s.t.Fatalf("the page has %d blocks of SQL", len(blocks))
 	}
-	edits := []string{"slot text := 'outboxcdc'", "slot text := '" + s.name + "'", "old int := 1", fmt.Sprint("old int := ", s.shards), "new int := 2", fmt.Sprint("new int := ", shards)}
-	if s.table != "" {
-		edits = append(edits, "divided regclass := 'outbox'", "divided regclass := '"+s.table+"'", "COMMIT;", blocks[3][2]+"COMMIT;")
-	}
-	return strings.NewReplacer(edits...).Replace(blocks[n-1][2])
+	return strings.NewReplacer("slot text := 'outboxcdc'", "slot text := '"+s.name+"'", "old int := 1", fmt.Sprint("old int := ", s.shards),
+		"new int := 2", fmt.Sprint("new int := ", shards)).Replace(blocks[n-1][2])
 }
 
 // page executes a block of the page. The server writes meanwhile which transactions run, as it does every 15 seconds.
@@ -261,10 +257,9 @@ func (s *scaled) startShard(n int) *relay {
 	return s.startAs([]string{"-c", filepath.Join(testSuite.dir, fmt.Sprintf("%s-%d-of-%d.yaml", s.name, n, s.shards)), "run"}, append(append(s.outbox.env(), s.env...), s.slot(n)))
 }
 
-// startNew drops the slots of the old daemons, and starts the new ones.
+// startNew starts the new daemons.
 func (s *scaled) startNew(shards int) {
 	s.t.Helper()
-	s.script(s.block(3, shards))
 	s.table = ""
 	s.startAll(shards)
 }
@@ -277,7 +272,7 @@ func (s *scaled) startAll(shards int) {
 		settings, err := os.ReadFile(s.file(n))
 		must(s.t, err)
 		s.args = []string{"-c", s.file(n)}
-		s.mustRunBinary(append(s.env, s.slot(n)), "slot", "adopt")
+		s.adopt(n)
 		must(s.t, os.WriteFile(filepath.Join(testSuite.dir, fmt.Sprintf("%s-%d-of-%d.yaml", s.name, n, shards)), settings, 0o600))
 		s.daemons = append(s.daemons, s.startShard(n))
 	}
@@ -285,4 +280,19 @@ func (s *scaled) startAll(shards int) {
 		r.awaitState("streaming", patience)
 	}
 	s.args = []string{"-c", filepath.Join(testSuite.dir, fmt.Sprintf("%s-0-of-%d.yaml", s.name, shards))}
+}
+
+// adopt runs `slot adopt` for a daemon, again if the servers were too slow for it.
+func (s *scaled) adopt(n int) {
+	s.t.Helper()
+	await(s.t, 2*patience, "slot adopt", func() error {
+		_, stderr, code := s.runBinary(append(s.env, s.slot(n)), "slot", "adopt")
+		switch code {
+		case 0:
+			return nil
+		case 69: // unavailable
+			return errors.New(stderr)
+		}
+		return &finalError{fmt.Errorf("exit code %d: %s", code, stderr)}
+	})
 }

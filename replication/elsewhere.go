@@ -1,0 +1,62 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// elsewhereSQL finds the publications besides $3 that publish inserts and name a partition: one of the tables, or one
+// below or above them. Whether a row filter is on it does not matter here.
+const elsewhereSQL = `
+WITH RECURSIVE named AS (
+  SELECT c.oid FROM unnest($1::text[], $2::text[]) t(schema, name) JOIN pg_namespace n ON n.nspname = t.schema JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.name
+),
+down AS (SELECT oid FROM named UNION SELECT i.inhrelid FROM down d JOIN pg_inherits i ON i.inhparent = d.oid),
+up AS (SELECT oid FROM named UNION SELECT i.inhparent FROM up u JOIN pg_inherits i ON i.inhrelid = u.oid)
+SELECT ARRAY(SELECT p.pubname::text FROM pg_publication p WHERE p.pubinsert AND p.pubname <> $3 AND EXISTS (
+  SELECT FROM pg_publication_rel r JOIN pg_class c ON c.oid = r.prrelid
+   WHERE r.prpubid = p.oid AND c.relispartition AND c.oid IN (SELECT oid FROM down UNION SELECT oid FROM up)
+     AND coalesce(to_jsonb(r)->>'prexcept', 'false') = 'false') ORDER BY 1)`
+
+// ReadElsewhere reads which publications besides ours name partitions of the tables: other daemons may deliver their
+// rows, or may be about to.
+func ReadElsewhere(ctx context.Context, conn *pgx.Conn, tables []Table, ours string) (publications []string, err error) {
+	schemas, names := []string{}, []string{} // never nil, which would be NULL
+	for i := range tables {
+		schemas, names = append(schemas, tables[i].Schema), append(names, tables[i].Name)
+	}
+	if err := conn.QueryRow(ctx, elsewhereSQL, schemas, names, ours).Scan(&publications); err != nil {
+		return nil, classify("look for other publications of the partitions", inspecting, err)
+	}
+	return publications, nil
+}
+
+// ElsewhereRemedy is the remedy for a missing slot or publication if ReadElsewhere has found some: to create it would
+// have rows delivered twice if other daemons have taken over, or have not handed over yet.
+func ElsewhereRemedy(publications []string) string {
+	return "publications name its partitions: " + strings.Join(publications, ", ") +
+		". If daemons deliver from those, or are to (docs/scale.md), create nothing, and leave this daemon stopped: it was replaced, or step 3 is not done. " +
+		"If none is to, drop those publications, and start this daemon again"
+}
+
+// explainElsewhere replaces the remedy of an error about a missing slot or publication if other publications name the
+// partitions.
+func (c *Config) explainElsewhere(ctx context.Context, conn *pgx.Conn, err error) error {
+	if kind := KindOf(err); kind != SlotMissing && kind != PublicationMissing {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	publications, cannot := ReadElsewhere(ctx, conn, c.Tables, c.Publication)
+	if cannot != nil {
+		return cannot // a remedy that may be wrong is worse than none
+	}
+	if found, ok := errors.AsType[*Error](err); ok && len(publications) > 0 {
+		found.Remedy = ElsewhereRemedy(publications)
+	}
+	return err
+}
