@@ -232,6 +232,18 @@ func publicationOutcomes(t *testing.T, w *world) {
 		p.wants(outcome{pubShards, "FAIL 79", "public.outbox_1 is a foreign table"})
 		p.apply(pubShards)
 		p.wants()
+		// Other daemons may have taken over, or have not handed over yet.
+		p.exec("CREATE PUBLICATION whole FOR TABLE outbox WITH (publish = 'insert')", "CREATE PUBLICATION later WITH (publish = 'update')", "ALTER PUBLICATION later ADD TABLE outbox_2",
+			"DROP PUBLICATION "+p.name)
+		p.advises(pubExists, "setup apply") // none names a partition and publishes inserts
+		p.exec("ALTER PUBLICATION other ADD TABLE outbox_2", "SELECT pg_drop_replication_slot('"+p.name+"')")
+		p.advisesOnly("publications name its partitions: other. If", pubExists, slotExists, tableExists)
+		p.exec("CREATE PUBLICATION " + p.name + " FOR TABLE outbox_0, outbox_2 WITH (publish = 'insert')")
+		p.advisesOnly("publications name its partitions: other. If", slotExists)
+		p.exec("DROP PUBLICATION "+p.name)
+		p.cfg.Tables = p.cfg.Tables[:1]
+		p.cfg.Tables[0].Name = "outbox" // as before a table with partitions has taken the place
+		p.advisesOnly("publications name its partitions: other. If", pubExists, slotExists)
 	})
 	t.Run("two outboxes", func(t *testing.T) {
 		p := good.in(t)

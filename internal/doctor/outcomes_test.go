@@ -261,6 +261,26 @@ func (p *place) advises(check, words string) {
 	p.t.Errorf("%s has no remedy with %q", check, words)
 }
 
+// advisesOnly checks that text for a person is the only remedy of checks that have failed, also of those that are not
+// named.
+func (p *place) advisesOnly(words string, checks ...string) {
+	p.t.Helper()
+	said := map[string]bool{}
+	for _, f := range p.examine().Findings {
+		for _, r := range f.Remedy {
+			if f.Level == Fail && (r.Kind != Advice || !strings.Contains(r.Text, words)) {
+				p.t.Errorf("%s: the remedy is %s", f.Check, r.Text)
+			}
+			said[f.Check] = said[f.Check] || f.Level == Fail
+		}
+	}
+	for _, check := range checks {
+		if !said[check] {
+			p.t.Errorf("%s has no remedy", check)
+		}
+	}
+}
+
 // apply runs the doctor and executes the SQL remedies of a check, each in the order in which it is printed.
 func (p *place) apply(check string) {
 	p.t.Helper()

@@ -89,6 +89,17 @@ func TestShards(t *testing.T) {
 	if _, err := render(t, values+"standby: true\n"); err == nil || !strings.Contains(err.Error(), "standby: true and shards") {
 		t.Errorf("%v", err)
 	}
+	// What two daemons must not share.
+	for _, c := range []struct{ was, is, words string }{
+		{"slot: 'outboxcdc_1_of_2'", "slot: 'outboxcdc_0_of_2'", "slot outboxcdc_0_of_2 is in two"},
+		{"publication: 'outboxcdc_1_of_2'", "publication: 'outboxcdc_0_of_2'", "publication outboxcdc_0_of_2 is in two"},
+		{"table: 'public.outbox_3'", "table: 'public.outbox_2'", "table public.outbox_2 is in two"},
+		{"shards:", "extraEnv: [{name: OUTBOXCDC_POSTGRES_SLOT, value: a}]\nshards:", "OUTBOXCDC_POSTGRES_SLOT would be that of every pod"},
+	} {
+		if _, err := render(t, strings.Replace(values, c.was, c.is, 1)); err == nil || !strings.Contains(err.Error(), c.words) {
+			t.Errorf("%s: %v", c.is, err)
+		}
+	}
 	for _, shard := range []string{"{outboxes: [{table: a}]}", "{postgres: {slot: a, publication: a}}", "{postgres: {slot: a, publication: a, url: b}, outboxes: [{table: a}]}"} {
 		if _, err := render(t, "shards: ["+shard+"]"); err == nil {
 			t.Errorf("taken: %s", shard)

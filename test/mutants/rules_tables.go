@@ -6,6 +6,7 @@ var (
 	creates     = suite{"./cmd/outboxcdc", "^TestSetupOnServers$/^18$/^misspelt$"}
 	unattached  = suite{"./replication", "^TestRowsOfATableThatIsNotAttached$"}
 	shared      = suite{"./replication", "^(TestLeavesOfSeveralDaemons|TestPartitionsOfSeveralDaemons|TestPartitionOfAllTables|TestPartitionThatCannotBePublished)$"}
+	elsewhere   = suite{"./replication", "^TestPartitionsAreElsewhere$"}
 	doctorRows  = suite{"./internal/doctor", "^TestEveryOutcome$/^outbox$"}
 )
 
@@ -36,6 +37,16 @@ var tableMutants = []mutant{
 		edits{{"replication/leaves.go", "if u != nil {", "if false {"}}, shared),
 	wrong("a-foreign-partition-is-to-be-published", "A partition that is to be detached can be named by a publication as well.",
 		edits{{"replication/leaves.go", "if u != nil && u.reason == foreign {", "if u != nil && false {"}}, shared),
+	wrong("what-is-missing-is-created-again", "A publication or a slot that is missing is missing by mistake, also if other publications name the partitions.",
+		edits{{"replication/elsewhere.go", "len(publications) > 0 {", "len(publications) > 99 {"}}, elsewhere),
+	wrong("a-whole-table-is-not-elsewhere", "Only the partitions that the settings name are of interest, and not those of a table that they name.",
+		edits{{"replication/elsewhere.go", "oid IN (SELECT oid FROM down UNION SELECT oid FROM up)", "oid IN (SELECT oid FROM up)"}}, elsewhere),
+	wrong("a-branch-is-not-elsewhere", "A publication that names a table above a partition does not name the partition.",
+		edits{{"replication/elsewhere.go", "oid IN (SELECT oid FROM down UNION SELECT oid FROM up)", "oid IN (SELECT oid FROM down)"}}, elsewhere),
+	wrong("every-table-is-elsewhere", "A publication of a table that is no partition is of a daemon that shares it.",
+		edits{{"replication/elsewhere.go", "c.relispartition AND ", ""}}, elsewhere),
+	wrong("doctor-creates-what-is-missing", "doctor advises to create what is missing, also if other publications name the partitions.",
+		edits{{"internal/doctor/shards.go", "len(e.elsewhere) > 0 {", "len(e.elsewhere) > 99 {"}}, suite{"./internal/doctor", "^TestEveryOutcome$/^publication$"}),
 	wrong("no-outbox-is-a-partition", "An outbox that the settings name is never a partition.",
 		edits{{"replication/guard.go", "c.oid = ANY($3) AND c.relispartition)", "c.oid = ANY($3) AND false)"}}, shared),
 	wrong("late-partition-is-like-any-other", "PostgreSQL 14 sends the rows of every partition.",
