@@ -240,7 +240,7 @@ func publicationOutcomes(t *testing.T, w *world) {
 		p.advisesOnly("publications name its partitions: other. If", pubExists, slotExists, tableExists)
 		p.exec("CREATE PUBLICATION " + p.name + " FOR TABLE outbox_0, outbox_2 WITH (publish = 'insert')")
 		p.advisesOnly("publications name its partitions: other. If", slotExists)
-		p.exec("DROP PUBLICATION "+p.name)
+		p.exec("DROP PUBLICATION " + p.name)
 		p.cfg.Tables = p.cfg.Tables[:1]
 		p.cfg.Tables[0].Name = "outbox" // as before a table with partitions has taken the place
 		p.advisesOnly("publications name its partitions: other. If", pubExists, slotExists)

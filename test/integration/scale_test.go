@@ -29,8 +29,10 @@ type scaled struct {
 }
 
 // newScaled sets one daemon up for a table with 16 partitions, and starts it.
-func newScaled(t *testing.T) *scaled {
-	pg := sharedPostgres(t, defaultMajor)
+func newScaled(t *testing.T) *scaled { return newScaledOn(t, defaultMajor) }
+
+func newScaledOn(t *testing.T, major string) *scaled {
+	pg := sharedPostgres(t, major)
 	t.Parallel()
 	o := newOutbox(t, options{pg: pg, partitions: 6})
 	s := &scaled{outbox: o}
@@ -48,8 +50,13 @@ func newScaled(t *testing.T) *scaled {
 // The procedure of docs/scale.md, from one daemon to two, four and one, while writers write and, between two steps, a
 // daemon is killed: nothing is missing, repeated, or in another order.
 func TestScale(t *testing.T) {
+	for _, major := range fullOrShort([]string{"14", "17", "18"}, []string{defaultMajor}) {
+		t.Run(major, func(t *testing.T) { scaleRounds(t, newScaledOn(t, major)) })
+	}
+}
+
+func scaleRounds(t *testing.T, s *scaled) {
 	rnd := newRand(t)
-	s := newScaled(t)
 	o := s.outbox
 	w := o.write(load{rand: rnd, keys: 60})
 	for round := range fullOrShort(5, 1) {
