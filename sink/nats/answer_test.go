@@ -1,7 +1,6 @@
 package natssink
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -52,11 +51,6 @@ func (s *sender) send(rec *router.Record) *lane.Failure {
 // what time may heal is delivered afterwards.
 func TestAnswers(t *testing.T) {
 	server := natstest.Start(t, "")
-	other := func(ctx context.Context) {
-		if err := server.Admin.DeleteStream(ctx, "OTHER"); err != nil {
-			t.Error(err)
-		}
-	}
 	create := func(c jetstream.StreamConfig) func() {
 		return func() { c.Subjects = []string{topic}; server.Create(c) }
 	}
@@ -68,7 +62,7 @@ func TestAnswers(t *testing.T) {
 	}{
 		"no stream": {func() {}, ordinary, lane.Missing, lane.CodeMissing, "create the stream EVENTS"},
 		"other stream": {
-			create(jetstream.StreamConfig{Name: "OTHER"}), func() { other(context.Background()); ordinary() }, lane.Missing, lane.CodeMissing, "another stream",
+			create(jetstream.StreamConfig{Name: "OTHER"}), func() { server.Delete("OTHER"); ordinary() }, lane.Missing, lane.CodeMissing, "another stream",
 		},
 		"full": {
 			create(jetstream.StreamConfig{MaxBytes: 1, Discard: jetstream.DiscardNew}), func() { create(jetstream.StreamConfig{MaxBytes: -1})() }, lane.Again, lane.CodeUnavailable, "maximum bytes",
@@ -82,7 +76,7 @@ func TestAnswers(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_ = server.Admin.DeleteStream(t.Context(), natstest.Stream)
+			server.Delete(natstest.Stream)
 			test.begin()
 			s := newSender(t, "nats://"+server.Addr, func(c *Config) { c.Timeout = 500 * time.Millisecond })
 			if name == "messages" {
@@ -369,7 +363,7 @@ func TestDurability(t *testing.T) {
 		{jetstream.StreamConfig{Retention: jetstream.InterestPolicy}, "", []string{synced, "retention interest"}},
 		{jetstream.StreamConfig{PersistMode: jetstream.AsyncPersistMode}, "", []string{synced, "before it is written"}},
 	} {
-		_ = server.Admin.DeleteStream(t.Context(), natstest.Stream)
+		server.Delete(natstest.Stream)
 		test.cfg.Subjects = []string{topic}
 		server.Create(test.cfg)
 		says(fmt.Sprintf("%+v", test.cfg), test.means, test.risks...)

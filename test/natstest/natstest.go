@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -40,6 +41,10 @@ type Server struct {
 	dir   string
 	spec  child.Spec
 	proc  *child.Process
+
+	mu   sync.Mutex // guards the following
+	life context.Context
+	cut  context.CancelFunc // ends life
 }
 
 // Start runs a server until the end of the test, with further lines of its configuration. login is what the
@@ -73,7 +78,9 @@ func Start(t testing.TB, login string, lines ...string) *Server {
 	if login != "" {
 		url = "nats://" + login + "@" + s.Addr
 	}
-	if s.nc, err = nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectJitter(0, 0), nats.Timeout(patience)); err != nil {
+	s.live()
+	if s.nc, err = nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectJitter(0, 0), nats.Timeout(patience),
+		nats.DisconnectErrHandler(func(*nats.Conn, error) { s.live() })); err != nil {
 		t.Fatal(err)
 	}
 	if s.Admin, err = jetstream.New(s.nc); err != nil {
@@ -125,6 +132,18 @@ func (s *Server) Create(cfg jetstream.StreamConfig) {
 	})
 }
 
+// Delete deletes a stream if there is one. It waits for the answer: a stream that is created while the server still
+// deletes one of that name fails ("error creating store for stream").
+func (s *Server) Delete(name string) {
+	s.t.Helper()
+	s.ask(func(ctx context.Context) error {
+		if err := s.Admin.DeleteStream(ctx, name); !errors.Is(err, jetstream.ErrStreamNotFound) {
+			return err
+		}
+		return nil
+	})
+}
+
 // Count returns the number of messages in the stream of tests.
 func (s *Server) Count() (n int) {
 	s.t.Helper()
@@ -167,14 +186,28 @@ func (s *Server) Read(last int) (all []jetstream.Msg) {
 	return all
 }
 
-// ask asks the server again if a kill may have taken the question or the answer with it.
+// live ends what waits for the connection that was lost, and begins the life of the next one.
+func (s *Server) live() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cut != nil {
+		s.cut()
+	}
+	s.life, s.cut = context.WithCancel(context.Background())
+}
+
+// ask asks the server again if the connection was lost meanwhile: a kill may have taken the question or the answer with
+// it. It does not ask again because an answer is late: the server might do both at once.
 func (s *Server) ask(question func(context.Context) error) {
 	s.t.Helper()
 	for end := time.Now().Add(patience); ; {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		s.mu.Lock()
+		life := s.life
+		s.mu.Unlock()
+		ctx, cancel := context.WithDeadline(life, end)
 		err := question(ctx)
-		lost := ctx.Err() != nil || errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrDisconnected) || errors.Is(err, nats.ErrNoResponders)
 		cancel()
+		lost := life.Err() != nil || errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrDisconnected) || errors.Is(err, nats.ErrNoResponders)
 		switch {
 		case err == nil:
 			return
