@@ -8,7 +8,10 @@ package advice
 // Recover is for a slot that is missing or lost, was recreated, advanced or read by another client, or contradicts
 // the position record.
 const Recover = "run outboxcdc recover: it creates the slot if that is missing or lost, delivers the events that Kafka lacks, and writes the " +
-	"position record that the daemon needs; then start the daemon"
+	"position record that the daemon needs; then start the daemon. With a sink other than kafka, " + Again
+
+// Again is Recover for a sink that recover cannot read.
+const Again = "docs/sinks.md#a-lost-slot says how the rows are sent again"
 
 // RecoverAgain is for a recovery that has not finished.
 const RecoverAgain = "run the command again that has not finished, outboxcdc recover, or outboxcdc backfill with the same --where: it delivers what is still missing, and creates the slot when nothing is; until then no daemon may read the slot"

@@ -229,10 +229,13 @@ func (e *examination) setupAll() Remedy {
 	return shellf("OUTBOXCDC_SETUP_URL=postgres://postgres@%s/%s %s setup apply", e.Server, url.PathEscape(e.Database), e.Command)
 }
 
-// recover is the command that delivers what Kafka lacks, with what it does.
+// recover is the command that delivers what Kafka lacks, with what it does; without Kafka, what does so instead.
 func (e *examination) recover() []Remedy {
-	if len(e.Tables) == 0 {
+	switch {
+	case len(e.Tables) == 0:
 		return []Remedy{advicef("%s", advice.NoTable)}
+	case e.Receiver != nil:
+		return []Remedy{advicef("%s", advice.Again)}
 	}
 	return []Remedy{shellf("%s recover", e.Command), advicef("%s", advice.Recover)}
 }

@@ -350,11 +350,11 @@ func (e *examination) checkKeepSize() {
 	switch n := e.server.KeepSize; {
 	case n < 0:
 		e.warn(pgKeepSize, append(set,
-			advicef("choose a size that fits on the disk of pg_wal, and is larger than the %s that a slot of the server retains now; if more WAL is written while the daemon is down, the slot is lost, and outboxcdc recover has to deliver the missing events", human.Size(e.server.retained)),
+			advicef("choose a size that fits on the disk of pg_wal, and is larger than the %s that a slot of the server retains now; if more WAL is written while the daemon is down, the slot is lost, and the missing events have to be delivered from the table", human.Size(e.server.retained)),
 		), "no limit: while the daemon or Kafka is down, WAL is retained until the disk is full and the server stops")
 	case n < smallKeepSize:
 		e.warn(pgKeepSize, set,
-			"%s: if more WAL than that is written while the daemon or Kafka is down, the slot is lost, and outboxcdc recover has to deliver the missing events", human.Size(n))
+			"%s: if more WAL than that is written while the daemon or Kafka is down, the slot is lost, and the missing events have to be delivered from the table", human.Size(n))
 	default:
 		e.ok(pgKeepSize, "%s of WAL may be written while the daemon or Kafka is down, before the slot is lost; watch outboxcdc_slot_retained_wal_bytes", human.Size(n))
 	}

@@ -255,19 +255,23 @@ func TestHTTPSinkAnswers(t *testing.T) {
 	r.term()
 }
 
+// runWith runs the binary to its end, with this environment alone.
+func runWith(t *testing.T, env []string, args ...string) (output string, exit int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(testContext(t), patience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, testSuite.binary, args...)
+	cmd.Env = env
+	out, err := cmd.CombinedOutput()
+	return string(out), exitOf(t, err)
+}
+
 // TestHTTPSinkCommands: what needs Kafka is refused with 78 and the reason; doctor connects and sends nothing.
 func TestHTTPSinkCommands(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
 	rcv := startReceiver(t)
-	run := func(env []string, args ...string) (string, int) {
-		ctx, cancel := context.WithTimeout(testContext(t), patience)
-		defer cancel()
-		cmd := exec.CommandContext(ctx, testSuite.binary, args...)
-		cmd.Env = env
-		out, err := cmd.CombinedOutput()
-		return string(out), exitOf(t, err)
-	}
+	run := func(env []string, args ...string) (string, int) { return runWith(t, env, args...) }
 	for _, command := range [][]string{{"audit"}, {"recover"}, {"backfill", "--where", "true"}, {"replay", "--id", "x"}, {"slot", "adopt"}, {"dlq", "list"}} {
 		if out, code := run(o.httpEnv(rcv.addr), command...); code != 78 || !strings.Contains(out, "sink: is http") {
 			t.Errorf("%v: exit %d: %s", command, code, out)
