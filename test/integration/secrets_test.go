@@ -70,7 +70,7 @@ func TestNoSecretIsShown(t *testing.T) {
 	daemons := map[string]*relay{
 		"no receiver": o.startAs([]string{"run"}, o.httpEnv("", "OUTBOXCDC_POSTGRES_URL="+url, hiddenReceiver, signed)),
 		"no Redis":    o.startAs([]string{"run"}, o.redisEnv("u:"+hiddenPart+"@127.0.0.1:1", "OUTBOXCDC_POSTGRES_URL="+url)),
-		"no NATS": o.startAs([]string{"run"}, o.natsEnv("u:"+hiddenPart+"@127.0.0.1:1,nats://u:"+hiddenPart+"@127.0.0.1:1", "OUTBOXCDC_POSTGRES_URL="+url,
+		"no NATS": o.startAs([]string{"run"}, o.natsEnv("nats://u:"+hiddenPart+"@127.0.0.1:1,nats://u:"+hiddenPart+"@127.0.0.1:1", "OUTBOXCDC_POSTGRES_URL="+url,
 			"OUTBOXCDC_RECEIVER_CREDENTIALS_FILE="+file("nkey", "SUAKYRHVIOREXV7EUZTBHUHL7NUMHPMAS7QMDU3GTIUWEI5LDNOXD43IZY"))),
 		"no SQS": o.startAs([]string{"run"}, o.sqsEnv("http://127.0.0.1:1/000000000000", "OUTBOXCDC_POSTGRES_URL="+url, "AWS_SECRET_ACCESS_KEY="+hiddenPart)),
 		"no RabbitMQ": o.startAs([]string{"run"}, o.redisEnv("", "OUTBOXCDC_POSTGRES_URL="+url, "OUTBOXCDC_SINK=rabbitmq",

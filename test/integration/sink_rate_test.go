@@ -48,7 +48,7 @@ func sinkRate(t *testing.T, sink string, rows, size int) (rate, worked float64) 
 	case "redis":
 		env = o.redisEnv(redistest.Start(t).Addr)
 	case "nats":
-		env = o.natsEnv(o.startNATS().Addr)
+		env = o.natsEnv("nats://" + o.startNATS().Addr)
 	case "rabbitmq":
 		s := rabbittest.Start(t)
 		must(t, s.Do(func(ch *amqp.Channel) error { return declare(ch, o.name+".order", "classic") }))

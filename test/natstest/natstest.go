@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -92,7 +93,7 @@ func Start(t testing.TB, login string, lines ...string) *Server {
 // Configure writes the configuration. It holds from the next start on.
 func (s *Server) Configure(lines ...string) {
 	s.t.Helper()
-	text := fmt.Sprintf("listen: %q\njetstream: {store_dir: %q}\n", s.Addr, s.dir) + strings.Join(lines, "\n") + "\n"
+	text := fmt.Sprintf("listen: %q\nstore_dir: %q\njetstream: enabled\n", s.Addr, s.dir) + strings.Join(lines, "\n") + "\n"
 	if err := os.WriteFile(filepath.Join(s.dir, "nats.conf"), []byte(text), 0o600); err != nil {
 		s.t.Fatal(err)
 	}
@@ -147,7 +148,7 @@ func (s *Server) Delete(name string) {
 // Count returns the number of messages in the stream of tests.
 func (s *Server) Count() (n int) {
 	s.t.Helper()
-	s.ask(func(ctx context.Context) error {
+	s.askFor(time.Second, func(ctx context.Context) error {
 		stream, err := s.Admin.Stream(ctx, Stream)
 		if err == nil {
 			n = int(stream.CachedInfo().State.Msgs)
@@ -198,16 +199,23 @@ func (s *Server) live() {
 
 // ask asks the server again if the connection was lost meanwhile: a kill may have taken the question or the answer with
 // it. It does not ask again because an answer is late: the server might do both at once.
-func (s *Server) ask(question func(context.Context) error) {
+func (s *Server) ask(question func(context.Context) error) { s.askFor(patience, question) }
+
+// askFor asks again as well if there is no answer in that time, or the servers of a cluster have no leader. The question
+// must change nothing.
+func (s *Server) askFor(answer time.Duration, question func(context.Context) error) {
 	s.t.Helper()
 	for end := time.Now().Add(patience); ; {
 		s.mu.Lock()
 		life := s.life
 		s.mu.Unlock()
-		ctx, cancel := context.WithDeadline(life, end)
+		ctx, cancel := context.WithTimeout(life, answer)
 		err := question(ctx)
+		late := ctx.Err() != nil
 		cancel()
-		lost := life.Err() != nil || errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrDisconnected) || errors.Is(err, nats.ErrNoResponders)
+		var api *jetstream.APIError
+		lost := late || errors.Is(err, nats.ErrConnectionClosed) || errors.Is(err, nats.ErrDisconnected) || errors.Is(err, nats.ErrNoResponders) ||
+			errors.As(err, &api) && api.Code == http.StatusServiceUnavailable
 		switch {
 		case err == nil:
 			return
