@@ -11,9 +11,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/advice"
 )
 
-// TestLostSlotOfSink: with a sink that is not Kafka, the daemon, doctor and setup apply name docs/sinks.md when the slot
-// is lost. What the page says, word for word except for the name of the slot, brings all rows to the receiver, and the
-// rows of a key in their order, although the application goes on.
+// TestLostSlotOfSink: with a sink that is not Kafka, the daemon, doctor and setup apply name docs/sinks.md when the
+// slot is lost. What the page says, word for word except for the name of the slot, brings all rows to the receiver, and
+// the rows of a key in their order, although the application goes on.
 func TestLostSlotOfSink(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{pg: ownPostgres(t, "18", map[string]string{"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB"})})

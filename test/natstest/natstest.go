@@ -197,12 +197,12 @@ func (s *Server) live() {
 	s.life, s.cut = context.WithCancel(context.Background())
 }
 
-// ask asks the server again if the connection was lost meanwhile: a kill may have taken the question or the answer with
-// it. It does not ask again because an answer is late: the server might do both at once.
+// ask asks the server again if the connection was lost meanwhile: a kill may have taken the question or the answer
+// with it. It does not ask again because an answer is late: the server might do both at once.
 func (s *Server) ask(question func(context.Context) error) { s.askFor(patience, question) }
 
-// askFor asks again as well if there is no answer in that time, or the servers of a cluster have no leader. The question
-// must change nothing.
+// askFor asks again as well if there is no answer in that time, or the servers of a cluster have no leader. The
+// question must change nothing.
 func (s *Server) askFor(answer time.Duration, question func(context.Context) error) {
 	s.t.Helper()
 	for end := time.Now().Add(patience); ; {
