@@ -49,6 +49,7 @@ type Server struct {
 
 	mu   sync.Mutex // guards the following
 	read map[string][]types.Message
+	has  map[string]bool // by message id
 	dead bool
 }
 
@@ -86,8 +87,8 @@ func open(t testing.TB) (*Server, error) {
 	}
 	conf := filepath.Join(dir, "elasticmq.conf")
 	text := fmt.Sprintf("include classpath(\"application.conf\")\nrest-sqs { bind-port = %d, bind-hostname = \"127.0.0.1\" }\nnode-address { host = \"127.0.0.1\", port = %d }\nrest-stats { enabled = false }\n"+
-		"aws { region = %q, accountId = %q }\n", port, port, Region, Account)
-	s := &Server{t: t, URL: "http://" + proxy.Addr() + "/" + Account, proxy: proxy, read: map[string][]types.Message{}}
+		"aws { region = %q, accountId = %q }\npekko.http.server { request-timeout = 15 minutes, idle-timeout = 16 minutes }\n", port, port, Region, Account)
+	s := &Server{t: t, URL: "http://" + proxy.Addr() + "/" + Account, proxy: proxy, read: map[string][]types.Message{}, has: map[string]bool{}}
 	s.Admin = sqs.New(sqs.Options{Region: Region, BaseEndpoint: aws.String("http://" + addr), Credentials: Credentials, Retryer: aws.NopRetryer{}, HTTPClient: &http.Client{Timeout: time.Minute}})
 	s.java = maven.Server{Jars: &jars, Dir: dir}
 	s.java.Args = func(libs string) []string {
@@ -117,7 +118,7 @@ func (s *Server) queue(name string) *string {
 // Create creates a FIFO queue.
 func (s *Server) Create(name string) {
 	s.t.Helper()
-	if _, err := s.Admin.CreateQueue(context.Background(), &sqs.CreateQueueInput{QueueName: &name, Attributes: map[string]string{"FifoQueue": "true"}}); err != nil {
+	if _, err := s.Admin.CreateQueue(context.Background(), &sqs.CreateQueueInput{QueueName: &name, Attributes: map[string]string{"FifoQueue": "true", "VisibilityTimeout": "5"}}); err != nil {
 		s.t.Error(err)
 	}
 	s.mu.Lock()
@@ -148,49 +149,79 @@ func (s *Server) Empty(name string) {
 	s.Create(name)
 }
 
-// Read returns all messages of a queue, as its only consumer has received them.
+// Read returns all messages of a queue, as its only consumer has received them. Whether it has all is what the server
+// says: a message whose receipt was lost is received again after its visibility timeout, and is one message.
 func (s *Server) Read(name string) []types.Message {
 	s.t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
 	for !s.dead {
-		got, err := s.Admin.ReceiveMessage(context.Background(), &sqs.ReceiveMessageInput{
-			QueueUrl: s.queue(name), MaxNumberOfMessages: 10, MessageAttributeNames: []string{"All"}, MessageSystemAttributeNames: []types.MessageSystemAttributeName{"All"},
-		})
-		switch missing := (*types.QueueDoesNotExist)(nil); {
-		case errors.As(err, &missing):
+		switch all, err := s.receive(ctx, name); {
+		case ctx.Err() != nil:
+			s.t.Errorf("read the queue %s: %v", name, err)
+			return s.read[name]
+		case all:
 			return s.read[name]
 		case err != nil:
-			s.t.Error(err)
-			return s.read[name]
-		case len(got.Messages) == 0:
-			return s.read[name]
+			time.Sleep(10 * time.Millisecond)
 		}
-		in := &sqs.DeleteMessageBatchInput{QueueUrl: s.queue(name)}
-		for i, m := range got.Messages {
-			in.Entries = append(in.Entries, types.DeleteMessageBatchRequestEntry{Id: aws.String(strconv.Itoa(i)), ReceiptHandle: m.ReceiptHandle})
-		}
-		if out, err := s.Admin.DeleteMessageBatch(context.Background(), in); err != nil || len(out.Failed) > 0 {
-			s.t.Errorf("delete %d messages: %v, %v", len(in.Entries), out, err)
-		}
-		s.read[name] = append(s.read[name], got.Messages...)
 	}
 	return s.read[name]
+}
+
+// receive receives up to ten messages. It reports whether the queue has no further ones, or does not exist.
+func (s *Server) receive(ctx context.Context, name string) (all bool, err error) {
+	got, err := s.Admin.ReceiveMessage(ctx, &sqs.ReceiveMessageInput{
+		QueueUrl: s.queue(name), MaxNumberOfMessages: 10, MessageAttributeNames: []string{"All"}, MessageSystemAttributeNames: []types.MessageSystemAttributeName{"All"},
+	})
+	if missing := (*types.QueueDoesNotExist)(nil); errors.As(err, &missing) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	if len(got.Messages) == 0 {
+		waiting, received, err := s.count(ctx, name)
+		return err == nil && waiting == 0 && received == 0, err
+	}
+	in := &sqs.DeleteMessageBatchInput{QueueUrl: s.queue(name)}
+	for i, m := range got.Messages {
+		in.Entries = append(in.Entries, types.DeleteMessageBatchRequestEntry{Id: aws.String(strconv.Itoa(i)), ReceiptHandle: m.ReceiptHandle})
+		if id := aws.ToString(m.MessageId); !s.has[id] {
+			s.has[id] = true
+			s.read[name] = append(s.read[name], m)
+		}
+	}
+	if out, err := s.Admin.DeleteMessageBatch(ctx, in); err != nil || len(out.Failed) > 0 {
+		return false, fmt.Errorf("delete %d messages: %v, %w", len(in.Entries), out, err)
+	}
+	return false, nil
+}
+
+// count returns the number of messages that wait in a queue, and of those that were received and not deleted.
+func (s *Server) count(ctx context.Context, name string) (waiting, received int, err error) {
+	names := []types.QueueAttributeName{"ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible"}
+	out, err := s.Admin.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{QueueUrl: s.queue(name), AttributeNames: names})
+	if err != nil {
+		return 0, 0, err
+	}
+	waiting, err = strconv.Atoi(out.Attributes[string(names[0])])
+	if err == nil {
+		received, err = strconv.Atoi(out.Attributes[string(names[1])])
+	}
+	return waiting, received, err
 }
 
 // Count returns the number of messages that wait in a queue.
 func (s *Server) Count(name string) int {
 	s.t.Helper()
-	out, err := s.Admin.GetQueueAttributes(context.Background(), &sqs.GetQueueAttributesInput{QueueUrl: s.queue(name), AttributeNames: []types.QueueAttributeName{"ApproximateNumberOfMessages"}})
-	if err != nil {
-		s.t.Error(err)
-		return 0
-	}
-	n, err := strconv.Atoi(out.Attributes["ApproximateNumberOfMessages"])
+	waiting, _, err := s.count(context.Background(), name)
 	if err != nil {
 		s.t.Error(err)
 	}
-	return n
+	return waiting
 }
 
 // Kill cuts all clients off, reads what the queues have, and ends the server with SIGKILL.
