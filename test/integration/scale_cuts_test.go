@@ -125,7 +125,11 @@ func TestScaleCut(t *testing.T) {
 		shards  int
 		decided bool // what was done cannot be undone
 	}{
-		{"before commit", 2, false}, {"before copies", 4, true}, {"between copies", 2, true}, {"between drops", 1, true}, {"before drops", 2, true},
+		{"before commit", 2, false},
+		{"before copies", 4, true},
+		{"between copies", 2, true},
+		{"between drops", 1, true},
+		{"before drops", 2, true},
 		{"client", 1, false}, // it may cancel the block or not
 	} {
 		s.setup(c.shards, true)

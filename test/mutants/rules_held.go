@@ -104,8 +104,10 @@ var heldMutants = []mutant{
 	wrong("letter-middle-is-sent", "A letter that is asked for is sent, also if an older one of its key is open.",
 		edits{{releaseRule, "	case k.isOpen:\n		return Behind\n", "	case k.isOpen:\n		return asked\n"}}, heldSim),
 	wrong("letter-release-is-of-the-topic", "Letters of another topic with the same key are letters of the key.",
-		edits{{releaseRule, "	k := r.keys[l.HeldKey]\n	if k == nil {\n		k = &release{}\n		r.keys[l.HeldKey] = k\n",
-			"	k := r.keys[HeldKey{Key: l.Key}]\n	if k == nil {\n		k = &release{}\n		r.keys[HeldKey{Key: l.Key}] = k\n"}}, releases),
+		edits{{
+			releaseRule, "	k := r.keys[l.HeldKey]\n	if k == nil {\n		k = &release{}\n		r.keys[l.HeldKey] = k\n",
+			"	k := r.keys[HeldKey{Key: l.Key}]\n	if k == nil {\n		k = &release{}\n		r.keys[HeldKey{Key: l.Key}] = k\n",
+		}}, releases),
 	wrong("letter-order-of-the-partitions", "The letters of a key are handled in the order of their partitions.",
 		edits{{releaseRule, "	case len(k.waiting) > 0 && k.waiting[0].Place != l.Place:\n", "	case false:\n"}}, heldSim, releases),
 	wrong("letter-oldest-is-read-first", "The letter of a key that is read first is its oldest.",
