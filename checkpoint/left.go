@@ -5,8 +5,8 @@ import (
 	"maps"
 )
 
-// ErrLettersAgain means that the dead-letter topic was created again. Whether letters are gone with it, the next session
-// decides by LettersLeft.
+// ErrLettersAgain means that the dead-letter topic was created again. Whether letters are gone with it, the next
+// session decides by LettersLeft.
 var ErrLettersAgain = errors.New("it was created again")
 
 // LettersLeft is what a session knows of the letters in Kafka when it ends, for the next session of the process. It is

@@ -56,8 +56,8 @@ func (r *Release) Note(l *Letter) {
 	k.waiting = slices.Insert(k.waiting, i, *l)
 }
 
-// Compare orders the letters of a key by the positions of their events. Those of two servers have no order, so the times
-// of the letters decide.
+// Compare orders the letters of a key by the positions of their events. Those of two servers have no order, so the
+// times of the letters decide.
 func (a *Letter) Compare(b *Letter) int {
 	p, q := &a.Position, &b.Position
 	if p.SystemID != q.SystemID {

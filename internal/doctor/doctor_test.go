@@ -154,8 +154,8 @@ func TestReportIsShort(t *testing.T) {
 	}
 }
 
-// TestOneCommandCreatesTopics checks that the remedy for the position topic and the dead-letter topic is `setup apply` if
-// another finding needs that command, and otherwise Kafka's own tool with the same settings.
+// TestOneCommandCreatesTopics checks that the remedy for the position topic and the dead-letter topic is `setup apply`
+// if another finding needs that command, and otherwise Kafka's own tool with the same settings.
 func TestOneCommandCreatesTopics(t *testing.T) {
 	e := &examination{
 		Config:   Config{Positions: "positions", Letters: "dead", Brokers: []string{"kafka:9092"}, Server: "db:5432", Database: "app", Command: "outboxcdc"},

@@ -8,9 +8,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A role that may only insert writes poison events, each with its own long key. At tuning.max_held.keys the daemon stops
-// and says so, its memory is bounded, and it does not go on by a restart. After the letters were dropped it goes on, and
-// delivers the events of other roles.
+// A role that may only insert writes poison events, each with its own long key. At tuning.max_held.keys the daemon
+// stops and says so, its memory is bounded, and it does not go on by a restart. After the letters were dropped it goes
+// on, and delivers the events of other roles.
 func TestHoldKeyFlood(t *testing.T) {
 	t.Parallel()
 	const keys, events = 1000, 1800

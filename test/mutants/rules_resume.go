@@ -114,7 +114,7 @@ var endMutants = []mutant{
 	wrong("poison-skipped", "An event that cannot be delivered is skipped.",
 		edits{{"relay/poison.go", "	return p\n}\n\n// deadLetter sends", "	s.tracker.Skip()\n	return nil\n}\n\n// deadLetter sends"}}, poisons),
 	wrong("dead-letter-counts-at-once", "A dead letter that was sent is done.",
-		edits{{"relay/poison.go", "	return s.send(ctx, alone, &deadRecord{count: s.r.met.deadLettered.WithLabelValues(rec.Topic, string(p.Cause))}, pos)\n", "	_ = alone\n	s.tracker.Skip()\n	return nil\n"}}, poisons, deadLetters),
+		edits{{"relay/poison.go", "	return s.send(ctx, alone, &deadRecord{pos: pos, count: s.r.met.deadLettered.WithLabelValues(rec.Topic, string(p.Cause))}, pos)\n", "	_ = alone\n	s.tracker.Skip()\n	return nil\n"}}, poisons, deadLetters),
 	wrong("dead-letter-counted-when-sent", "The metric counts a dead letter as soon as it is sent.",
 		edits{{"relay/poison.go", "	l.records[n] = d\n", "	d.count.Inc()\n"}}, poisons),
 	wrong("dead-letter-of-a-dead-letter", "A dead letter that is refused is poison like any other.",

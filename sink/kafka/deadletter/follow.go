@@ -68,9 +68,9 @@ func (f *Followed) Open(ctx context.Context) (*Follower, error) {
 }
 
 // Read reads which letters are handled, and then calls read with the letters that were stored since the last call; the
-// first call begins at the oldest one that is open. The error is [checkpoint.ErrLettersAgain] once for each time that the
-// topic was created again: the next Follower reads the new one. The result is nil if it is that of the last call. The call after an
-// error goes on behind the letters that were read.
+// first call begins at the oldest one that is open. The error is [checkpoint.ErrLettersAgain] once for each time that
+// the topic was created again: the next Follower reads the new one. The result is nil if it is that of the last call.
+// The call after an error goes on behind the letters that were read.
 func (f *Follower) Read(ctx context.Context, read func(l *checkpoint.Letter, handled bool)) (_ *checkpoint.LetterMarks, err error) {
 	if f.again {
 		return nil, f.createdAgain()
