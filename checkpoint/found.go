@@ -15,7 +15,8 @@ import (
 // again, too. An older event was sent after it if a later session has sent its record, or if its record follows in the
 // same partition. A session sends in the order of the stream.
 //
-// The letters of held keys count in the same way: a command sends them to the topic of their key, in their order.
+// The letters of held keys count in the same way: a command sends them to the topic of their key, in their order. Other
+// dead letters are in no order.
 //
 // The records of a partition may be noted in any order, and more than once. All methods may be called by any goroutine.
 type Found struct {
@@ -31,7 +32,8 @@ type Found struct {
 	records  []foundRecord
 	isTidy   bool   // all records count, and are in the order of their events
 	full     bool   // records had no room
-	lost     uint32 // the newest session of those
+	lost     uint32 // the newest session of those, and of other records that are not kept
+	unknown  uint32 // the newest session of other processes of which a record may be missing in others
 }
 
 type partitionID struct {
@@ -92,16 +94,18 @@ func (q *Search) Note(r *OwnRecord) {
 	session := f.session(q.Producers, r.Producer)
 	if len(f.records) == MaxEvents && !f.full { // records that do not count may take up room
 		f.tidy()
+		f.forgetAcked(q.Acked)
 		f.full = len(f.records) > MaxEvents/16*15 // otherwise each record that does not count would lead to this again
 	}
 	f.isTidy = false
-	if f.full {
-		f.settled[partition], f.lost = max(f.settled[partition], r.Offset), max(f.lost, session)
-		return
-	}
 	rec := foundRecord{
 		event:  eventKey{p.CommitLSN, p.Timeline, p.Ordinal, f.hash(r.ID)},
 		offset: r.Offset, partition: partition, session: session,
+	}
+	if f.full {
+		f.lose(&rec)
+		f.unknown = max(f.unknown, q.Others[r.Producer])
+		return
 	}
 	if r.Key != nil {
 		rec.key = KeyHash(f.seed, r.KeyTopic, r.Key)
@@ -169,6 +173,26 @@ func (f *Found) tidy() {
 	f.isTidy = true
 }
 
+// lose notes that a record is not kept. Those that were sent before it may not count because of it.
+func (f *Found) lose(r *foundRecord) {
+	f.settled[r.partition], f.lost = max(f.settled[r.partition], r.offset), max(f.lost, r.session)
+}
+
+// forgetAcked makes room if most of it is taken. A session that delivers a long backlog is not settled, so there may be
+// any number of records at or before the acked position. They matter only because of those that were sent before them.
+func (f *Found) forgetAcked(acked Position) {
+	if len(f.records) <= MaxEvents/16*15 {
+		return
+	}
+	f.records = slices.DeleteFunc(f.records, func(r foundRecord) bool {
+		if r.event.isAfter(eventKey{lsn: acked.CommitLSN, ordinal: acked.Ordinal}) {
+			return false
+		}
+		f.lose(&r)
+		return true
+	})
+}
+
 // removeOvertaken sorts the records of each key by later, and removes those after which an older event was sent.
 func (f *Found) removeOvertaken(later func(a, b *foundRecord) int, same func(a, b *foundRecord) bool) {
 	slices.SortFunc(f.records, func(a, b foundRecord) int { return cmp.Or(cmp.Compare(a.key, b.key), later(&a, &b)) })
@@ -212,8 +236,9 @@ func (f *Found) LastOther(p Position, topic string, key []byte) (session uint32)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	session = f.unknown
 	if len(f.others) == 0 {
-		return 0
+		return session
 	}
 	for _, o := range f.others[KeyHash(f.seed, topic, key)] {
 		if (eventKey{lsn: p.CommitLSN, ordinal: p.Ordinal}).isAfter(o.event) {
@@ -221,6 +246,17 @@ func (f *Found) LastOther(p Position, topic string, key []byte) (session uint32)
 		}
 	}
 	return session
+}
+
+// NoteUnread notes that an end was not read as far as necessary, so that other processes may have sent any event.
+func (q *Search) NoteUnread() {
+	f := q.Found
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, session := range q.Others {
+		f.unknown = max(f.unknown, session)
+		f.isEmpty.Store(false)
+	}
 }
 
 func (f *Found) noteOther(key uint64, other otherEvent) {

@@ -178,3 +178,49 @@ func TestFoundAlmostFull(t *testing.T) {
 		t.Errorf("%d records, full: %v", n, full)
 	}
 }
+
+// TestFoundBacklog: a session that delivers a long backlog leaves any number of records at or before the acked position.
+// They take no room from those after it, and still say what does not count.
+func TestFoundBacklog(t *testing.T) {
+	f := NewFound()
+	at := func(n int) Position { return Position{7, 1, pglogrepl.LSN(n + 1), 0} }
+	q := Search{Found: f, Acked: at(2 * MaxEvents), Settled: at(0), Until: 1 << 40, Producers: []int64{1, 2}}
+	for i := 1; i <= MaxEvents; i++ {
+		q.Note(&OwnRecord{Topic: "t", Offset: int64(i), Producer: 2, Position: at(i), KeyTopic: "t", Key: fmt.Append(nil, i)})
+	}
+	old, doubt := at(2*MaxEvents+4), at(2*MaxEvents+5)
+	q.Note(&OwnRecord{Topic: "t", Partition: 1, Offset: 7, Producer: 1, Position: old, KeyTopic: "t", Key: []byte("1")})
+	q.Note(&OwnRecord{Topic: "t", Partition: 2, Offset: 7, Producer: 2, Position: doubt, KeyTopic: "t", Key: []byte("1")})
+	if n, full := f.Len(); full || n > 2 || !f.Has(doubt, nil) || f.Has(old, nil) {
+		t.Errorf("%d records, full: %v", n, full)
+	}
+}
+
+// TestLastOtherUnknown: what another process has sent is not known if the set has no room for it, or if an end was not
+// read. It may be an older event of any key.
+func TestLastOtherUnknown(t *testing.T) {
+	at := func(n int) Position { return Position{7, 1, pglogrepl.LSN(n + 1), 0} }
+	for _, full := range []bool{true, false} {
+		f := NewFound()
+		q := Search{Found: f, Settled: at(0), Until: 1 << 40, Producers: []int64{1, 2}, Others: map[int64]uint32{2: 5}}
+		note := func(producer int64, n int) {
+			q.Note(&OwnRecord{Topic: "t", Offset: int64(n), Producer: producer, Position: at(n), KeyTopic: "t", Key: fmt.Append(nil, n)})
+		}
+		note(1, 100)
+		if n := f.LastOther(at(200), "t", []byte("k")); n != 0 {
+			t.Errorf("session %d", n)
+		}
+		if !full {
+			q.NoteUnread()
+		}
+		for n := 101; full && n < 101+MaxEvents; n++ {
+			note(1, n)
+		}
+		if full {
+			note(2, 50)
+		}
+		if n := f.LastOther(at(200), "t", []byte("k")); n != 5 {
+			t.Errorf("full: %v: session %d, want 5", full, n)
+		}
+	}
+}

@@ -66,7 +66,6 @@ type Search struct {
 	LookBack  int              // maximum offsets to read backwards without finding a record of ours
 	Topics    []string         // all of their partitions are searched
 	Others    map[int64]uint32 // those of other processes, each with the number of the session that it counts as
-	Letters   string           // the one of them that has the letters of held keys; "": none has
 	// Found receives the records of events that the server has and that were committed before Until: see Note. Phantoms
 	// is called, from other goroutines, once for each partition and timeline with events that the server does not have.
 	Found    *Found

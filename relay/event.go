@@ -26,6 +26,7 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	s.counts.received++
 	routed := r.router.Route(ev, pos, &s.rec)
 	poisoned := func(p *router.Poison) error { // the order of dead letters does not matter, but that of held keys does
+		p.ID = string(s.rec.ID) // a decision may name it
 		if done, err := s.skipFound(ctx, pos, s.usedByOthers(), r.cfg.Poison.Of(p) == HoldKey); done || err != nil {
 			return err
 		}

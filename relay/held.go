@@ -9,10 +9,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
-// Headers of the letters of a held key.
-const (
-	HeaderHeldBy = "outboxcdc-held-by" // the id of the poison event that holds the key; its position if it has none, or a long one
-)
+// HeaderHeldBy is a header of the letters of a held key.
+const HeaderHeldBy = router.HeaderHeldBy
 
 // CauseHeld is the value of HeaderError for an event that only follows a poison event.
 const CauseHeld router.Cause = "held"

@@ -179,7 +179,7 @@ func (s *session) deadLetter(ctx context.Context, p *router.Poison, pos checkpoi
 	if err := s.awaitTopic(ctx, rec.Topic, 0); err != nil {
 		return err
 	}
-	if done, err := s.skipFound(ctx, pos, rec.Topic, true); done || err != nil {
+	if done, err := s.skipFound(ctx, pos, rec.Topic, false); done || err != nil {
 		return err
 	}
 	alone, over := s.sink.Check(rec)

@@ -45,6 +45,7 @@ type logged struct {
 	late bool
 	// routed is the topic to which its event was routed, also if it is a dead letter.
 	routed string
+	loose  bool // it is a dead letter that holds no key: it is in no order
 	// retried: a command has stored it.
 	retried bool
 	// gone: Kafka has deleted it, because of retention or compaction.
@@ -133,7 +134,7 @@ func (at *placement) topicName(lane int) string {
 // append adds a record to its partition's log. w.mu is held.
 func (k *simKafka) append(f *flight) {
 	id, at := f.by.st.id, f.partitionOf()
-	k.logs[at] = append(k.logs[at], logged{e: f.e, routed: f.by.p.placement.topicName(f.e.lane), pid: f.by.pid, pos: checkpoint.Position{
+	k.logs[at] = append(k.logs[at], logged{e: f.e, routed: f.by.p.placement.topicName(f.e.lane), loose: f.dead && f.letter == nil, pid: f.by.pid, pos: checkpoint.Position{
 		SystemID: id.SystemID, Timeline: id.TimelineOf(f.e.tx.commit), CommitLSN: f.e.tx.commit, Ordinal: uint32(f.e.ordinal),
 	}, id: strconv.Itoa(f.e.id), at: time.Now(), late: time.Since(f.at) >= k.w.cfg.Deduplication.FenceWait/2})
 }
@@ -261,10 +262,13 @@ func (s *simSink) othersSentBefore(e *event) bool {
 // isOvertaken reports whether an older event of its key was sent after a record of ours, according to what is stored.
 func (s *simSink) isOvertaken(l *logged, log []logged) bool {
 	session := func(l *logged) int { return slices.Index(s.q.Producers, l.pid) }
+	if l.loose {
+		return false
+	}
 	for _, other := range s.k.logs {
 		for i := range other {
 			b := &other[i]
-			if b.e == nil || session(b) < 0 || !checkpoint.Holds(s.q.Lineage, b.pos) || b.routed != l.routed || b.e.key != l.e.key || b.pos.Compare(l.pos) >= 0 {
+			if b.e == nil || b.loose || session(b) < 0 || !checkpoint.Holds(s.q.Lineage, b.pos) || b.routed != l.routed || b.e.key != l.e.key || b.pos.Compare(l.pos) >= 0 {
 				continue
 			}
 			if session(b) > session(l) || slices.ContainsFunc(log, func(later logged) bool { return later == *b }) {
@@ -526,12 +530,12 @@ func (s *simSink) readTopic(topic int) {
 }
 
 // own is the record as the reader of a partition's end finds it.
-func (l *logged) own(at simPartition, offset int64, letters string) *checkpoint.OwnRecord {
+func (l *logged) own(at simPartition, offset int64) *checkpoint.OwnRecord {
 	own := &checkpoint.OwnRecord{Topic: simTopics[at.topic], Partition: int32(at.n), Offset: offset, Producer: l.pid, Position: l.pos, ID: []byte(l.id), KeyTopic: simTopics[at.topic]}
-	if own.Topic == letters {
+	if at.topic == len(simTopics)-1 {
 		own.KeyTopic = l.routed
 	}
-	if l.e.poison != noKey {
+	if l.e.poison != noKey && !l.loose {
 		own.Key = []byte(l.e.key)
 	}
 	return own
@@ -558,7 +562,7 @@ func (s *simSink) readEnd(at simPartition) {
 		if slices.Contains(s.q.Producers, l.pid) {
 			firstOwn = i
 			if checkpoint.Holds(s.q.Lineage, l.pos) {
-				s.q.Note(l.own(at, int64(i), s.q.Letters))
+				s.q.Note(l.own(at, int64(i)))
 			}
 		}
 		switch {

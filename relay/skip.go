@@ -74,16 +74,14 @@ func (s *session) readEnds() {
 	if r.mem.foundOn != id.Timeline { // the order of positions on another timeline is another
 		r.mem.Found, r.mem.foundOn = checkpoint.NewFound(), id.Timeline
 	}
-	letters := ""
 	if s.r.cfg.Poison.Letters != nil { // an event whose letter was retried since is not sent again
-		letters = s.r.cfg.Poison.Topic
-		topics = append(topics, letters)
+		topics = append(topics, s.r.cfg.Poison.Topic)
 	}
 	topics = slices.Concat(topics, r.mem.Found.Topics()) // the last session may have sent an event again since it read them
 	slices.Sort(topics)
 	topics = slices.Compact(topics)
 	s.sink.ReadEnds(checkpoint.Search{
-		Lineage: id, Producers: p.record.Producers, Acked: known, Settled: settled, LookBack: cfg.LookBack, Topics: topics, Letters: letters, Others: r.mem.others,
+		Lineage: id, Producers: p.record.Producers, Acked: known, Settled: settled, LookBack: cfg.LookBack, Topics: topics, Others: r.mem.others,
 		Found: r.mem.Found, Until: s.earlierEnd, Phantoms: r.reportPhantoms,
 	}, maxTime(now, r.mem.fence))
 }

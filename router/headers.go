@@ -22,6 +22,9 @@ const (
 	HeaderID       = headerID
 	HeaderPosition = headerPosition
 	HeaderTopic    = "outboxcdc-topic" // of a dead letter: the topic of its event
+	// HeaderHeldBy makes a dead letter one of a held key. It is the id of the poison event that holds the key; its
+	// position if it has none, or a long one.
+	HeaderHeldBy = "outboxcdc-held-by"
 	// HeaderOrigin is "<system id>:<database OID>", in records of commands, which have no position: with an id that is
 	// unique in its database only, it identifies the event.
 	HeaderOrigin = "outboxcdc-origin"

@@ -169,7 +169,7 @@ func (r *endRead) readRecord(rec *sarama.Record, offset, producer int64) {
 		r.reached = r.reached || pos.Compare(q.Settled) <= 0
 		r.beyond = r.beyond || pos.CommitLSN >= q.Until
 		own.Topic, own.Partition, own.Offset, own.Producer = r.topic, r.id, offset, producer
-		if r.topic != q.Letters {
+		if own.KeyTopic == "" {
 			own.KeyTopic = r.topic
 		}
 		q.Note(&own)
@@ -178,7 +178,7 @@ func (r *endRead) readRecord(rec *sarama.Record, offset, producer int64) {
 
 // ownRecord reads what a record says of its event. ok is false if it has no valid position.
 func ownRecord(rec *sarama.Record) (own checkpoint.OwnRecord, ok bool) {
-	own.Key = rec.Key
+	isDead, isHeld := false, false
 	for _, h := range rec.Headers {
 		switch string(h.Key) {
 		case router.HeaderPosition:
@@ -191,8 +191,13 @@ func ownRecord(rec *sarama.Record) (own checkpoint.OwnRecord, ok bool) {
 				own.ID = h.Value
 			}
 		case router.HeaderTopic: // the last one is the daemon's
-			own.KeyTopic = string(h.Value)
+			isDead, own.KeyTopic = true, string(h.Value)
+		case router.HeaderHeldBy:
+			isHeld = true
 		}
+	}
+	if !isDead || isHeld { // a dead letter that holds no key is in no order
+		own.Key = rec.Key
 	}
 	return own, ok
 }

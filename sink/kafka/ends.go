@@ -242,6 +242,7 @@ func (e *ends) partitions(name string, md *sarama.TopicMetadata, tries int, took
 		e.unreadable(name, err)
 		e.p.cluster.metrics.tailReads.WithLabelValues(endUnreadable).Inc()
 		e.search.Found.Forget(name, checkpoint.AllPartitions)
+		e.search.NoteUnread()
 		maps.DeleteFunc(e.kept.reads, func(id endID, _ *endRead) bool { return id.name == name })
 		return nil, true
 	case errors.Is(err, sarama.ErrUnknownTopicOrPartition) && tries+1 >= missingTries:
@@ -278,6 +279,9 @@ func (e *ends) finished(r *endRead, began time.Time) {
 	m := e.p.cluster.metrics
 	if r.result == endUnreadable { // records that were sent since it was read last are not known
 		e.search.Found.Forget(r.topic, r.id)
+	}
+	if r.result == endUnreadable || r.result == endLookBack {
+		e.search.NoteUnread()
 	}
 	m.tailReads.WithLabelValues(r.result).Inc()
 	m.tailSeconds.Observe(max(0, time.Since(began).Seconds()))

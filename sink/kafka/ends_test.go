@@ -208,27 +208,30 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestEndsOfLetters: a letter is in the order of the topic that its header names.
+// TestEndsOfLetters: a letter of a held key is in the order of the topic that its header names. Another dead letter is in no
+// order.
 func TestEndsOfLetters(t *testing.T) {
 	f := newFake(t)
 	for _, topic := range []string{"t", "u", "dead"} {
 		f.createTopic(t, topic, 1, nil)
 	}
 	cfg := testConfig(f.ListenAddrs()...)
-	letter := func(topic string, pos checkpoint.Position) *router.Record {
+	letter := func(topic string, pos checkpoint.Position, holds ...router.Header) *router.Record {
 		rec := event("dead", "k", pos)
 		rec.Headers = append([]router.Header{{Name: router.HeaderTopic, Value: []byte("of the event")}}, append(rec.Headers, router.Header{Name: router.HeaderTopic, Value: []byte(topic)})...)
+		rec.Headers = append(rec.Headers, holds...)
 		return rec
 	}
-	first := earlierSession(t, cfg, letter("t", at(20)), letter("u", at(30)), letter("t", at(9)))
+	holds := router.Header{Name: router.HeaderHeldBy, Value: []byte("id")}
+	first := earlierSession(t, cfg, letter("t", at(20), holds), letter("u", at(30), holds), letter("u", at(12)), letter("t", at(9), holds), letter("u", at(8)))
 	second := earlierSession(t, cfg, event("t", "k", at(10)))
 	s := &search{cluster: newTestCluster(t, cfg), found: checkpoint.NewFound(), phantoms: map[string]checkpoint.Phantoms{}}
 	s.Producer, s.log = openSession(t, s.cluster)
 	s.ReadEnds(checkpoint.Search{
-		Lineage: history{}, Producers: []int64{first, second}, Acked: at(acked), Settled: at(settled), Until: 4000, LookBack: 10, Topics: []string{"dead", "t"}, Letters: "dead",
+		Lineage: history{}, Producers: []int64{first, second}, Acked: at(acked), Settled: at(settled), Until: 4000, LookBack: 10, Topics: []string{"dead", "t"},
 		Found: s.found, Phantoms: func(string, int32, checkpoint.Phantoms) {},
 	}, time.Time{})
-	s.read(t).want(t, at(9), at(10), at(30)) // 9 follows 30 in its partition, but is of another topic
+	s.read(t).want(t, at(8), at(9), at(10), at(12), at(30)) // 9 follows 30 in its partition, but is of another topic
 }
 
 // TestEndsNeverCreateATopic: a topic of a position record may have been deleted. Reading the ends must not create it
