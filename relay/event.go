@@ -27,7 +27,7 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 	routed := r.router.Route(ev, pos, &s.rec)
 	poisoned := func(p *router.Poison) error { // the order of dead letters does not matter, but that of held keys does
 		p.ID = string(s.rec.ID) // a decision may name it
-		if done, err := s.skipFound(ctx, pos, s.usedByOthers(), r.cfg.Poison.Of(p) == HoldKey); done || err != nil {
+		if done, err := s.skipFound(ctx, pos, s.topicInDoubt(p), r.cfg.Poison.Of(p) == HoldKey); done || err != nil {
 			return err
 		}
 		return s.handlePoison(ctx, p, pos)
@@ -41,7 +41,7 @@ func (s *session) event(ctx context.Context, ev *decoder.Event) error {
 		}
 		return routed
 	}
-	if done, err := s.skipFound(ctx, pos, s.usedByOthers(), true); done || err != nil {
+	if done, err := s.skipFound(ctx, pos, s.topicInDoubt(nil), true); done || err != nil {
 		return err
 	}
 	refused := r.refusedEvents[pos] // by Kafka, in an earlier session

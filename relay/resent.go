@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pglogrepl"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/router"
 )
 
 // An event that Kafka has is skipped, unless an older event of its key was sent after it. That happens if Kafka has
@@ -119,9 +120,10 @@ func (m *memory) noteOthers(producers []int64) {
 	m.others = others // a search may use the former one
 }
 
-// usedByOthers returns the topic of the current record if other processes may have sent events to it; otherwise "".
-func (s *session) usedByOthers() string {
-	if s.r.mem.others == nil {
+// topicInDoubt returns the topic of the current record if its end has to be read before anything is decided about the
+// event: because other processes may have sent older events to it, or because the event may become a letter. Otherwise "".
+func (s *session) topicInDoubt(p *router.Poison) string {
+	if s.r.mem.others == nil && s.held == nil || p != nil && p.Cause == router.IllegalTopic {
 		return ""
 	}
 	return s.rec.Topic

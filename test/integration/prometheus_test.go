@@ -110,7 +110,7 @@ func (o *outbox) awaitQuery(p *promtest.Server, expr string) {
 }
 
 // quietSelectors are selectors without data where all is well.
-var quietSelectors = []string{`outboxcdc_kafka_produce_errors_total`, `outboxcdc_certificate_expiry_timestamp_seconds`}
+var quietSelectors = []string{`outboxcdc_kafka_produce_errors_total`, `outboxcdc_sink_errors_total`, `outboxcdc_certificate_expiry_timestamp_seconds`}
 
 // quietPanels are parts of queries of panels without data unless there is an error, or a certificate.
 var quietPanels = append([]string{"partitions_changed", "outboxcdc_slot_invalidated"}, quietSelectors...)
