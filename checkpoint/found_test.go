@@ -179,8 +179,8 @@ func TestFoundAlmostFull(t *testing.T) {
 	}
 }
 
-// TestFoundBacklog: a session that delivers a long backlog leaves any number of records at or before the acked position.
-// They take no room from those after it, and still say what does not count.
+// TestFoundBacklog: a session that delivers a long backlog leaves any number of records at or before the acked
+// position. They take no room from those after it, and still say what does not count.
 func TestFoundBacklog(t *testing.T) {
 	f := NewFound()
 	at := func(n int) Position { return Position{7, 1, pglogrepl.LSN(n + 1), 0} }

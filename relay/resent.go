@@ -121,7 +121,8 @@ func (m *memory) noteOthers(producers []int64) {
 }
 
 // topicInDoubt returns the topic of the current record if its end has to be read before anything is decided about the
-// event: because other processes may have sent older events to it, or because the event may become a letter. Otherwise "".
+// event: because other processes may have sent older events to it, or because the event may become a letter. Otherwise
+// "".
 func (s *session) topicInDoubt(p *router.Poison) string {
 	if s.r.mem.others == nil && s.held == nil || p != nil && p.Cause == router.IllegalTopic {
 		return ""

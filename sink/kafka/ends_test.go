@@ -208,8 +208,8 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestEndsOfLetters: a letter of a held key is in the order of the topic that its header names. Another dead letter is in no
-// order.
+// TestEndsOfLetters: a letter of a held key is in the order of the topic that its header names. Another dead letter is
+// in no order.
 func TestEndsOfLetters(t *testing.T) {
 	f := newFake(t)
 	for _, topic := range []string{"t", "u", "dead"} {
