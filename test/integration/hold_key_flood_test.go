@@ -21,9 +21,12 @@ func TestHoldKeyFlood(t *testing.T) {
 	conn, err := pgx.Connect(testContext(t), o.insertOnly())
 	must(t, err)
 	defer conn.Close(testContext(t)) //nolint:errcheck // what was inserted is committed
-	_, err = conn.Exec(testContext(t), `INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, headers)
-		SELECT 'order', n || repeat('k', 40000), 'poison', '{}', '[]' FROM generate_series(1, $1::int) n`, events)
-	must(t, err)
+	const size = 100 // of a transaction
+	for first := 0; first < events; first += size {
+		_, err = conn.Exec(testContext(t), `INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, headers)
+			SELECT 'order', n || repeat('k', 40000), 'poison', '{}', '[]' FROM generate_series($1::int + 1, $1 + $2::int) n`, first, size)
+		must(t, err)
+	}
 
 	for range 2 { // a restart does not go past the limit
 		o.start(env...).awaitStop(patience, 65, fmt.Sprintf("%d keys are held", keys))
