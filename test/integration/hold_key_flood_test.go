@@ -21,7 +21,7 @@ func TestHoldKeyFlood(t *testing.T) {
 	conn, err := pgx.Connect(testContext(t), o.insertOnly())
 	must(t, err)
 	defer conn.Close(testContext(t)) //nolint:errcheck // what was inserted is committed
-	const size = 100 // of a transaction
+	const size = 100                 // of a transaction
 	for first := 0; first < events; first += size {
 		_, err = conn.Exec(testContext(t), `INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, headers)
 			SELECT 'order', n || repeat('k', 40000), 'poison', '{}', '[]' FROM generate_series($1::int + 1, $1 + $2::int) n`, first, size)
