@@ -65,7 +65,7 @@ var heldMutants = []mutant{
 	wrong("letter-new-topic-lost-no-sent-one", "Only letters that were read back can be gone.",
 		edits{{leftRule, "	case len(l.acked) > 0:\n", "	case false:\n"}}, holding),
 	wrong("letter-new-topic-lost-those-in-flight", "A letter without an acknowledgement is gone with its topic.",
-		edits{{leftRule, "			if !inFlight(p) {\n", "			if inFlight != nil {\n"}}, holding),
+		edits{{leftRule, "			if !inFlight(p) {\n", "			if inFlight != nil {\n"}}, heldKeys),
 	wrong("letter-new-topic-has-none", "A letter that was sent is gone, also if the new topic has it.",
 		edits{{"relay/letters.go", "		if s.r.mem.lettersNew {\n", "		if s.held == nil {\n"}}, holding),
 	wrong("letter-new-topic-without-others", "Only this process sends letters.",
