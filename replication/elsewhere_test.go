@@ -52,6 +52,7 @@ func TestPartitionsAreElsewhere(t *testing.T) {
 		b.exec(`ALTER PUBLICATION two ADD TABLE leaf_1`)
 		b.exec(`ALTER PUBLICATION three ADD TABLE leaf_0`)
 		b.source.cfg.Slot = "no_slot"
+		advised(SlotMissing, "three, two", "twig")
 		advised(SlotMissing, "three, two", "leaf_1")
 		b.source.cfg.Slot = slot
 		b.source.last.Store(nil)

@@ -93,7 +93,7 @@ func TestShards(t *testing.T) {
 	for _, c := range []struct{ was, is, words string }{
 		{"slot: 'outboxcdc_1_of_2'", "slot: 'outboxcdc_0_of_2'", "slot outboxcdc_0_of_2 is in two"},
 		{"publication: 'outboxcdc_1_of_2'", "publication: 'outboxcdc_0_of_2'", "publication outboxcdc_0_of_2 is in two"},
-		{`table: '"public"."outbox_3"'`, `table: '"public"."outbox_2"'`, `table "public"."outbox_2" is in two`},
+		{`'"public"."outbox_3"'`, `public.outbox_2`, "table public.outbox_2 is in two"},
 		{"shards:", "extraEnv: [{name: OUTBOXCDC_POSTGRES_SLOT, value: a}]\nshards:", "OUTBOXCDC_POSTGRES_SLOT would be that of every pod"},
 	} {
 		if _, err := render(t, strings.Replace(values, c.was, c.is, 1)); err == nil || !strings.Contains(err.Error(), c.words) {
