@@ -96,7 +96,10 @@ func scaleRounds(t *testing.T, s *scaled) {
 }
 
 func (s *scaled) dropSlots() {
-	s.exec(`SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()`)
+	s.t.Helper()
+	await(s.t, patience, "the slots to be free", func() error { // their walsenders end after the daemons
+		return s.pg.Exec(context.Background(), s.name, `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()`)
+	})
 }
 
 // drain waits until the daemons have delivered everything.
