@@ -295,7 +295,7 @@ func (s *scaled) startAll(shards int) {
 // adopt runs `slot adopt` for a daemon, again if the servers were too slow for it.
 func (s *scaled) adopt(n int) {
 	s.t.Helper()
-	await(s.t, 2*patience, "slot adopt", func() error {
+	await(s.t, 5*patience, "slot adopt", func() error {
 		_, stderr, code := s.runBinary(append(s.env, s.slot(n)), "slot", "adopt")
 		switch code {
 		case 0:
