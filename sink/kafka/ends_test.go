@@ -234,6 +234,27 @@ func TestEndsOfLetters(t *testing.T) {
 	s.read(t).want(t, at(8), at(9), at(10), at(12), at(30)) // 9 follows 30 in its partition, but is of another topic
 }
 
+// TestEndsOfOthersUnread: if the end of a partition is not read as far as necessary, another process may have sent any
+// event.
+func TestEndsOfOthersUnread(t *testing.T) {
+	for strangers, want := range map[int]uint32{2: 0, 12: 5} {
+		f := newFake(t)
+		f.createTopic(t, "t", 1, nil)
+		cfg := testConfig(f.ListenAddrs()...)
+		id := earlierSession(t, cfg, event("t", "k", at(settled)), event("t", "k", at(10)))
+		writeForeign(t, f.ListenAddrs(), "t", 0, strangers)
+		s := &search{cluster: newTestCluster(t, cfg), found: checkpoint.NewFound(), phantoms: map[string]checkpoint.Phantoms{}}
+		s.Producer, s.log = openSession(t, s.cluster)
+		s.ReadEnds(checkpoint.Search{
+			Lineage: history{}, Producers: []int64{id}, Others: map[int64]uint32{id: 5}, Acked: at(acked), Settled: at(settled), Until: 4000, LookBack: 10,
+			Topics: []string{"t"}, Found: s.found, Phantoms: func(string, int32, checkpoint.Phantoms) {},
+		}, time.Time{})
+		if got := s.read(t).found.LastOther(at(20), "t", []byte("another")); got != want {
+			t.Errorf("%d strangers: session %d, want %d", strangers, got, want)
+		}
+	}
+}
+
 // TestEndsNeverCreateATopic: a topic of a position record may have been deleted. Reading the ends must not create it
 // again.
 func TestEndsNeverCreateATopic(t *testing.T) {

@@ -27,11 +27,17 @@ func TestScaleOldDaemon(t *testing.T) {
 		s.checkReplaced(0, elsewhere...)
 	}
 	s.startNew(2)
+	s.deliveredOnce(w)
+}
+
+// deliveredOnce ends the load, and checks that the daemons deliver everything once and in order.
+func (s *scaled) deliveredOnce(w *writer) {
+	s.t.Helper()
 	w.awaitCommits(20)
 	w.stop()
 	s.drain()
 	if v := judge(s.truth(), s.readAll()); v.err() != nil || v.Repeats > 0 {
-		t.Errorf("%d repeats: %v", v.Repeats, v.err())
+		s.t.Errorf("%d repeats: %v", v.Repeats, v.err())
 	}
 }
 
@@ -53,12 +59,7 @@ func TestScaleEarlyDaemon(t *testing.T) {
 	s.page(1, 2)
 	s.handOver(2)
 	s.startNew(2)
-	w.awaitCommits(20)
-	w.stop()
-	s.drain()
-	if v := judge(s.truth(), s.readAll()); v.err() != nil || v.Repeats > 0 {
-		t.Errorf("%d repeats: %v", v.Repeats, v.err())
-	}
+	s.deliveredOnce(w)
 }
 
 // The position record of a slot that once had the name of a new one ends the new daemon if `slot adopt` was forgotten.
@@ -82,12 +83,7 @@ func TestScaleAdoptForgotten(t *testing.T) {
 	s.startShard(0).awaitStop(patience, 79, "slot is at", "remedy: run outboxcdc recover: it")
 	s.mustRunBinary(append(s.env, s.slot(0)), "recover", "--yes")
 	s.daemons = []*relay{s.startShard(0)}
-	w.awaitCommits(20)
-	w.stop()
-	s.drain()
-	if v := judge(s.truth(), s.readAll()); v.err() != nil || v.Repeats > 0 {
-		t.Errorf("%d repeats: %v", v.Repeats, v.err())
-	}
+	s.deliveredOnce(w)
 }
 
 // elsewhere is what a daemon says whose publications were handed over.

@@ -29,6 +29,8 @@ var historyMutants = []mutant{
 		edits{{"sink/kafka/end_read.go", "		if own.KeyTopic == \"\" {\n", "		if r.topic != \"\" {\n"}}, suite{"./sink/kafka", "^TestEndsOfLetters$"}),
 	wrong("dead-letter-is-in-order", "A dead letter that holds no key is in the order of its key.",
 		edits{{"sink/kafka/end_read.go", "	if !isDead || isHeld {", "	if !isDead || isHeld || own.KeyTopic != \"\" {"}}, suite{"./sink/kafka", "^TestEndsOfLetters$"}),
+	wrong("look-back-has-no-others", "Another process has sent nothing before what was read of an end.",
+		edits{{"sink/kafka/ends.go", "|| r.result == endLookBack {", "|| r.result == endFound {"}}, suite{"./sink/kafka", "^TestEndsOfOthersUnread$"}),
 	wrong("acked-records-take-room", "Records at or before the acked position have the same right to room as those after it.",
 		edits{{"checkpoint/found.go", "		f.forgetAcked(q.Acked)\n", ""}}, suite{"./checkpoint", "^TestFoundBacklog$"}),
 	wrong("unread-end-has-no-records", "Other processes have sent nothing to a partition whose end was not read.",
