@@ -159,10 +159,10 @@ func (b *bench) drainOnce(ctx context.Context, l *load, s *subject) (*drainRow, 
 		defer b.removeTopics(topics)
 	}
 	if s == &subjects[0] {
-		if err := b.makePositions(ctx, r.name); err != nil {
+		if err := b.makeOwnTopics(ctx, r.name); err != nil {
 			return nil, err
 		}
-		defer b.removeTopics([]string{positions(r.name)})
+		defer b.removeTopics(ownTopics(r.name))
 	}
 	row, err := b.measure(ctx, conn, r, topics)
 	if err != nil {
@@ -195,9 +195,11 @@ func (b *bench) makeTopics(ctx context.Context, l *load, topics []string) error 
 	return nil
 }
 
-// makePositions creates the position topic of a run, as `outboxcdc setup apply` does.
-func (b *bench) makePositions(ctx context.Context, run string) error {
-	return kafkatest.CreateTopic(ctx, b.kafka.Brokers(), positions(run), 1, map[string]string{"cleanup.policy": "compact"})
+// makeOwnTopics creates the position topic and the dead-letter topic of a run, as `outboxcdc setup apply` does.
+func (b *bench) makeOwnTopics(ctx context.Context, run string) error {
+	return errors.Join(
+		kafkatest.CreateTopic(ctx, b.kafka.Brokers(), positions(run), 1, map[string]string{"cleanup.policy": "compact"}),
+		kafkatest.CreateTopic(ctx, b.kafka.Brokers(), letters(run), 1, nil))
 }
 
 func (b *bench) removeTopics(topics []string) {

@@ -40,7 +40,7 @@ func (b *bench) goLive(ctx context.Context) (*live, error) {
 	if err := b.makeTopics(ctx, l, v.topics); err != nil {
 		return nil, err
 	}
-	if err := b.makePositions(ctx, r.name); err != nil {
+	if err := b.makeOwnTopics(ctx, r.name); err != nil {
 		return nil, err
 	}
 	var err error
@@ -106,6 +106,6 @@ func (v *live) end(ctx context.Context) error {
 	err := v.run.end(ctx)
 	v.follow.close()
 	_ = v.conn.Close(ctx)
-	v.b.removeTopics(append(v.topics, positions(v.run.name)))
+	v.b.removeTopics(append(v.topics, ownTopics(v.run.name)...))
 	return errors.Join(err, v.b.drop(ctx, v.run.load))
 }

@@ -13,15 +13,20 @@ import (
 
 // pace is one steady load of events of 1 KB.
 type pace struct {
-	Name  string
-	rate  int // events a second
-	perTx int
+	Name   string
+	rate   int // events a second
+	perTx  int
+	poison int // every so many events one is poison, of a thousand keys that have no others; 0: none
 }
+
+// isPoison reports whether row n is a poison event.
+func (p *pace) isPoison(n int) bool { return p.poison > 0 && n%p.poison == 0 }
 
 var paces = []pace{
 	{Name: "50/s", rate: 50, perTx: 1},
 	{Name: "1,000/s", rate: 1000, perTx: 1},
 	{Name: "5,000/s, 5 rows a transaction", rate: 5000, perTx: 5},
+	{Name: "5,000/s, 1 % of them poison of 1,000 keys", rate: 5000, perTx: 5, poison: 100},
 	{Name: "10,000/s, 10 rows a transaction", rate: 10000, perTx: 10},
 }
 
@@ -114,7 +119,11 @@ func (v *live) measureSteady(ctx context.Context, p *pace, lasts time.Duration) 
 	if err := <-written; err != nil {
 		return nil, err
 	}
-	if err := v.follow.await(ctx, total, 30*time.Second); err != nil {
+	letters := 0
+	if p.poison > 0 {
+		letters = total / p.poison
+	}
+	if err := v.follow.await(ctx, total-letters, 30*time.Second); err != nil {
 		return nil, err
 	}
 	confirmed.await(v.follow.newest()) // although no transaction follows
@@ -129,7 +138,7 @@ func (v *live) measureSteady(ctx context.Context, p *pace, lasts time.Duration) 
 	return row, v.latencies(ctx, row, w, seen)
 }
 
-// latencies compares times taken by three processes with the one clock of this machine.
+// latencies compares times taken by three processes with the one clock of this machine. Poison events do not count.
 func (v *live) latencies(ctx context.Context, row *steadyRow, w *steadyWriter, seen []confirmation) error {
 	rows, err := v.conn.Query(ctx, `SELECT ('x' || right(replace(id::text, '-', ''), 12))::bit(48)::bigint, (extract(epoch FROM pg_xact_commit_timestamp(xmin)) * 1e6)::bigint FROM outbox`)
 	if err != nil {
@@ -142,6 +151,9 @@ func (v *live) latencies(ctx context.Context, row *steadyRow, w *steadyWriter, s
 		var n, micros int64
 		if err := rows.Scan(&n, &micros); err != nil {
 			return err
+		}
+		if w.p.isPoison(int(n)) {
+			continue
 		}
 		got, ok := v.follow.arrivalOf(int(n))
 		if !ok {
@@ -193,8 +205,11 @@ func (w *steadyWriter) send(ctx context.Context) error {
 	if _, err := conn.Exec(ctx, `SET synchronous_commit = on`); err != nil {
 		return err
 	}
-	const insert = `INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload)
-		SELECT lpad(to_hex(n), 32, '0')::uuid, 't0', 'k' || n % 10000, 'OrderPlaced', $2::jsonb FROM generate_series($1::bigint, $1 + $3 - 1) n`
+	// The header id is reserved, so an event with it is poison.
+	const insert = `INSERT INTO outbox (id, aggregate_type, aggregate_id, event_type, payload, headers)
+		SELECT lpad(to_hex(n), 32, '0')::uuid, 't0', CASE WHEN poison THEN 'p' || n / $4::bigint % 1000 ELSE 'k' || n % 10000 END, 'OrderPlaced',
+			$2::jsonb, CASE WHEN poison THEN '{"id": "reserved"}' ELSE '{}' END::jsonb
+		FROM generate_series($1::bigint, $1 + $3 - 1) n, LATERAL (SELECT coalesce(n % nullif($4::bigint, 0) = 0, false)) AS p (poison)`
 	payload := onePayload(w.v.run.load.Payload)
 	for {
 		tx := int(w.next.Add(1)) - 1
@@ -202,7 +217,7 @@ func (w *steadyWriter) send(ctx context.Context) error {
 			return nil
 		}
 		time.Sleep(time.Until(w.due(tx)))
-		if _, err := conn.Exec(ctx, insert, tx*w.p.perTx, payload, w.p.perTx); err != nil {
+		if _, err := conn.Exec(ctx, insert, tx*w.p.perTx, payload, w.p.perTx, w.p.poison); err != nil {
 			return err
 		}
 	}

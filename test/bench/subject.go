@@ -69,6 +69,11 @@ func startDaemon(b *bench, r *run) (err error) {
 // positions returns the run's own position topic. The run's slot is a copy, so no position record would fit it.
 func positions(run string) string { return run + ".positions" }
 
+// letters returns the run's own dead-letter topic.
+func letters(run string) string { return run + ".letters" }
+
+func ownTopics(run string) []string { return []string{positions(run), letters(run)} }
+
 // daemonEnv returns the settings that have no usable default.
 func (b *bench) daemonEnv(database, slot, topic, listen string) []string {
 	return append([]string{
@@ -78,6 +83,7 @@ func (b *bench) daemonEnv(database, slot, topic, listen string) []string {
 		"OUTBOXCDC_KAFKA_BROKERS=" + strings.Join(b.kafka.Brokers(), ","),
 		"OUTBOXCDC_HTTP_LISTEN=" + listen,
 		"OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + positions(slot),
+		"OUTBOXCDC_POISON_TOPIC=" + letters(slot),
 	}, b.settings...)
 }
 

@@ -108,7 +108,6 @@ func TestAuditCompactedUnknown(t *testing.T) {
 		"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "500", "max.compaction.lag.ms": "1000", "min.compaction.lag.ms": "0",
 	})
 	must(t, kafkatest.Allow(testContext(t), k.Brokers(), "relay", g.topic("order"), kmsg.ACLOperationWrite, kmsg.ACLOperationRead, kmsg.ACLOperationDescribe))
-	must(t, kafkatest.CreateTopic(testContext(t), k.Brokers(), "outbox.dead_letter", 1, nil))
 	must(t, kafkatest.Allow(testContext(t), k.Brokers(), "relay", "outbox.dead_letter", kmsg.ACLOperationWrite, kmsg.ACLOperationRead, kmsg.ACLOperationDescribe))
 	env := g.withPassword("PLAIN", atLeastOnce)
 	r := g.startStreaming(env...)

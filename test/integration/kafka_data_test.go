@@ -62,7 +62,7 @@ func TestOddPayloads(t *testing.T) {
 	}
 }
 
-// A NULL key: by default the daemon stops with 65 before the row and names it. Where it is allowed, the record has no
+// A NULL key: the daemon stops with 65 before the row and names it. Where it is allowed, the record has no
 // key.
 func TestNullKey(t *testing.T) {
 	t.Parallel()
@@ -79,7 +79,7 @@ func TestNullKey(t *testing.T) {
 	})
 	behind := o.walFlushed()
 	o.insert("order", "a", 11, 10)
-	r := o.start()
+	r := o.start(stopAtPoison)
 	is(t, "exit code", r.awaitExit(patience), 65)
 	log := r.entries()
 	last := log[len(log)-1]
@@ -223,7 +223,7 @@ func TestColumnTooLargeForKafka(t *testing.T) {
 	o.proves("F71", "a bytea of %d MB", size/1_000_000)
 	o.memoryForRow(2 * size)
 	o.sample()
-	r := o.startStreaming(smallWindow, "OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=60s") // receiving one message may take longer than 15 s
+	r := o.startStreaming(smallWindow, stopAtPoison, "OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=60s") // receiving one message may take longer than 15 s
 	o.insertBytes(1, 20, 100)
 	o.awaitArrived(patience)
 	older := o.older

@@ -64,7 +64,10 @@ func (g *guardedOutbox) allow() {
 	ctx, brokers := testContext(g.t), g.k.Brokers()
 	for _, user := range []string{g.user, "CN=" + g.user} {
 		must(g.t, kafkatest.Allow(ctx, brokers, user, g.topic("order")))
-		must(g.t, kafkatest.Allow(ctx, brokers, user, "outboxcdc.positions", kmsg.ACLOperationRead, kmsg.ACLOperationWrite, kmsg.ACLOperationDescribe))
+		for _, topic := range []string{"outboxcdc.positions", "outbox.dead_letter"} {
+			must(g.t, kafkatest.Allow(ctx, brokers, user, topic, kmsg.ACLOperationRead, kmsg.ACLOperationWrite, kmsg.ACLOperationDescribe))
+		}
+		must(g.t, kafkatest.AllowGroup(ctx, brokers, user, "outboxcdc-dlq-"+g.name))
 	}
 }
 

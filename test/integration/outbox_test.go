@@ -180,6 +180,9 @@ func cleanEnv() (env []string) {
 // atLeastOnce is the setting for tests of the repeats after a crash in which the daemon does not read Kafka.
 const atLeastOnce = "OUTBOXCDC_DELIVERY_MODE=at_least_once"
 
+// stopAtPoison is the setting for tests of a daemon that stops at a poison event.
+const stopAtPoison = "OUTBOXCDC_POISON_POLICY=stop"
+
 // steadyFence is a fence_wait for daemons whose session the test must not lose. A session with open requests lives
 // for three quarters of it without a catalog check, which on a slow machine can take seconds. It costs nothing before
 // an unclean end.

@@ -40,7 +40,7 @@ func TestEventForThePositionTopic(t *testing.T) {
 	r.term()
 
 	o.insert(o.positionTopic(), o.name, 4, 1)
-	r = o.start(env...)
+	r = o.start(append(env, stopAtPoison)...)
 	is(t, "exit code", r.awaitExit(patience), 65)
 	says(t, lastLine(r.log), "illegal_topic", "delivery.position_topic")
 	r = o.start(append(env, "OUTBOXCDC_ROUTE_TOPIC="+o.positionTopic())...)

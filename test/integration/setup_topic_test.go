@@ -15,7 +15,7 @@ func TestSetupPositionTopic(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
 	topic := o.name + ".positions"
-	env := []string{"OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + topic}
+	env := []string{"OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + topic, stopAtPoison}
 	run := func(exit int, env []string, args []string, want ...string) {
 		t.Helper()
 		out, notes, got := o.runBinary(env, append([]string{"setup"}, args...)...)
@@ -31,7 +31,7 @@ func TestSetupPositionTopic(t *testing.T) {
 			t.Errorf("setup %v without need of one:\n%s", args, out)
 		}
 	}
-	run(0, []string{atLeastOnce}, []string{"apply"})
+	run(0, []string{atLeastOnce, stopAtPoison}, []string{"apply"})
 	run(0, env, []string{"sql"}, "\n-- kafka-topics.sh --bootstrap-server "+strings.Join(o.kafka.Brokers(), ",")+
 		" --create --topic "+topic+" --partitions 1 --config cleanup.policy=compact --config ")
 	run(0, env, []string{"apply", "--dry-run"}, "would create position topic "+topic+": 1 partition, cleanup.policy=compact,")

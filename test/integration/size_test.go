@@ -124,7 +124,7 @@ func TestLimitLoweredUnderWay(t *testing.T) {
 	limit := func(bytes string) {
 		must(t, kafkatest.SetTopicConfig(testContext(t), o.kafka.Brokers(), o.topic("order"), map[string]string{"max.message.bytes": bytes}))
 	}
-	r := o.startStreaming(smallWindow)
+	r := o.startStreaming(smallWindow, stopAtPoison)
 	o.insertBytes(1, 10, 100)
 	o.awaitArrived(patience) // the daemon has looked up the topic
 	limit("100000")
