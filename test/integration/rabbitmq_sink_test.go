@@ -36,17 +36,14 @@ func declare(ch *amqp.Channel, exchange, kind string) error {
 	return errors.Join(ch.ExchangeDeclare(exchange, amqp.ExchangeTopic, true, false, false, false, nil), err, ch.QueueBind(kind, "#", exchange, false, nil))
 }
 
-// countOf returns the number of messages in a queue; -1 while the broker does not say.
-func countOf(s *rabbittest.Server, queue string) int {
-	n := -1
-	_ = s.Do(func(ch *amqp.Channel) error {
+// countOf returns the number of messages in a queue, or why the broker does not say it.
+func countOf(s *rabbittest.Server, queue string) (n int, err error) {
+	err = s.Do(func(ch *amqp.Channel) error {
 		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, amqp.Table{"x-queue-type": queue})
-		if err == nil {
-			n = q.Messages
-		}
+		n = q.Messages
 		return err
 	})
-	return n
+	return n, err
 }
 
 // drainQueue reads the messages of a queue, in order.
@@ -88,8 +85,17 @@ func TestRabbitMQSink(t *testing.T) {
 
 	load := o.startLoad(500) // as many messages are in flight
 	awaitMore := func(count int) {
-		from := max(0, countOf(s, queue))
-		await(t, patience, fmt.Sprintf("%d more messages", count), func() error { return waitFor(countOf(s, queue) >= from+count) })
+		from := -1
+		await(t, patience, fmt.Sprintf("%d more messages", count), func() error {
+			n, err := countOf(s, queue)
+			switch {
+			case err != nil:
+				return err
+			case from < 0:
+				from = n
+			}
+			return waitFor(n >= from+count)
+		})
 	}
 	for i := range kills + ofBroker {
 		awaitMore(100 + rand.IntN(300))
@@ -108,7 +114,9 @@ func TestRabbitMQSink(t *testing.T) {
 		await(t, patience, "the slot to move", func() error { return waitFor(o.confirmed() > from) })
 	}
 	r.term()
-	duplicates := load.judge(drainQueue(t, s, queue, countOf(s, queue)))
+	stored, err := countOf(s, queue)
+	must(t, err)
+	duplicates := load.judge(drainQueue(t, s, queue, stored))
 	o.outcome("%d rows, %d duplicates", rows, duplicates)
 	t.Logf("%d rows, %d duplicates after %d kills of the daemon and %d of RabbitMQ", rows, duplicates, kills, ofBroker)
 }
@@ -210,8 +218,8 @@ func TestRabbitMQAnswers(t *testing.T) {
 	}))
 	must(t, p.Send(record("orders", 3<<20), 3))
 	expectAck(acked, 3)
-	if n := countOf(s, "quorum"); n != 1 {
-		t.Errorf("%d messages in the queue", n)
+	if n, err := countOf(s, "quorum"); n != 1 {
+		t.Errorf("%d messages in the queue: %v", n, err)
 	}
 
 	limited, _, failed := open(s.URL(rabbittest.Limited, rabbittest.LimitedsWord))

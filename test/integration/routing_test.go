@@ -61,7 +61,7 @@ func TestRoutingSettings(t *testing.T) {
 	for _, g := range []routingGroup{
 		{"template and map", []string{
 			"OUTBOXCDC_ROUTE_TOPIC=" + o.name + ".{tenant}.{aggregate_type}", "OUTBOXCDC_ROUTE_TOPICS=vip=" + o.topic("mapped"),
-			"OUTBOXCDC_ROUTE_KEY={k_int}:{aggregate_id}", "OUTBOXCDC_ROUTE_HEADERS=tenant:region,note,flag:on", "OUTBOXCDC_ROUTE_PARTITION=part",
+			"OUTBOXCDC_ROUTE_KEY={k_int}:{aggregate_id}", "OUTBOXCDC_ROUTE_HEADERS=tenant:region,note,flag:on", "OUTBOXCDC_ROUTE_PARTITION=part", stopAtPoison,
 		}, []routed{
 			{topic: "eu.order", key: "-7:42", headers: []string{"id=$id", "type=placed", "region=eu", "note", "on=t", "outboxcdc-position=$position"}},
 			{
@@ -95,7 +95,7 @@ func TestRoutingSettings(t *testing.T) {
 		}, nil},
 		{"map alone, a topic for the rest, bytea, numeric time", []string{
 			"OUTBOXCDC_ROUTE_TOPIC=", "OUTBOXCDC_ROUTE_TOPICS=user=" + o.topic("users"), "OUTBOXCDC_ROUTE_UNMATCHED=" + o.topic("rest"),
-			"OUTBOXCDC_ROUTE_KEY={k_bytea}", "OUTBOXCDC_ROUTE_TIMESTAMP=at_num", "OUTBOXCDC_OUTBOX_COLUMNS_PAYLOAD=p_bytea", "OUTBOXCDC_ROUTE_PARTITION=part8",
+			"OUTBOXCDC_ROUTE_KEY={k_bytea}", "OUTBOXCDC_ROUTE_TIMESTAMP=at_num", "OUTBOXCDC_OUTBOX_COLUMNS_PAYLOAD=p_bytea", "OUTBOXCDC_ROUTE_PARTITION=part8", stopAtPoison,
 		}, []routed{
 			{columns: "aggregate_type, p_bytea, at_num", values: `'user', ` + largeBytes + `, 1795251600.123999`, topic: "users", key: "\x00\xff\x7b", value: "p_bytea", time: nine},
 			{columns: "p_bytea, at_num", values: `'', 1795251600123.999`, topic: "rest", key: "\x00\xff\x7b", value: "''::bytea", time: nine},
@@ -151,7 +151,7 @@ func TestRoutingSettings(t *testing.T) {
 		// Last: the slot moves without a position record, and a deduplicating daemon would refuse to continue.
 		{"null key, blank payload, commit time, no headers of ours", []string{
 			"OUTBOXCDC_ROUTE_NULL_KEY=allow", "OUTBOXCDC_ROUTE_BLANK_PAYLOAD=null", "OUTBOXCDC_OUTBOX_COLUMNS_PAYLOAD=p_text", "OUTBOXCDC_ROUTE_TIMESTAMP=commit",
-			"OUTBOXCDC_OUTBOX_COLUMNS_HEADERS=", "OUTBOXCDC_OUTBOX_COLUMNS_EVENT_TYPE=", "OUTBOXCDC_ROUTE_POSITION_HEADER=false", atLeastOnce,
+			"OUTBOXCDC_OUTBOX_COLUMNS_HEADERS=", "OUTBOXCDC_OUTBOX_COLUMNS_EVENT_TYPE=", "OUTBOXCDC_ROUTE_POSITION_HEADER=false", atLeastOnce, stopAtPoison,
 		}, []routed{
 			{columns: "aggregate_id, p_text", values: "NULL, " + largeText, noKey: true, value: "convert_to(p_text, 'UTF8')", headers: []string{"id=$id"}, time: "commit"},
 			{columns: "aggregate_id, p_text", values: "NULL, 'x'", noKey: true, value: "convert_to('x', 'UTF8')", headers: []string{"id=$id"}, time: "commit"},
@@ -175,7 +175,7 @@ func TestRoutingOfPartitions(t *testing.T) {
 	o.exec(`ALTER TABLE outbox ALTER aggregate_type SET DEFAULT 'order', ALTER aggregate_id SET DEFAULT '42', ALTER event_type SET DEFAULT 'placed',
 		ALTER payload SET DEFAULT '{}', ADD tenant text`)
 	o.testRoutes(t, routingGroup{"leaves", []string{
-		"OUTBOXCDC_ROUTE_TOPIC=" + o.name + ".{table}", "OUTBOXCDC_ROUTE_ID={table}:{id}", "OUTBOXCDC_ROUTE_KEY={tenant}/{n}", "OUTBOXCDC_ROUTE_PARTITION=n",
+		"OUTBOXCDC_ROUTE_TOPIC=" + o.name + ".{table}", "OUTBOXCDC_ROUTE_ID={table}:{id}", "OUTBOXCDC_ROUTE_KEY={tenant}/{n}", "OUTBOXCDC_ROUTE_PARTITION=n", stopAtPoison,
 	}, []routed{
 		{columns: "n, tenant", values: "1, 'a'", topic: "outbox", id: "outbox:$id", key: "a/1", partition: func(int) int { return 1 }},
 	}, nil})

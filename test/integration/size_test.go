@@ -71,7 +71,7 @@ func TestOversizedRow(t *testing.T) {
 	must(t, o.admin.scan("SELECT id::text FROM outbox WHERE n = 12", &id))
 
 	for i := range 2 {
-		r := o.start()
+		r := o.start(stopAtPoison)
 		if exit := r.awaitExit(patience); exit != 65 {
 			t.Fatalf("start %d: exit code %d, want 65", i+1, exit)
 		}
