@@ -250,7 +250,7 @@ func TestNames(t *testing.T) {
 	for _, m := range regexp.MustCompile("(?m)^- `([a-z_.]+)`:").FindAllStringSubmatch(read(t, "docs/configuration.md"), -1) {
 		settings += m[1] + ".\n"
 	}
-	others := []string{"retention.ms", "retention.bytes", "http.scheme", "http.probeHeaders", "outbox.event.order", "outbox.event.order_v2", "delivery.pml", "retention.enabled"}
+	others := []string{"retention.ms", "retention.bytes", "http.scheme", "http.probeHeaders", "outbox.event.order", "outbox.event.order_v2", "outbox.dead_letter", "delivery.pml", "retention.enabled"}
 	named := 0
 	for _, page := range files(t, ".md") {
 		text := fenced.ReplaceAllString(read(t, page), "")
