@@ -288,7 +288,7 @@ func TestReferences(t *testing.T) {
 // test/faults.md lists each fault and invariant named by a test exactly once.
 func TestFaults(t *testing.T) {
 	described := map[string]int{}
-	for _, m := range regexp.MustCompile(`(?m)^\| ([FI][^|]+) \|`).FindAllStringSubmatch(read(t, "test/faults.md"), -1) {
+	for _, m := range regexp.MustCompile(`(?m)^- ([FI]\d[^*]*) \*\*`).FindAllStringSubmatch(read(t, "test/faults.md"), -1) {
 		from, to, isRange := strings.Cut(m[1], " to ")
 		if !isRange {
 			for _, id := range strings.Split(m[1], ", ") {
