@@ -151,7 +151,11 @@ func TestStatusIsDocumented(t *testing.T) {
 	section, _, _ = strings.Cut(section, "\n### ")
 	listed := map[string]bool{}
 	for line := range strings.Lines(section) {
-		for _, m := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(strings.Split(line+"||", "|")[1], -1) {
+		names, _, _ := strings.Cut(line, ":")
+		if !strings.HasPrefix(names, "- ") {
+			continue
+		}
+		for _, m := range regexp.MustCompile("`([a-z_]+)`").FindAllStringSubmatch(names, -1) {
 			listed[m[1]] = true
 		}
 	}

@@ -30,7 +30,7 @@ func TestLogAttributesAreDocumented(t *testing.T) {
 	_, section, _ := strings.Cut(string(text), "\n### Attributes\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	listed := map[string]bool{"time": true, "level": true, "msg": true}
-	for _, m := range regexp.MustCompile("(?m)^\\| (`[^|]*) \\|").FindAllStringSubmatch(section, -1) {
+	for _, m := range regexp.MustCompile("(?m)^- (`[^:]*):").FindAllStringSubmatch(section, -1) {
 		for _, name := range regexp.MustCompile("`([a-z_0-9]+)`").FindAllStringSubmatch(m[1], -1) {
 			listed[name[1]] = true
 			if used[name[1]] == "" && name[1] != "time" && name[1] != "level" && name[1] != "msg" {

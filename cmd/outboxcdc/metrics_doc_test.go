@@ -46,11 +46,11 @@ func cutConsumers(t *testing.T, text string) (rest, section string) {
 	return before + "\n## " + after, section
 }
 
-// documentedMetrics returns kind and labels of the metrics in a table.
+// documentedMetrics returns kind and labels of the metrics in a list.
 func documentedMetrics(t *testing.T, text string) map[string]string {
 	t.Helper()
 	documented := map[string]string{}
-	row := regexp.MustCompile("(?m)^\\| `(outboxcdc_[a-z_]+)` \\| (\\w+) \\|([^|]*)\\| [^|]+ \\|$")
+	row := regexp.MustCompile("(?m)^- `(outboxcdc_[a-z_]+)` \\((\\w+)((?:,\\s+`[a-z]+`)*)\\):")
 	for _, m := range row.FindAllStringSubmatch(text, -1) {
 		labels := regexp.MustCompile("`([a-z]+)`").FindAllStringSubmatch(m[3], -1)
 		var names []string

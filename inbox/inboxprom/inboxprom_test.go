@@ -21,7 +21,7 @@ func TestDocumented(t *testing.T) {
 	_, section, _ := strings.Cut(string(text), "\n## Consumers\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	documented := map[string][]string{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `(outboxcdc_[a-z_]+)` \\| \\w+ \\|([^|]*)\\| [^|]+ \\|$").FindAllStringSubmatch(section, -1) {
+	for _, m := range regexp.MustCompile("(?m)^- `(outboxcdc_[a-z_]+)` \\(\\w+((?:,\\s+`[a-z]+`)*)\\):").FindAllStringSubmatch(section, -1) {
 		for _, l := range regexp.MustCompile("`([a-z]+)`").FindAllStringSubmatch(m[2], -1) {
 			documented[m[1]] = append(documented[m[1]], l[1])
 		}
