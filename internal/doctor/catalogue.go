@@ -109,7 +109,7 @@ func Checks() []Check {
 		{pgReplication, groupPostgres, "does the role have REPLICATION, and can it open a replication connection", []string{"FAIL 69", "FAIL 77"}},
 		{pgSenders, groupPostgres, "is a walsender free", []string{"WARN", "FAIL 69"}},
 		{pgSlots, groupPostgres, "is a slot free for the daemon, and one for the copy that `peek` creates", []string{"WARN", "FAIL 78"}},
-		{pgPlugins, groupPostgres, "may the server load pgoutput (since the minor releases of August 2026); if the role may not read the setting, a temporary copy of the slot shows it", []string{"FAIL 77"}},
+		{pgPlugins, groupPostgres, "may the server load pgoutput (since the minor releases of August 2026)", []string{"FAIL 77"}},
 		{pgTimeout, groupPostgres, "how soon does the server release the slot of a dead daemon (`tuning.wal_sender_timeout`)", []string{"WARN"}},
 		{pgKeepSize, groupPostgres, "how much WAL may the slot retain before the server invalidates it", []string{"WARN"}},
 		{pgIdle, groupPostgres, "does the server invalidate a slot that has been inactive for a time (PostgreSQL 18)", []string{"WARN"}},
@@ -172,6 +172,6 @@ func Checks() []Check {
 		{topicDeadLetters, groupTopics, "if the policy needs it: does the dead-letter topic exist, and does it accept every record that fits the other topics; with `hold_key` also: does it keep open letters, and may the daemon read which keys are held", []string{"WARN", "FAIL 69", "FAIL 77", "FAIL 78"}},
 		{topicPositions, groupTopics, "with `delivery.mode: deduplicated`: can `delivery.position_topic` be read and written", []string{"FAIL 77", "FAIL 78"}},
 
-		{receiverReached, groupReceiver, "with another sink than Kafka, instead of the checks of Kafka and topics: does the receiver accept a connection, with TLS if its address says so, and, with `sink: redis`, `nats` and `sqs`, can an acknowledged event be lost; no event is sent", []string{"WARN", "FAIL 69", "FAIL 78"}},
+		{receiverReached, groupReceiver, "with another sink than Kafka, instead of the checks of Kafka and topics: does the receiver accept a connection, with TLS if its address says so, and can an acknowledged event be lost (`redis`, `nats`, `sqs`); no event is sent", []string{"WARN", "FAIL 69", "FAIL 78"}},
 	}
 }
