@@ -27,7 +27,7 @@ type Found struct {
 	mu       sync.Mutex
 	parts    map[partitionID]uint32  // index into settled
 	settled  []int64                 // by partition: the offset of the last record of an event that is settled; -1: none
-	sessions map[int64]uint32        // by producer id: the sessions in their order
+	turns    map[int64]uint32        // by producer id: the turns of processes in their order
 	others   map[uint64][]otherEvent // by key
 	records  []foundRecord
 	isTidy   bool   // all records count, and are in the order of their events
@@ -58,7 +58,7 @@ type otherEvent struct {
 
 // NewFound returns an empty set.
 func NewFound() *Found {
-	f := &Found{seed: maphash.MakeSeed(), parts: map[partitionID]uint32{}, sessions: map[int64]uint32{}, others: map[uint64][]otherEvent{}}
+	f := &Found{seed: maphash.MakeSeed(), parts: map[partitionID]uint32{}, turns: map[int64]uint32{}, others: map[uint64][]otherEvent{}}
 	f.isEmpty.Store(true)
 	return f
 }
@@ -69,6 +69,7 @@ type OwnRecord struct {
 	Partition int32
 	Offset    int64
 	Producer  int64 // id
+	Epoch     int16 // of the producer
 	Position  Position
 	ID        []byte
 	// KeyTopic and Key say in which order the event is: that of the key in the topic, which for a letter is not the topic
@@ -91,7 +92,7 @@ func (q *Search) Note(r *OwnRecord) {
 	case p.CommitLSN >= q.Until:
 		return
 	}
-	session := f.session(q.Producers, r.Producer)
+	session := f.session(q.Producers, r)
 	if len(f.records) == MaxEvents && !f.full { // records that do not count may take up room
 		f.tidy()
 		f.forgetAcked(q.Acked)
@@ -139,17 +140,18 @@ func (f *Found) partition(at partitionID) uint32 {
 	return n
 }
 
-// session returns the number of a producer's session. The searches of a process name the producers in the order of
-// their sessions, and each search those of the one before.
-func (f *Found) session(producers []int64, id int64) uint32 {
-	if _, known := f.sessions[id]; !known {
+// session returns the number of the session that has sent a record: a producer id is that of one turn of a process, as
+// [PositionRecord.HasTurnAfter] says, and each session of the turn has its next epoch. The searches of a process name
+// the producers in the order of their turns, and each search those of the one before.
+func (f *Found) session(producers []int64, r *OwnRecord) uint32 {
+	if _, known := f.turns[r.Producer]; !known {
 		for _, id := range producers {
-			if _, known := f.sessions[id]; !known {
-				f.sessions[id] = uint32(len(f.sessions) + 1)
+			if _, known := f.turns[id]; !known {
+				f.turns[id] = uint32(len(f.turns) + 1)
 			}
 		}
 	}
-	return f.sessions[id]
+	return f.turns[r.Producer]<<16 | uint32(uint16(r.Epoch))
 }
 
 // tidy removes the records that do not count, and sorts the rest.

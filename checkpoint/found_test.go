@@ -107,6 +107,13 @@ func TestFoundSessions(t *testing.T) {
 	if !has(10) || has(11) || has(12) {
 		t.Error("a record counts although a later session has sent an older event")
 	}
+	for epoch, n := range []int{22, 21} { // sessions of one process, to two partitions
+		q := Search{Found: f, Until: 100, Producers: []int64{8, 1}}
+		q.Note(&OwnRecord{Topic: "t", Partition: int32(epoch), Producer: 1, Epoch: int16(epoch), Position: Position{7, 1, pglogrepl.LSN(n), 0}, KeyTopic: "t", Key: []byte("of one process")})
+	}
+	if !has(21) || has(22) {
+		t.Error("a record counts although a later session of its process has sent an older event")
+	}
 }
 
 // TestFoundPartitions: the order in one partition says nothing about another one, and an end that cannot be read any

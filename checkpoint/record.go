@@ -45,7 +45,8 @@ type PositionRecord struct {
 	// Confirm is the highest position that a status update may have carried. If the slot is beyond it, another client
 	// has moved the slot.
 	Confirm pglogrepl.LSN
-	// Producers are the producer ids of the processes whose records may be in Kafka after Acked, newest last.
+	// Producers are the producer ids of the processes whose records may be in Kafka after Acked, newest last. Each is that
+	// of one turn of a process: see HasTurnAfter.
 	Producers []int64
 	// Topics are the topics that may have records after Acked, sorted. Recent are some of the topics that had records
 	// shortly before it, those that left Topics last at the end: only a failover that loses acknowledged events is a
@@ -206,6 +207,13 @@ func (s *PositionRecord) Next(l Lineage, producer int64, sources string) Positio
 	next.Producers = slices.DeleteFunc(slices.Clone(s.Producers), func(id int64) bool { return id == producer })
 	next.Producers = append(last(next.Producers, maxProducers-1), producer)
 	return next
+}
+
+// HasTurnAfter reports whether another process has had the slot since the process with this producer id. A process that
+// gets the slot back needs a new id: then the order of Producers is that in which all their sessions were.
+func (s *PositionRecord) HasTurnAfter(producer int64) bool {
+	i := slices.Index(s.Producers, producer)
+	return i >= 0 && i < len(s.Producers)-1
 }
 
 // AckedFor returns Acked and its transaction if the reader's settings have the given fingerprint. With other settings

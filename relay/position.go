@@ -38,6 +38,9 @@ type position struct {
 // errSlotTaken ends a session that lost its slot before it began to read.
 var errSlotTaken = errors.New("another client has taken the slot")
 
+// errOtherTurn ends a session before it has sent anything. The next one has a producer id of its own.
+var errOtherTurn = errors.New("another instance has had the slot since, so that this one needs another producer id")
+
 // loadPosition reads the predecessor's record and stores the first one of this session, before any event is sent.
 // From then on a successor recognises the records of this session's producer. The error is a *[checkpoint.Unusable]
 // if the position topic cannot be used.
@@ -51,6 +54,10 @@ func (s *session) loadPosition(ctx context.Context) error {
 	predecessor, err := s.load(ctx)
 	if err != nil {
 		return fmt.Errorf("read the position record: %w", err)
+	}
+	if predecessor != nil && predecessor.HasTurnAfter(s.sink.ProducerID()) {
+		s.sink.RenewProducer()
+		return errOtherTurn
 	}
 	if predecessor == nil {
 		err = s.stream.Found() // nothing was delivered that could be compared: a mistake of the setup

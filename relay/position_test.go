@@ -57,6 +57,8 @@ func (p *fakePositions) locked(f func()) {
 
 func (p *fakePositions) ProducerID() int64 { return p.pid }
 
+func (p *fakePositions) RenewProducer() { p.pid += 100 }
+
 func (p *fakePositions) LoadPosition(ctx context.Context) (s *checkpoint.PositionRecord, err error) {
 	var load func(context.Context)
 	if p.locked(func() { load = p.load }); load != nil {

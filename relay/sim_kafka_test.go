@@ -28,6 +28,7 @@ type simKafka struct {
 	read     [len(simTopics)]int         // the newest stream whose session has read the ends, by topic
 	saved    []checkpoint.PositionRecord // the newest position records
 	pids     int64
+	opened   int  // sessions
 	unusable bool // the position topic
 
 	keepLogs bool // with any delivery mode
@@ -117,8 +118,13 @@ func (b *simBrokers) Open(ctx context.Context, cb Callbacks) (Sink, error) {
 		w.fail("%s opens a sink beside one that is open", p)
 	}
 	s := &simSink{k: w.kafka, p: p, cb: cb, cursor: -1, changed: make(chan struct{}, 1)}
-	w.kafka.pids++
-	s.pid = w.kafka.pids
+	w.kafka.opened++
+	s.number = w.kafka.opened
+	if p.epoch++; p.pid == 0 { // else the sessions of a process have one id
+		w.kafka.pids++
+		p.pid, p.epoch = w.kafka.pids, 0
+	}
+	s.pid, s.epoch = p.pid, p.epoch
 	p.sink, p.failed = s, cb.Failed
 	w.kafka.sinks = append(w.kafka.sinks, s)
 	return s, nil

@@ -36,11 +36,13 @@ type simPartition struct{ topic, n int }
 
 // logged is a record of a partition.
 type logged struct {
-	e   *event // nil: of another slot, or no event
-	pid int64
-	pos checkpoint.Position
-	id  string
-	at  time.Time
+	e       *event // nil: of another slot, or no event
+	pid     int64
+	epoch   int16
+	session int // in the order of time
+	pos     checkpoint.Position
+	id      string
+	at      time.Time
 	// late: it was in flight for longer than half of fence_wait.
 	late bool
 	// routed is the topic to which its event was routed, also if it is a dead letter.
@@ -66,6 +68,8 @@ type placement struct {
 // simDeduplication is the part of a sink for deduplicated delivery.
 type simDeduplication struct {
 	pid          int64
+	epoch        int16
+	number       int // of all sessions
 	q            *checkpoint.Search
 	notBefore    time.Time
 	toRead       [len(simTopics)]bool // topics whose ends are to be read
@@ -134,7 +138,7 @@ func (at *placement) topicName(lane int) string {
 // append adds a record to its partition's log. w.mu is held.
 func (k *simKafka) append(f *flight) {
 	id, at := f.by.st.id, f.partitionOf()
-	k.logs[at] = append(k.logs[at], logged{e: f.e, routed: f.by.p.placement.topicName(f.e.lane), loose: f.dead && f.letter == nil, pid: f.by.pid, pos: checkpoint.Position{
+	k.logs[at] = append(k.logs[at], logged{e: f.e, routed: f.by.p.placement.topicName(f.e.lane), loose: f.dead && f.letter == nil, pid: f.by.pid, epoch: f.by.epoch, session: f.by.number, pos: checkpoint.Position{
 		SystemID: id.SystemID, Timeline: id.TimelineOf(f.e.tx.commit), CommitLSN: f.e.tx.commit, Ordinal: uint32(f.e.ordinal),
 	}, id: strconv.Itoa(f.e.id), at: time.Now(), late: time.Since(f.at) >= k.w.cfg.Deduplication.FenceWait/2})
 }
@@ -218,6 +222,8 @@ func (w *world) somePartition() simPartition {
 
 func (s *simSink) ProducerID() int64 { return s.pid }
 
+func (s *simSink) RenewProducer() { s.p.pid = 0 }
+
 func (s *simSink) Lane(rec *router.Record) int32 {
 	s.k.w.mu.Lock()
 	defer s.k.w.mu.Unlock()
@@ -256,22 +262,21 @@ func (s *simSink) othersSentBefore(e *event) bool {
 	if s.q == nil || e.ackedIn == nil {
 		return false
 	}
-	return s.isOvertaken(&logged{e: e, routed: s.p.placement.topicName(e.lane), pid: e.ackedIn.pid, pos: checkpoint.Position{CommitLSN: e.tx.commit, Ordinal: uint32(e.ordinal)}}, nil)
+	return s.isOvertaken(&logged{e: e, routed: s.p.placement.topicName(e.lane), pid: e.ackedIn.pid, session: e.ackedIn.number, pos: checkpoint.Position{CommitLSN: e.tx.commit, Ordinal: uint32(e.ordinal)}}, nil)
 }
 
 // isOvertaken reports whether an older event of its key was sent after a record of ours, according to what is stored.
 func (s *simSink) isOvertaken(l *logged, log []logged) bool {
-	session := func(l *logged) int { return slices.Index(s.q.Producers, l.pid) }
 	if l.loose {
 		return false
 	}
 	for _, other := range s.k.logs {
 		for i := range other {
 			b := &other[i]
-			if b.e == nil || b.loose || session(b) < 0 || !checkpoint.Holds(s.q.Lineage, b.pos) || b.routed != l.routed || b.e.key != l.e.key || b.pos.Compare(l.pos) >= 0 {
+			if b.e == nil || b.loose || !slices.Contains(s.q.Producers, b.pid) || !checkpoint.Holds(s.q.Lineage, b.pos) || b.routed != l.routed || b.e.key != l.e.key || b.pos.Compare(l.pos) >= 0 {
 				continue
 			}
-			if session(b) > session(l) || slices.ContainsFunc(log, func(later logged) bool { return later == *b }) {
+			if b.session > l.session || slices.ContainsFunc(log, func(later logged) bool { return later == *b }) {
 				return true
 			}
 		}
@@ -531,7 +536,7 @@ func (s *simSink) readTopic(topic int) {
 
 // own is the record as the reader of a partition's end finds it.
 func (l *logged) own(at simPartition, offset int64) *checkpoint.OwnRecord {
-	own := &checkpoint.OwnRecord{Topic: simTopics[at.topic], Partition: int32(at.n), Offset: offset, Producer: l.pid, Position: l.pos, ID: []byte(l.id), KeyTopic: simTopics[at.topic]}
+	own := &checkpoint.OwnRecord{Topic: simTopics[at.topic], Partition: int32(at.n), Offset: offset, Producer: l.pid, Epoch: l.epoch, Position: l.pos, ID: []byte(l.id), KeyTopic: simTopics[at.topic]}
 	if at.topic == len(simTopics)-1 {
 		own.KeyTopic = l.routed
 	}
@@ -612,7 +617,7 @@ func (s *simSink) repeats(f *flight, follows bool) string {
 				return "again, which is in Kafka, and no end was read"
 			case s.isOvertaken(&l, log[i:]):
 				w.reached[resentInOrder] = true
-			case !slices.Contains(s.q.Producers, l.pid) && 0 < l.pid && l.pid < s.pid && s.pid <= 100:
+			case !slices.Contains(s.q.Producers, l.pid) && 0 < l.pid && l.session < s.number && s.pid <= 100:
 				return "again, which is in Kafka, of a producer that nobody noted"
 			case s.wasRead[at.topic] && slices.ContainsFunc(log[i:], func(b logged) bool { return b.late && s.reaches(b) }):
 				// A later record that was stored late has ended the search.

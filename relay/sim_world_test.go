@@ -168,6 +168,8 @@ type process struct {
 	undrained  int           // records in flight at the end of the drain
 	gone       bool          // it has ended, and the script has handled that
 	sink       *simSink
+	pid        int64 // its producer id
+	epoch      int16
 	stream     *simStream
 	placement  placement
 	known      []bool          // by event: it must not send the event again

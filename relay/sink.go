@@ -34,8 +34,10 @@ func AtLeastOnce(p Producer) Sink {
 
 // PositionStore keeps the slot's position record.
 type PositionStore interface {
-	// ProducerID returns the producer id in every batch of this process.
+	// ProducerID returns the producer id in every batch of the session.
 	ProducerID() int64
+	// RenewProducer gives the next session another producer id.
+	RenewProducer()
 	// LoadPosition reads the slot's newest position record; nil: there is none. The error is a [checkpoint.Unusable] if
 	// position records cannot be used. Other errors are temporary.
 	LoadPosition(ctx context.Context) (*checkpoint.PositionRecord, error)

@@ -215,7 +215,7 @@ func (c *Cluster) lastWaits() (topics []string, producerID bool) {
 
 // identify returns the identity of a session: the producer id of the process with the next epoch, or a new id from
 // Kafka. Brokers refuse batches of an earlier epoch for a partition once the new epoch has written to the partition
-// (KIP-360). All sessions of the process use the same id.
+// (KIP-360). All sessions of the process use the same id while no other process has the slot between them.
 func (c *Cluster) identify(ctx context.Context, ctl *control) (identity, error) {
 	c.mu.Lock()
 	if c.id != nil && c.id.epoch < math.MaxInt16 {
@@ -233,7 +233,8 @@ func (c *Cluster) identify(ctx context.Context, ctl *control) (identity, error) 
 	return id, err
 }
 
-// forgetID makes the next session request a new producer id, because a broker refused the current one.
+// forgetID makes the next session request a new producer id, because a broker refused the current one, or another
+// process has had the slot.
 func (c *Cluster) forgetID() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

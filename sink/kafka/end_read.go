@@ -144,7 +144,7 @@ func (r *endRead) readBatch(b *sarama.RecordBatch) {
 		for _, rec := range b.Records {
 			if at := b.FirstOffset + rec.OffsetDelta; at >= r.next && at < r.windowEnd {
 				r.firstOwn = min(r.firstOwn, at)
-				r.readRecord(rec, at, b.ProducerID)
+				r.readRecord(rec, at, b)
 			}
 		}
 	}
@@ -152,7 +152,7 @@ func (r *endRead) readBatch(b *sarama.RecordBatch) {
 }
 
 // readRecord reads an own record.
-func (r *endRead) readRecord(rec *sarama.Record, offset, producer int64) {
+func (r *endRead) readRecord(rec *sarama.Record, offset int64, b *sarama.RecordBatch) {
 	q := &r.ends.search
 	own, ok := ownRecord(rec)
 	pos := own.Position
@@ -168,7 +168,7 @@ func (r *endRead) readRecord(rec *sarama.Record, offset, producer int64) {
 	default:
 		r.reached = r.reached || pos.Compare(q.Settled) <= 0
 		r.beyond = r.beyond || pos.CommitLSN >= q.Until
-		own.Topic, own.Partition, own.Offset, own.Producer = r.topic, r.id, offset, producer
+		own.Topic, own.Partition, own.Offset, own.Producer, own.Epoch = r.topic, r.id, offset, b.ProducerID, b.ProducerEpoch
 		if own.KeyTopic == "" {
 			own.KeyTopic = r.topic
 		}

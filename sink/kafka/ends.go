@@ -89,6 +89,9 @@ const (
 // ProducerID returns the producer id of all record batches of the session.
 func (p *Producer) ProducerID() int64 { return p.id.producer }
 
+// RenewProducer makes the next session request a producer id.
+func (p *Producer) RenewProducer() { p.cluster.forgetID() }
+
 // ReadEnds begins to read the ends of the topics of q in the background, not earlier than notBefore. It must be
 // called at most once.
 func (p *Producer) ReadEnds(q checkpoint.Search, notBefore time.Time) {

@@ -46,9 +46,16 @@ func TestOneProducerID(t *testing.T) {
 			t.Errorf("after %v: %+v, as before: %+v", code, after, before)
 		}
 	}
+	before := session()
+	p, _ := openSession(t, c)
+	p.RenewProducer()
+	_ = p.Close(endedContext())
+	if after := session(); after.producer == before.producer {
+		t.Errorf("%+v after another process had the slot, as before: %+v", after, before)
+	}
+	was := c.id.producer
 	c.id.epoch = math.MaxInt16
-	before := c.id.producer
-	if after := session(); after.producer == before || after.epoch != 0 {
+	if after := session(); after.producer == was || after.epoch != 0 {
 		t.Errorf("after the last epoch: %+v", after)
 	}
 }
