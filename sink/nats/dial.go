@@ -3,6 +3,8 @@ package natssink
 import (
 	"bytes"
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -109,6 +111,9 @@ func (t *transport) dial(ctx context.Context) (*connection, *lane.Failure) {
 	case isLogin(err):
 		f.Meaning, f.Code = lane.Denied, lane.CodeDenied
 		f.Remedy = "let the server accept the user and password, or the token, in receiver.url, or receiver.credentials_file"
+		if until := t.target.Login.Until; !until.IsZero() && time.Now().After(until) {
+			f.Remedy = fmt.Sprintf("the JWT in receiver.credentials_file has expired at %s; put a new one there", until.UTC().Format(time.RFC3339))
+		}
 	case errors.Is(err, nats.ErrSecureConnWanted):
 		f.Code, f.Remedy = lane.CodeTLS, "let receiver.url begin with nats://, or give the server a certificate"
 	case errors.Is(err, nats.ErrTimeout), f.Code == lane.CodeTimeout:
@@ -137,10 +142,15 @@ func (t *transport) login(c *connection) (err error) {
 	if t.tls {
 		options = append(options, nats.Secure(t.target.TLS))
 	}
-	if t.target.Login != nil {
-		options = append(options, t.target.Login)
+	if t.target.Login.Option != nil {
+		options = append(options, t.target.Login.Option)
 	}
-	c.nc, err = nats.Connect(t.target.URL, options...)
+	if c.nc, err = nats.Connect(t.target.URL, options...); err != nil {
+		return err
+	}
+	if err = c.nc.FlushTimeout(t.cfg.Timeout); err != nil { // max_payload of the account comes after the login
+		c.nc.Close()
+	}
 	return err
 }
 
@@ -149,18 +159,41 @@ const pingInterval = 10 * time.Second
 
 var errCredentials = errors.New("the content (not shown) is neither a credentials file, with the JWT and the seed of a user, nor the seed of an NKey")
 
+// Login is how the daemon logs in, besides what is in the address.
+type Login struct {
+	Option nats.Option // nil: not at all
+	Until  time.Time   // zero: it does not expire, or it is not known
+}
+
 // ParseCredentials returns the login by a credentials file, which has a user's JWT and seed, or by a seed alone.
-func ParseCredentials(text []byte) (nats.Option, error) {
+func ParseCredentials(text []byte) (Login, error) {
 	pair, err := nkeys.ParseDecoratedNKey(text)
 	if err != nil {
-		return nil, errCredentials
+		return Login{}, errCredentials
 	}
 	if bytes.Contains(text, []byte("-BEGIN NATS USER JWT-")) {
-		return nats.UserCredentialBytes(text), nil
+		return Login{nats.UserCredentialBytes(text), expiry(text)}, nil
 	}
 	public, err := pair.PublicKey()
 	if err != nil {
-		return nil, errCredentials
+		return Login{}, errCredentials
 	}
-	return nats.Nkey(public, pair.Sign), nil
+	return Login{Option: nats.Nkey(public, pair.Sign)}, nil
+}
+
+// expiry returns when the JWT of a credentials file expires. It decides nothing: the server does.
+func expiry(text []byte) time.Time {
+	jwt, err := nkeys.ParseDecoratedJWT(text)
+	parts := strings.Split(jwt, ".")
+	if err != nil || len(parts) != 3 {
+		return time.Time{}
+	}
+	var claims struct {
+		Exp int64 `json:"exp"`
+	}
+	decoded, err := base64.RawURLEncoding.DecodeString(parts[1])
+	if err != nil || json.Unmarshal(decoded, &claims) != nil || claims.Exp <= 0 {
+		return time.Time{}
+	}
+	return time.Unix(claims.Exp, 0)
 }

@@ -13,7 +13,6 @@ import (
 	"context"
 	"crypto/tls"
 
-	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outboxcdc/outboxcdc/sink/lane"
@@ -32,7 +31,7 @@ func DefaultConfig() Config { return Config{Settings: lane.Defaults()} }
 // Target is the server, or several servers of a cluster.
 type Target struct {
 	URL   string      // nats or tls, with user and password, or with a token; several are separated by commas
-	Login nats.Option // of [ParseCredentials]; nil: none
+	Login Login       // of [ParseCredentials]
 	TLS   *tls.Config // for tls; nil: the defaults
 }
 

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/nats-io/nkeys"
 
@@ -64,24 +63,24 @@ func TestLogin(t *testing.T) {
 	roots.AppendCertsFromPEM(authority.PEM)
 	for _, test := range []struct {
 		url, code string
-		login     nats.Option
+		login     Login
 		tls       *tls.Config
 	}{
-		{"nats://admin:admin@" + plain.Addr, "", nil, nil},
-		{"nats://127.0.0.1:1,nats://admin:admin@" + plain.Addr, "", nil, nil},
+		{"nats://admin:admin@" + plain.Addr, "", Login{}, nil},
+		{"nats://127.0.0.1:1,nats://admin:admin@" + plain.Addr, "", Login{}, nil},
 		{"nats://" + plain.Addr, "", login, nil},
-		{"nats://" + plain.Addr, lane.CodeDenied, nil, nil},
+		{"nats://" + plain.Addr, lane.CodeDenied, Login{}, nil},
 		{"nats://" + plain.Addr, lane.CodeDenied, unknown, nil},
-		{"nats://t0ken@" + withToken.Addr, "", nil, nil},
-		{"nats://Geh3im@" + withToken.Addr, lane.CodeDenied, nil, nil},
-		{"nats://admin:Geh3im@" + plain.Addr, lane.CodeDenied, nil, nil},
-		{"nats://Geh3im@" + plain.Addr, lane.CodeDenied, nil, nil},
-		{"tls://admin:Geh3im@" + plain.Addr, lane.CodeTLS, nil, nil},
-		{"tls://localhost" + port, "", nil, &tls.Config{RootCAs: roots}},
-		{"tls://localhost" + port, lane.CodeTLS, nil, nil},
-		{"nats://u:Geh3im@127.0.0.1:1", lane.CodeConnection, nil, nil},
-		{"nats://Geh3im%", lane.CodeSecret, nil, nil},
-		{"http://Geh3im", lane.CodeSecret, nil, nil},
+		{"nats://t0ken@" + withToken.Addr, "", Login{}, nil},
+		{"nats://Geh3im@" + withToken.Addr, lane.CodeDenied, Login{}, nil},
+		{"nats://admin:Geh3im@" + plain.Addr, lane.CodeDenied, Login{}, nil},
+		{"nats://Geh3im@" + plain.Addr, lane.CodeDenied, Login{}, nil},
+		{"tls://admin:Geh3im@" + plain.Addr, lane.CodeTLS, Login{}, nil},
+		{"tls://localhost" + port, "", Login{}, &tls.Config{RootCAs: roots}},
+		{"tls://localhost" + port, lane.CodeTLS, Login{}, nil},
+		{"nats://u:Geh3im@127.0.0.1:1", lane.CodeConnection, Login{}, nil},
+		{"nats://Geh3im%", lane.CodeSecret, Login{}, nil},
+		{"http://Geh3im", lane.CodeSecret, Login{}, nil},
 	} {
 		r := testReceiver(t, "", func(c *Config) {
 			c.Target = func() (Target, error) { return Target{URL: test.url, Login: test.login, TLS: test.tls}, nil }

@@ -3,6 +3,7 @@ package main
 var (
 	natsAnswers = suite{"./sink/nats", "^(TestAnswers|TestOtherAnswers)$"}
 	natsMessage = suite{"./sink/nats", "^TestMessage$"}
+	natsLimits  = suite{"./sink/nats", "^TestAccountLimits$"}
 	natsLogin   = suite{"./sink/nats", "^TestLogin$"}
 )
 
@@ -38,6 +39,12 @@ var natsMutants = []mutant{
 		edits{{"sink/nats/message.go", "return !strings.ContainsAny(s, \"\\r\\n\") && ", "return "}}, natsMessage),
 	wrong("nats-lost-login-is-a-refusal", "A server that cannot be reached refuses the login.",
 		edits{{"sink/nats/dial.go", "	case isLogin(err):", "	case isLogin(err) || errors.Is(err, nats.ErrNoServers):"}}, natsLogin),
+	wrong("nats-account-full-is-poison", "An account that is full refuses the event for good.",
+		edits{{"sink/nats/transport.go", "	case tooLargeForStream, headersTooLarge:", "	case tooLargeForStream, headersTooLarge, 10002:"}}, natsLimits),
+	wrong("nats-limit-of-the-server", "An account takes a message as large as the server does.",
+		edits{{"sink/nats/dial.go", "	if err = c.nc.FlushTimeout(t.cfg.Timeout); err != nil { // max_payload of the account comes after the login\n		c.nc.Close()\n	}\n", ""}}, natsLimits),
+	wrong("nats-login-never-expires", "The error does not say that the JWT has expired.",
+		edits{{"sink/nats/dial.go", "!until.IsZero() && time.Now().After(until)", "until.IsZero() && time.Now().After(until)"}}, suite{"./sink/nats", "^TestCredentialsFile$"}),
 	wrong("nats-two-connections", "Each caller opens a connection of its own.",
 		edits{{"sink/lane/link.go", "		if wait == nil {", "		if true {"}, {"sink/lane/link.go", "	close(l.dialing)\n	l.dialing = nil\n", ""}}, suite{"./sink/lane", "^TestLink$"}),
 	wrong("nats-asks-in-turn", "After a failure each lane connects at once.",

@@ -52,6 +52,18 @@ type Server struct {
 // administrator logs in with; "": nothing. A test without NATS is skipped; with CI=true it fails.
 func Start(t testing.TB, login string, lines ...string) *Server {
 	t.Helper()
+	var options []nats.Option
+	if user, password, both := strings.Cut(login, ":"); both {
+		options = append(options, nats.UserInfo(user, password))
+	} else if login != "" {
+		options = append(options, nats.Token(login))
+	}
+	return start(t, options, lines...)
+}
+
+// start is Start with what the administrator logs in with.
+func start(t testing.TB, login []nats.Option, lines ...string) *Server {
+	t.Helper()
 	child.SkipShort(t)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -75,13 +87,12 @@ func Start(t testing.TB, login string, lines ...string) *Server {
 	s.spec = child.Spec{Path: path, Args: []string{"-c", filepath.Join(dir, "nats.conf")}, Env: os.Environ(), Dir: dir, LogFile: filepath.Join(dir, "log"), DeathSignal: syscall.SIGKILL}
 	s.Configure(lines...)
 	s.Start()
-	url := "nats://" + s.Addr
-	if login != "" {
-		url = "nats://" + login + "@" + s.Addr
-	}
 	s.live()
-	if s.nc, err = nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond), nats.ReconnectJitter(0, 0), nats.Timeout(patience),
-		nats.DisconnectErrHandler(func(*nats.Conn, error) { s.live() })); err != nil {
+	options := append([]nats.Option{
+		nats.MaxReconnects(-1), nats.ReconnectWait(20 * time.Millisecond), nats.ReconnectJitter(0, 0), nats.Timeout(patience),
+		nats.DisconnectErrHandler(func(*nats.Conn, error) { s.live() }),
+	}, login...)
+	if s.nc, err = nats.Connect("nats://"+s.Addr, options...); err != nil {
 		t.Fatal(err)
 	}
 	if s.Admin, err = jetstream.New(s.nc); err != nil {
@@ -142,6 +153,18 @@ func (s *Server) Delete(name string) {
 			return err
 		}
 		return nil
+	})
+}
+
+// Purge deletes all messages of the stream of tests.
+func (s *Server) Purge() {
+	s.t.Helper()
+	s.ask(func(ctx context.Context) error {
+		stream, err := s.Admin.Stream(ctx, Stream)
+		if err != nil {
+			return err
+		}
+		return stream.Purge(ctx)
 	})
 }
 
