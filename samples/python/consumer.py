@@ -2,26 +2,13 @@
 
     DATABASE_URL=postgres://... BOOTSTRAP_SERVERS=localhost:9092 python consumer.py books outbox.event.order
 """
-import json
 import os
 import sys
 
 import psycopg
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-# 0 rows: the event was processed before, and was sent again.
-ADD_ID = "INSERT INTO processed_events (consumer, topic, id) VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"
-
-
-def book(db, record):
-    event_id = dict(record.headers())["id"].decode()
-    if db.execute(ADD_ID, [group, record.topic(), event_id]).rowcount == 1:
-        order = json.loads(record.value())
-        db.execute(
-            "INSERT INTO ledger (event_id, order_id, amount) VALUES (%s, %s, %s)",
-            [event_id, order["order"], order["amount"]],
-        )
-
+from ledger import book
 
 group, topic = sys.argv[1:]
 consumer = Consumer({
@@ -45,7 +32,8 @@ with psycopg.connect(os.environ["DATABASE_URL"], autocommit=True) as db:
         # One transaction for ids and effects.
         with db.transaction():
             for record in batch:
-                book(db, record)
+                event_id = dict(record.headers())["id"].decode()
+                book(db, group, record.topic(), event_id, record.value())
         # After the database: a crash before this line repeats the batch, and the ids recognize it. Name the offsets: without them
         # librdkafka commits what was consumed when it gets to it, which may be records that come after the batch.
         ends = {r.partition(): TopicPartition(topic, r.partition(), r.offset() + 1) for r in batch}

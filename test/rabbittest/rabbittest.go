@@ -5,6 +5,7 @@ package rabbittest
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -48,24 +49,50 @@ type Server struct {
 // patience is the time after which a start is given up. Nothing is measured by it.
 const patience = 5 * time.Minute
 
+// Available returns nil when the server's packages can be unpacked here.
+func Available(ctx context.Context) error {
+	_, err := debian.Unpack(ctx, "rabbitmq-server", erlang...)
+	return err
+}
+
 // Start starts a server that ends with the test. Without the packages the test is skipped; with CI=true it fails.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	child.SkipShort(t)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	root, err := debian.Unpack(ctx, "rabbitmq-server", erlang...)
-	if err != nil {
+	if err := Available(ctx); err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatal(err)
 		}
 		t.Skipf("SKIPPED, THERE IS NO RABBITMQ: %v", err)
 	}
-	s := &Server{t: t, dir: t.TempDir(), root: root, erlBin: only(t, root, "usr/lib/erlang/erts-*/bin"), plugins: only(t, root, "usr/lib/rabbitmq/lib/rabbitmq_server-*/plugins")}
+	s, err := Open(ctx, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	s.t = t
+	return s
+}
+
+// Open starts a server in a folder, for a program that is no test. Its methods Run and Stop are for tests.
+func Open(ctx context.Context, dir string) (s *Server, err error) {
+	root, err := debian.Unpack(ctx, "rabbitmq-server", erlang...)
+	if err != nil {
+		return nil, err
+	}
+	s = &Server{dir: dir, root: root}
+	if s.erlBin, err = only(root, "usr/lib/erlang/erts-*/bin"); err == nil {
+		s.plugins, err = only(root, "usr/lib/rabbitmq/lib/rabbitmq_server-*/plugins")
+	}
 	for _, port := range []*int{&s.Port, &s.dist, &s.epmd} {
-		if *port, err = child.FreePort(); err != nil {
-			t.Fatal(err)
+		if err == nil {
+			*port, err = child.FreePort()
 		}
+	}
+	if err != nil {
+		return nil, err
 	}
 	users := map[string]any{
 		"users":       []any{map[string]any{"name": User, "password": Password, "tags": ""}, map[string]any{"name": Limited, "password": LimitedsWord, "tags": ""}},
@@ -74,43 +101,46 @@ func Start(t testing.TB) *Server {
 	}
 	text, err := json.Marshal(users)
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	s.write("users.json", string(text))
-	s.write("plugins", "[].")
-	s.write("env.conf", "")
+	if err := errors.Join(s.write("users.json", string(text)), s.write("plugins", "[]."), s.write("env.conf", "")); err != nil {
+		return nil, err
+	}
 	s.mapper, err = child.Start(child.Spec{
 		Path: filepath.Join(s.erlBin, "epmd"), Args: []string{"-port", fmt.Sprint(s.epmd)}, Env: s.env(), Dir: s.dir, LogFile: s.log(), DeathSignal: syscall.SIGKILL,
 	})
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	t.Cleanup(func() { _ = s.mapper.Kill() })
-	t.Cleanup(s.Kill)
-	s.Run()
-	return s
+	if err := s.run(nil); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// Close ends the server and its port mapper.
+func (s *Server) Close() {
+	s.Kill()
+	_ = s.mapper.Kill()
 }
 
 func permission(user, configure, write string) map[string]any {
 	return map[string]any{"user": user, "vhost": "/", "configure": configure, "write": write, "read": configure}
 }
 
-func only(t testing.TB, root, pattern string) string {
-	t.Helper()
+func only(root, pattern string) (string, error) {
 	found, _ := filepath.Glob(filepath.Join(root, pattern))
 	if len(found) != 1 {
-		t.Fatalf("%d folders %s in %s", len(found), pattern, root)
+		return "", fmt.Errorf("%d folders %s in %s", len(found), pattern, root)
 	}
-	return found[0]
+	return found[0], nil
 }
 
 func (s *Server) log() string { return filepath.Join(s.dir, "log") }
 
-func (s *Server) write(name, text string) {
-	s.t.Helper()
-	if err := os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o600); err != nil {
-		s.t.Fatal(err)
-	}
+func (s *Server) write(name, text string) error {
+	return os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o600)
 }
 
 func (s *Server) env() []string {
@@ -129,11 +159,19 @@ func (s *Server) env() []string {
 // Run starts the server again after Kill, with further lines of its configuration, and waits until it accepts users.
 func (s *Server) Run(conf ...string) {
 	s.t.Helper()
+	if err := s.run(conf); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *Server) run(conf []string) error {
 	text := fmt.Sprintf("listeners.tcp.1 = 127.0.0.1:%d\nload_definitions = %s\nlog.console.level = warning\n", s.Port, filepath.Join(s.dir, "users.json"))
 	for _, line := range conf {
 		text += line + "\n"
 	}
-	s.write("rabbitmq.conf", text)
+	if err := s.write("rabbitmq.conf", text); err != nil {
+		return err
+	}
 	args := []string{
 		"-noinput", "-s", "rabbit", "boot", "-boot", filepath.Join(s.root, "usr/lib/erlang/bin/start_sasl"), "+W", "w", "+S", "2:2", "+sbwt", "none", "+sbwtdcpu", "none", "+sbwtdio", "none",
 		"-syslog", "logger", "[]", "-syslog", "syslog_error_logger", "false", "-kernel", "prevent_overlapping_partitions", "false",
@@ -141,7 +179,7 @@ func (s *Server) Run(conf ...string) {
 	var err error
 	s.node, err = child.Start(child.Spec{Path: filepath.Join(s.erlBin, "erlexec"), Args: args, Env: s.env(), Dir: s.dir, LogFile: s.log(), DeathSignal: syscall.SIGKILL})
 	if err != nil {
-		s.t.Fatal(err)
+		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -153,8 +191,9 @@ func (s *Server) Run(conf ...string) {
 		return err
 	})
 	if err != nil {
-		s.t.Fatalf("RabbitMQ has not started: %v; its log ends with:\n%s", err, child.Tail(s.log()))
+		return fmt.Errorf("start RabbitMQ: %w; its log ends with:\n%s", err, child.Tail(s.log()))
 	}
+	return nil
 }
 
 // Kill ends the server at once, as kill -9 does.

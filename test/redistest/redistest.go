@@ -42,24 +42,35 @@ type Server struct {
 func Start(t testing.TB, lines ...string) *Server {
 	t.Helper()
 	child.SkipShort(t)
-	path, env, err := tool()
-	if err != nil {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := Available(ctx); err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatal(err)
 		}
 		t.Skipf("SKIPPED, THERE IS NO REDIS: %v", err)
 	}
-	s, err := open(path, env, lines)
+	s, err := Open(ctx, lines...)
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(s.Close)
 	s.t = t
-	t.Cleanup(s.close)
-	s.Start()
 	return s
 }
 
-func open(path string, env, lines []string) (*Server, error) {
+// Available returns nil when a server can run here.
+func Available(ctx context.Context) error {
+	_, _, err := tool(ctx)
+	return err
+}
+
+// Open runs a server until Close, for a program that is no test. Of its methods, only Close is for such a program.
+func Open(ctx context.Context, lines ...string) (*Server, error) {
+	path, env, err := tool(ctx)
+	if err != nil {
+		return nil, err
+	}
 	port, err := child.FreePort()
 	if err != nil {
 		return nil, err
@@ -73,21 +84,31 @@ func open(path string, env, lines []string) (*Server, error) {
 	conf := filepath.Join(dir, "redis.conf")
 	text := fmt.Sprintf("port %d\nbind 127.0.0.1\ndir %s\nappendonly yes\nappendfsync always\nsave \"\"\n", port, dir) + strings.Join(lines, "\n") + "\n"
 	s.spec = child.Spec{Path: path, Args: []string{conf}, Env: env, Dir: dir, LogFile: filepath.Join(dir, "log"), DeathSignal: syscall.SIGKILL}
-	return s, os.WriteFile(conf, []byte(text), 0o600)
+	if err := errors.Join(os.WriteFile(conf, []byte(text), 0o600), s.start()); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
 }
 
 // Start starts a server that was killed, with what it has stored.
 func (s *Server) Start() {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	var err error
-	if s.proc, err = child.Start(s.spec); err != nil {
+	if err := s.start(); err != nil {
 		s.t.Fatal(err)
 	}
-	if err := s.proc.Poll(ctx, func(ctx context.Context) error { return s.Admin.Ping(ctx).Err() }); err != nil {
-		s.t.Fatalf("start Redis: %v; its log ends with:\n%s", err, child.Tail(s.spec.LogFile))
+}
+
+func (s *Server) start() (err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if s.proc, err = child.Start(s.spec); err != nil {
+		return err
 	}
+	if err := s.proc.Poll(ctx, func(ctx context.Context) error { return s.Admin.Ping(ctx).Err() }); err != nil {
+		return fmt.Errorf("start Redis: %w; its log ends with:\n%s", err, child.Tail(s.spec.LogFile))
+	}
+	return nil
 }
 
 // Kill ends the server with SIGKILL.
@@ -124,7 +145,8 @@ func (s *Server) Do(args ...any) any {
 	return v
 }
 
-func (s *Server) close() {
+// Close ends the server, and removes what it has stored.
+func (s *Server) Close() {
 	_ = s.Admin.Close()
 	if s.proc != nil {
 		_ = s.proc.Kill()
@@ -133,12 +155,10 @@ func (s *Server) close() {
 }
 
 // tool returns the program and its environment.
-func tool() (path string, env []string, err error) {
+func tool(ctx context.Context) (path string, env []string, err error) {
 	if path, err := exec.LookPath("redis-server"); err == nil {
 		return path, os.Environ(), nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
 	root, err := debian.Unpack(ctx, "redis-tools", "redis-server", "libjemalloc2", "liblzf1", "libatomic1")
 	if err != nil {
 		return "", nil, fmt.Errorf("there is no redis-server, and Debian's cannot be fetched (install redis-server, or let apt-get reach its archive): %w", err)

@@ -14,9 +14,12 @@ import (
 	"strings"
 
 	"github.com/outboxcdc/outboxcdc/test/child"
+	"github.com/outboxcdc/outboxcdc/test/rabbittest"
+	"github.com/outboxcdc/outboxcdc/test/redistest"
+	"github.com/outboxcdc/outboxcdc/test/sqstest"
 )
 
-// language is a folder of samples/.
+// language is a sample: the programs of a folder of samples/, with Kafka or another broker.
 type language struct {
 	name  string
 	tools []string // programs that must be on the PATH
@@ -30,14 +33,22 @@ type language struct {
 	// play is what happens to the sample, and tables creates those of the consumer; nil: as to every language.
 	play   func(*sample, context.Context) (string, error)
 	tables func(*sample, context.Context) error
-	effect string // the query of the effects; "": the ledger
+	effect string  // the query of the effects; "": the ledger
+	server *server // the broker; nil: Kafka
+}
+
+// server is a broker other than Kafka. Python reads from all of them.
+type server struct {
+	available func(context.Context) error // nil when it can run here
+	topic     string                      // of the orders
+	open      func(ctx context.Context, dir, topic, group string) (broker, error)
 }
 
 // commands start the programs: arguments are appended.
 type commands struct{ producer, consumer []string }
 
-// missing returns an error that names the missing tools.
-func (l language) missing() error {
+// missing returns an error that names what is missing.
+func (l language) missing(ctx context.Context) error {
 	var names []string
 	for _, tool := range l.tools {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -47,21 +58,23 @@ func (l language) missing() error {
 	if len(names) > 0 {
 		return fmt.Errorf("there is no %s (apt-get install %s)", strings.Join(names, ", no "), l.hint)
 	}
-	if l.probe == nil {
-		return nil
+	if l.probe != nil {
+		if err := execute("", nil, l.probe[0], l.probe[1:]...); err != nil {
+			return fmt.Errorf("%w (apt-get install %s)", err, l.hint)
+		}
 	}
-	if err := execute("", nil, l.probe[0], l.probe[1:]...); err != nil {
-		return fmt.Errorf("%w (apt-get install %s)", err, l.hint)
+	if l.server != nil {
+		return l.server.available(ctx)
 	}
 	return nil
 }
 
 var languages = []language{
 	{name: "sql", prepare: prepareSQL},
-	{
-		name: "python", tools: []string{"python3"}, probe: []string{"python3", "-c", "import ensurepip"}, hint: "python3-venv",
-		prepare: preparePython,
-	},
+	python("python", nil),
+	python("rabbitmq", &server{rabbittest.Available, "orders", openRabbit}),
+	python("redis", &server{redistest.Available, "orders", openRedis}),
+	python("sqs", &server{func(context.Context) error { return sqstest.Available() }, "orders.fifo", openSQS}),
 	{name: "node", tools: []string{"node", "npm"}, hint: "nodejs npm", prepare: prepareNode},
 	{
 		name: "java", tools: []string{"java", "javac", "mvn"}, hint: "openjdk-17-jdk-headless maven",
@@ -72,6 +85,27 @@ var languages = []language{
 		effect: "SELECT order_id, amount FROM reports",
 	},
 	{name: "rust", tools: []string{"cargo", "cc", "make"}, hint: "cargo gcc make", prepare: prepareRust},
+}
+
+// python is the sample of a broker.
+func python(name string, server *server) language {
+	l := language{
+		name: name, tools: []string{"python3"}, probe: []string{"python3", "-c", "import ensurepip"}, hint: "python3-venv", server: server,
+	}
+	program := "consumer.py"
+	if server != nil {
+		program, l.play = "consumer_"+name+".py", (*sample).playBroker
+	}
+	l.prepare = func(ctx context.Context, dir string) (commands, error) { return preparePython(ctx, dir, program) }
+	return l
+}
+
+// folder is that of the programs.
+func (l language) folder() string {
+	if l.server != nil {
+		return "python"
+	}
+	return l.name
 }
 
 func prepareSQL(_ context.Context, dir string) (commands, error) {
@@ -86,7 +120,7 @@ func prepareSQL(_ context.Context, dir string) (commands, error) {
 	}, nil
 }
 
-func preparePython(ctx context.Context, dir string) (commands, error) {
+func preparePython(ctx context.Context, dir, consumer string) (commands, error) {
 	requirements := filepath.Join(dir, "requirements.txt")
 	venv, err := fill(ctx, "python", requirements, func(stage string) (string, error) {
 		venv := filepath.Join(stage, "venv")
@@ -98,7 +132,7 @@ func preparePython(ctx context.Context, dir string) (commands, error) {
 	python := filepath.Join(venv, "bin", "python")
 	return commands{
 		producer: []string{python, filepath.Join(dir, "producer.py")},
-		consumer: []string{python, filepath.Join(dir, "consumer.py")},
+		consumer: []string{python, filepath.Join(dir, consumer)},
 	}, err
 }
 

@@ -5,7 +5,8 @@
 // go run ./test/samples [-run regexp] [-p 2] [-binary file] [-kills]
 //
 // main.go chooses languages, language.go prepares them, stage.go has the servers, story.go is what happens to a sample,
-// observe.go waits and reads, judge.go compares orders and ledger, sql.go runs the SQL files.
+// broker.go the same with another broker than Kafka, observe.go waits and reads, judge.go compares orders and ledger,
+// sql.go runs the SQL files.
 package main
 
 import (
@@ -16,6 +17,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -62,7 +64,7 @@ func fail(err error) {
 }
 
 func run(ctx context.Context, o options) error {
-	chosen, skipped := choose(o)
+	chosen, skipped := choose(ctx, o)
 	if len(chosen)+len(skipped) == 0 {
 		return fmt.Errorf("-run %s: no name matches", o.only)
 	}
@@ -85,12 +87,12 @@ func run(ctx context.Context, o options) error {
 }
 
 // choose returns what can run here, and a sentence for each language whose tools are missing.
-func choose(o options) (chosen []language, skipped []string) {
+func choose(ctx context.Context, o options) (chosen []language, skipped []string) {
 	for _, l := range languages {
 		if !o.only.MatchString(l.name) {
 			continue
 		}
-		if err := l.missing(); err != nil {
+		if err := l.missing(ctx); err != nil {
 			skipped = append(skipped, fmt.Sprintf("%s: %v", l.name, err))
 			continue
 		}
@@ -104,7 +106,7 @@ func runAll(ctx context.Context, o options, chosen []language) (failed []string,
 	if len(chosen) == 0 {
 		return nil, nil
 	}
-	st, err := openStage(ctx, o.binary)
+	st, err := openStage(ctx, o.binary, slices.ContainsFunc(chosen, func(l language) bool { return l.server == nil }))
 	if err != nil {
 		return nil, errors.Join(err, st.close(false))
 	}

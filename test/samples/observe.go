@@ -18,6 +18,19 @@ import (
 // killWhileWriting lets a process wait for a locked table, kills it, and makes Postgres end its connection: what it
 // has not committed is gone. work starts the process, or gives it something to write.
 func (s *sample) killWhileWriting(ctx context.Context, database, table string, work func() (*child.Process, error)) error {
+	return s.whileWriting(ctx, database, table, work, func(p *child.Process, db *pgx.Conn, blocked int64) error {
+		if err := p.Kill(); err != nil {
+			return err
+		}
+		const tenSeconds = 10_000
+		_, err := db.Exec(ctx, "SELECT pg_terminate_backend($1, $2)", blocked, tenSeconds)
+		return err
+	})
+}
+
+// whileWriting lets a process wait for a locked table, calls do with the connection that has the lock and the server's
+// process that waits, and then releases the lock.
+func (s *sample) whileWriting(ctx context.Context, database, table string, work func() (*child.Process, error), do func(*child.Process, *pgx.Conn, int64) error) error {
 	db, err := pgx.Connect(ctx, s.postgres.SuperURL(database))
 	if err != nil {
 		return err
@@ -37,12 +50,10 @@ func (s *sample) killWhileWriting(ctx context.Context, database, table string, w
 			fmt.Sprintf("SELECT pid::bigint FROM pg_stat_activity WHERE %d = ANY (pg_blocking_pids(pid))", db.PgConn().PID()))
 		return err
 	})
-	if err = errors.Join(err, p.Kill()); err != nil {
-		return fmt.Errorf("wait until it writes to %s: %w", table, err)
+	if err != nil {
+		return fmt.Errorf("wait until it writes to %s: %w", table, errors.Join(err, p.Kill()))
 	}
-	const tenSeconds = 10_000
-	_, err = db.Exec(ctx, "SELECT pg_terminate_backend($1, $2)", blocked, tenSeconds)
-	return err
+	return do(p, db, blocked)
 }
 
 // awaitDelivery waits until Kafka has every event of the outbox.
@@ -77,20 +88,25 @@ func (s *sample) check(when string) func(context.Context) error {
 		if err := s.awaitRead(ctx); err != nil {
 			return fmt.Errorf("%s: %w", when, err)
 		}
-		rows, err := queryEntries(ctx, s.postgres.SuperURL(s.shop()), "SELECT id, amount FROM orders")
-		if err != nil {
-			return err
-		}
-		orders := map[int64]int64{}
-		for _, r := range rows {
-			orders[r.order] = r.amount
-		}
-		ledger, err := queryEntries(ctx, s.postgres.SuperURL(s.books()), cmp.Or(s.effect, "SELECT order_id, amount FROM ledger"))
-		if err != nil {
-			return err
-		}
-		return judge(when, orders, ledger)
+		return s.compare(ctx, when)
 	}
+}
+
+// compare compares the ledger with the orders.
+func (s *sample) compare(ctx context.Context, when string) error {
+	rows, err := queryEntries(ctx, s.postgres.SuperURL(s.shop()), "SELECT id, amount FROM orders")
+	if err != nil {
+		return err
+	}
+	orders := map[int64]int64{}
+	for _, r := range rows {
+		orders[r.order] = r.amount
+	}
+	ledger, err := queryEntries(ctx, s.postgres.SuperURL(s.books()), cmp.Or(s.effect, "SELECT order_id, amount FROM ledger"))
+	if err != nil {
+		return err
+	}
+	return judge(when, orders, ledger)
 }
 
 func (s *sample) awaitRead(ctx context.Context) error {

@@ -21,7 +21,7 @@ const (
 	password = "sample"
 )
 
-// stage has the servers, which all samples share. A field is nil until its server was started.
+// stage has the servers that several samples share. A field is nil until its server was started.
 type stage struct {
 	dir, binary, samples string
 	postgres             *pgtest.Server
@@ -29,7 +29,7 @@ type stage struct {
 }
 
 // openStage starts the servers. Call close on its result, also after an error.
-func openStage(ctx context.Context, binary string) (*stage, error) {
+func openStage(ctx context.Context, binary string, withKafka bool) (*stage, error) {
 	st := &stage{binary: binary}
 	root, err := daemon.ModuleRoot()
 	if err != nil {
@@ -60,7 +60,7 @@ func openStage(ctx context.Context, binary string) (*stage, error) {
 	// setup apply leaves an existing role as it is.
 	err = st.postgres.Exec(ctx, "postgres",
 		"CREATE ROLE "+app+" LOGIN PASSWORD '"+password+"'", "CREATE ROLE "+role+" LOGIN REPLICATION PASSWORD '"+password+"'")
-	if err != nil {
+	if err != nil || !withKafka {
 		return st, err
 	}
 	kafka, err := startKafka(ctx, filepath.Join(st.dir, "kafka"))

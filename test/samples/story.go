@@ -6,19 +6,21 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/test/child"
 	"github.com/outboxcdc/outboxcdc/test/daemon"
+	"github.com/outboxcdc/outboxcdc/test/faultproxy"
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 )
 
 const (
 	partitions = 3
-	perRun     = 60              // orders of a producer's run
-	patience   = 3 * time.Minute // for a sample, on a busy machine
+	perRun     = 60               // orders of a producer's run
+	patience   = 10 * time.Minute // for a sample, on a busy machine
 )
 
 // sample is one sample at work: two databases, a topic, the daemon, and the language's programs.
@@ -29,10 +31,17 @@ type sample struct {
 	kills       bool // of producer and consumer
 	topic       string
 	commands    commands
-	config, url string // of the daemon
+	config, url string   // of the daemon
+	env         []string // of the daemon
 	daemon      *child.Process
 	consumer    *child.Process
 	worker      *child.Process // of the tasks
+
+	// With another broker than Kafka:
+	broker   broker
+	proxy    *faultproxy.Proxy // between it and the consumer
+	again    int64             // rows that were inserted once more
+	repeated int64             // messages that were delivered once more
 }
 
 // shop is the producer's database, books the consumer's.
@@ -46,11 +55,17 @@ func runSample(ctx context.Context, st *stage, l language, kills bool) (text str
 	s.dir, s.topic = filepath.Join(st.dir, s.name), s.name+".order"
 	defer func() { err = errors.Join(err, s.end()) }()
 	source := filepath.Join(s.dir, "sample")
-	if err := copyFolder(source, filepath.Join(st.samples, l.name)); err != nil {
+	if err := copyFolder(source, filepath.Join(st.samples, l.folder())); err != nil {
 		return "", err
 	}
 	if s.commands, err = l.prepare(ctx, source); err != nil {
 		return "", err
+	}
+	if l.server != nil {
+		s.topic = l.server.topic
+		if err := s.openBroker(ctx); err != nil {
+			return "", err
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -181,6 +196,12 @@ func (s *sample) end() error {
 			errs = append(errs, p.Kill())
 		}
 	}
+	if s.proxy != nil {
+		errs = append(errs, s.proxy.Close())
+	}
+	if s.broker != nil {
+		s.broker.close()
+	}
 	return errors.Join(errs...)
 }
 
@@ -206,10 +227,13 @@ func (s *sample) startProducer() (*child.Process, error) {
 
 func (s *sample) startConsumer(context.Context) (err error) {
 	command := append(s.commands.consumer[:len(s.commands.consumer):len(s.commands.consumer)], s.group(), s.topic)
-	s.consumer, err = start(s.dir, "consumer", []string{
-		"DATABASE_URL=" + s.convert(s.postgres.URL(s.books(), app, password)),
-		"BOOTSTRAP_SERVERS=" + strings.Join(s.kafka.Brokers(), ","),
-	}, command...)
+	env := []string{"DATABASE_URL=" + s.convert(s.postgres.URL(s.books(), app, password))}
+	if s.broker == nil {
+		env = append(env, "BOOTSTRAP_SERVERS="+strings.Join(s.kafka.Brokers(), ","))
+	} else {
+		env = slices.Concat(env, s.broker.env(), s.broker.client(s.proxy.Addr()))
+	}
+	s.consumer, err = start(s.dir, "consumer", env, command...)
 	return err
 }
 
@@ -243,10 +267,16 @@ func (s *sample) setUp(ctx context.Context) error {
 	}
 	listen := "127.0.0.1:" + strconv.Itoa(port)
 	s.config, s.url = filepath.Join(s.dir, "outboxcdc.yaml"), "http://"+listen
+	target, topic := "", s.topic
+	if s.broker == nil {
+		target, topic = fmt.Sprintf("kafka:\n  brokers: [%q]\n", strings.Join(s.kafka.Brokers(), `", "`)), s.name+".{aggregate_type}"
+	} else {
+		target, s.env = s.broker.config(), s.broker.env()
+	}
 	// At least once, and no position is confirmed: a killed daemon delivers everything again.
-	yaml := fmt.Sprintf("postgres:\n  url: %s\n  slot: %s\nkafka:\n  brokers: [%q]\nroute:\n  topic: %q\nhttp:\n  listen: %s\n"+
+	yaml := fmt.Sprintf("postgres:\n  url: %s\n  slot: %s\n%sroute:\n  topic: %q\nhttp:\n  listen: %s\n"+
 		"delivery:\n  mode: at_least_once\ntuning:\n  status_interval: 1h\n",
-		s.postgres.URL(s.shop(), role, password), s.name, strings.Join(s.kafka.Brokers(), `", "`), s.name+".{aggregate_type}", listen)
+		s.postgres.URL(s.shop(), role, password), s.name, target, topic, listen)
 	if err := os.WriteFile(s.config, []byte(yaml), 0o600); err != nil {
 		return err
 	}
@@ -258,6 +288,9 @@ func (s *sample) setUp(ctx context.Context) error {
 	}
 	if err := s.postgres.Exec(ctx, s.books(), "GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA public TO "+app); err != nil {
 		return err
+	}
+	if s.broker != nil {
+		return nil
 	}
 	return kafkatest.CreateTopic(ctx, s.kafka.Brokers(), s.topic, partitions, nil)
 }
@@ -276,7 +309,7 @@ func (s *sample) executeFile(ctx context.Context, database, file string) error {
 // outboxcdc runs a command as a superuser.
 func (s *sample) outboxcdc(ctx context.Context, args ...string) error {
 	super := s.postgres.SuperURL(s.shop())
-	env := []string{"OUTBOXCDC_SETUP_URL=" + super}
+	env := append([]string{"OUTBOXCDC_SETUP_URL=" + super}, s.env...)
 	if args[0] != "setup" {
 		env = append(env, "OUTBOXCDC_POSTGRES_URL="+super)
 	}
@@ -286,7 +319,7 @@ func (s *sample) outboxcdc(ctx context.Context, args ...string) error {
 
 // startDaemon returns when the daemon is ready.
 func (s *sample) startDaemon(ctx context.Context) (err error) {
-	if s.daemon, err = start(s.dir, "daemon", nil, s.binary, "-c", s.config, "run"); err != nil {
+	if s.daemon, err = start(s.dir, "daemon", s.env, s.binary, "-c", s.config, "run"); err != nil {
 		return err
 	}
 	return s.await(ctx, s.daemon, "daemon", func(ctx context.Context) error { return daemon.Ready(ctx, s.url) })

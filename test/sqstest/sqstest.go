@@ -62,16 +62,20 @@ var Credentials = aws.CredentialsProviderFunc(func(context.Context) (aws.Credent
 func Start(t testing.TB) *Server {
 	t.Helper()
 	maven.Need(t, &jars)
-	s, err := open(t)
+	s, err := Open()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(s.close)
-	s.start()
+	t.Cleanup(s.Close)
+	s.t = t
 	return s
 }
 
-func open(t testing.TB) (*Server, error) {
+// Available returns nil when a server can run here.
+func Available() error { return jars.Available() }
+
+// Open runs a server until Close, for a program that is no test. Of its methods, Close and Left are for such a program.
+func Open() (*Server, error) {
 	port, err := child.FreePort()
 	if err != nil {
 		return nil, err
@@ -88,7 +92,7 @@ func open(t testing.TB) (*Server, error) {
 	conf := filepath.Join(dir, "elasticmq.conf")
 	text := fmt.Sprintf("include classpath(\"application.conf\")\nrest-sqs { bind-port = %d, bind-hostname = \"127.0.0.1\" }\nnode-address { host = \"127.0.0.1\", port = %d }\nrest-stats { enabled = false }\n"+
 		"aws { region = %q, accountId = %q }\npekko.http.server { request-timeout = 15 minutes, idle-timeout = 16 minutes }\n", port, port, Region, Account)
-	s := &Server{t: t, URL: "http://" + proxy.Addr() + "/" + Account, proxy: proxy, read: map[string][]types.Message{}, has: map[string]bool{}}
+	s := &Server{URL: "http://" + proxy.Addr() + "/" + Account, proxy: proxy, read: map[string][]types.Message{}, has: map[string]bool{}}
 	s.Admin = sqs.New(sqs.Options{Region: Region, BaseEndpoint: aws.String("http://" + addr), Credentials: Credentials, Retryer: aws.NopRetryer{}, HTTPClient: &http.Client{Timeout: time.Minute}})
 	s.java = maven.Server{Jars: &jars, Dir: dir}
 	s.java.Args = func(libs string) []string {
@@ -98,17 +102,18 @@ func open(t testing.TB) (*Server, error) {
 		_, err := s.Admin.ListQueues(ctx, &sqs.ListQueuesInput{})
 		return err
 	}
-	return s, os.WriteFile(conf, []byte(text), 0o600)
+	if err := errors.Join(os.WriteFile(conf, []byte(text), 0o600), s.start()); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
 }
 
-func (s *Server) start() {
-	s.t.Helper()
+func (s *Server) start() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	var err error
-	if s.proc, err = s.java.Start(ctx); err != nil {
-		s.t.Fatal(err)
-	}
+	s.proc, err = s.java.Start(ctx)
+	return err
 }
 
 func (s *Server) queue(name string) *string {
@@ -224,6 +229,12 @@ func (s *Server) Count(name string) int {
 	return waiting
 }
 
+// Left returns the number of messages of a queue that were not deleted.
+func (s *Server) Left(ctx context.Context, name string) (int, error) {
+	waiting, received, err := s.count(ctx, name)
+	return waiting + received, err
+}
+
 // Kill cuts all clients off, reads what the queues have, and ends the server with SIGKILL.
 func (s *Server) Kill() {
 	s.t.Helper()
@@ -245,7 +256,9 @@ func (s *Server) Kill() {
 // Restart starts a server that was killed, with empty queues. It no longer knows what it had.
 func (s *Server) Restart() {
 	s.t.Helper()
-	s.start()
+	if err := s.start(); err != nil {
+		s.t.Fatal(err)
+	}
 	s.mu.Lock()
 	s.dead = false
 	s.mu.Unlock()
@@ -266,7 +279,8 @@ func (s *Server) names() (all []string) {
 	return all
 }
 
-func (s *Server) close() {
+// Close ends the server.
+func (s *Server) Close() {
 	_ = s.proxy.Close()
 	if s.proc != nil {
 		_ = s.proc.Kill()
