@@ -24,16 +24,16 @@ type Found struct {
 	isEmpty atomic.Bool   // avoids the lock
 	newest  atomic.Uint64 // commit LSN of the newest event
 
-	mu       sync.Mutex
-	parts    map[partitionID]uint32  // index into settled
-	settled  []int64                 // by partition: the offset of the last record of an event that is settled; -1: none
-	turns    map[int64]uint32        // by producer id: the turns of processes in their order
-	others   map[uint64][]otherEvent // by key
-	records  []foundRecord
-	isTidy   bool   // all records count, and are in the order of their events
-	full     bool   // records had no room
-	lost     uint32 // the newest session of those, and of other records that are not kept
-	unknown  uint32 // the newest session of other processes of which a record may be missing in others
+	mu      sync.Mutex
+	parts   map[partitionID]uint32  // index into settled
+	settled []int64                 // by partition: the offset of the last record of an event that is settled; -1: none
+	turns   map[int64]uint32        // by producer id: the turns of processes in their order
+	others  map[uint64][]otherEvent // by key
+	records []foundRecord
+	isTidy  bool   // all records count, and are in the order of their events
+	full    bool   // records had no room
+	lost    uint32 // the newest session of those, and of other records that are not kept
+	unknown uint32 // the newest session of other processes of which a record may be missing in others
 }
 
 type partitionID struct {

@@ -191,7 +191,7 @@ var promises = map[string][]string{
 	"Order":      {"TestRandomKafkaFaults", "TestKafkaNetwork"},
 	"Duplicates": {"TestDeduplicatedPostgresDown", "TestTermUnderLoadDrains", "TestAuditFindsFaults"},
 	"No phantom": {"TestAsynchronousCommitsLost", "TestTenThousandSavepoints"},
-	"Poison":     {"TestLimitLoweredUnderWay", "TestDeadLettersSurviveKills", "TestTopicMissingThenMade"},
+	"Poison":     {"TestHoldKeyCommands", "TestLimitLoweredUnderWay", "TestDeadLettersSurviveKills", "TestTopicMissingThenMade"},
 	"No harm":    {"TestIdleOutboxFollowsForeignWAL", "TestKafkaAwayForManySenderTimeouts", "TestOneTransactionOfAMillionRows"},
 }
 
