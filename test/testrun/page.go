@@ -133,6 +133,9 @@ func orDash(n int) string {
 	return strconv.Itoa(n)
 }
 
+// headline is the test whose figures README has.
+const headline = "TestDeduplicatedKill9"
+
 // totals counts the rows, the runs of the simulator and the mutants. What failed or survived is a gap, which the page
 // names.
 func (r *evidence) totals(say func(string, ...any)) {
@@ -148,6 +151,9 @@ func (r *evidence) totals(say func(string, ...any)) {
 	}
 	say("\n## Counts\n")
 	say("- %d rows on real servers, with %d events", len(r.Rows), events)
+	if i := slices.IndexFunc(r.Rows, func(w row) bool { return w.Test == headline }); i >= 0 {
+		say("- `%s` (F01, settings that stay as they are): %d events, %d of them repeated", headline, r.Rows[i].Events, r.Rows[i].Repeats)
+	}
 	say("- %d runs of the simulator: the real relay, tracker, decoder and router between a fake WAL and a fake broker", runs)
 	say("- %d runs of a cluster of three brokers under a fault, with %d records", len(r.Cluster), records)
 	say("- %d mutants: the product with one rule wrong, which a test must notice\n", len(r.Mutants))
