@@ -27,7 +27,7 @@ func runCommand(t *testing.T, yaml, stdin string, args ...string) (string, error
 	root.SetOut(&out)
 	root.SetErr(&out)
 	root.SetIn(strings.NewReader(stdin))
-	root.SetArgs(append([]string{"-c", file, "--set", "delivery.mode=at_least_once"}, args...))
+	root.SetArgs(append([]string{"-c", file, "--set", "delivery.mode=at_least_once", "--set", "poison.policy=stop"}, args...))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	err := root.ExecuteContext(ctx)

@@ -378,24 +378,33 @@ func TestEndsContinue(t *testing.T) {
 	}
 }
 
-// TestEndsOfARecreatedTopic: what a session has found in a topic is not found any more after the topic was created
-// again.
-func TestEndsOfARecreatedTopic(t *testing.T) {
-	f := newFake(t)
-	f.createTopic(t, "t", 1, nil)
-	cfg := testConfig(f.ListenAddrs()...)
-	id := earlierSession(t, cfg, event("t", "k", at(1)), event("t", "k", at(10)))
-	c, found := newTestCluster(t, cfg), checkpoint.NewFound()
-	q := checkpoint.Search{Lineage: history{}, Producers: []int64{id}, Acked: at(acked), Settled: at(settled), Until: 4000, LookBack: 1000, Topics: []string{"t"}, Found: found}
-	for n := range 2 {
-		p, _ := openSession(t, c)
-		p.ReadEnds(q, time.Time{})
-		eventually(t, "the ends to be read", func() bool { return p.EndsRead("") })
-		if has := found.Has(at(10), []byte("id-"+at(10).CommitLSN.String())); has != (n == 0) {
-			t.Errorf("session %d: found %v", n, has)
-		}
-		_ = p.Close(endedContext())
-		f.deleteTopic(t, "t")
+// TestEndsForgotten: what a session has found in a topic does not count any more after the topic was created again, or
+// when its end cannot be read.
+func TestEndsForgotten(t *testing.T) {
+	for name, change := range map[string]func(*fake){
+		"created again": func(f *fake) {
+			f.deleteTopic(t, "t")
+			f.createTopic(t, "t", 1, nil)
+		},
+		"unreadable": func(f *fake) {
+			f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.ListOffsets}, Topic: "t", Err: kerr.TopicAuthorizationFailed, Count: -1})
+		},
+	} {
+		f := newFake(t)
 		f.createTopic(t, "t", 1, nil)
+		cfg := testConfig(f.ListenAddrs()...)
+		id := earlierSession(t, cfg, event("t", "k", at(1)), event("t", "k", at(10)))
+		c, found := newTestCluster(t, cfg), checkpoint.NewFound()
+		q := checkpoint.Search{Lineage: history{}, Producers: []int64{id}, Acked: at(acked), Settled: at(settled), Until: 4000, LookBack: 1000, Topics: []string{"t"}, Found: found}
+		for n := range 2 {
+			p, _ := openSession(t, c)
+			p.ReadEnds(q, time.Time{})
+			eventually(t, "the ends to be read", func() bool { return p.EndsRead("") })
+			if has := found.Has(at(10), []byte("id-"+at(10).CommitLSN.String())); has != (n == 0) {
+				t.Errorf("%s, session %d: found %v", name, n, has)
+			}
+			_ = p.Close(endedContext())
+			change(f)
+		}
 	}
 }
