@@ -251,7 +251,7 @@ func TestEveryExitCode(t *testing.T) {
 		}},
 		{65, "poison", func(t *testing.T, o *outbox) int {
 			o.exec(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type, headers) VALUES ('order', 'k', 'made', '[]')`)
-			return o.start().awaitExit(patience)
+			return o.start(stopAtPoison).awaitExit(patience)
 		}},
 		{69, "Kafka is away", func(t *testing.T, o *outbox) int {
 			env := []string{"OUTBOXCDC_KAFKA_BROKERS=" + unused, "OUTBOXCDC_HTTP_LISTEN=" + unused}
