@@ -109,7 +109,7 @@ func TestAuditCompactedUnknown(t *testing.T) {
 	})
 	must(t, kafkatest.Allow(testContext(t), k.Brokers(), "relay", g.topic("order"), kmsg.ACLOperationWrite, kmsg.ACLOperationRead, kmsg.ACLOperationDescribe))
 	must(t, kafkatest.Allow(testContext(t), k.Brokers(), "relay", "outbox.dead_letter", kmsg.ACLOperationWrite, kmsg.ACLOperationRead, kmsg.ACLOperationDescribe))
-	env := g.withPassword("PLAIN", atLeastOnce)
+	env := g.withPassword("PLAIN", atLeastOnce, stopAtPoison)
 	r := g.startStreaming(env...)
 	for i := range 5 {
 		g.insert("order", "k", i+1, 1)
