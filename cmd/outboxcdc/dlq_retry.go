@@ -35,7 +35,7 @@ func (r *retrier) begin(ctx context.Context, c *kafka.Cluster) (err error) {
 func (r *retrier) close() {
 	r.sender.Close()
 	if r.client != nil {
-		_ = r.client.Close() // it has only read
+		r.client.Close()
 	}
 }
 

@@ -353,7 +353,7 @@ func (t *Servers) Close() {
 		closeConn(t.control)
 	}
 	if t.client != nil {
-		_ = t.client.Close() // nothing is in flight
+		t.client.Close()
 	}
 }
 

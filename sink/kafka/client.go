@@ -3,6 +3,7 @@ package kafka
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -12,17 +13,18 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 )
 
-// Client is a sarama client with the cluster's configuration, for packages that send their own requests. All its
-// connections can be cut at any time.
+// Client asks a cluster questions, for packages that send their own requests. A broker that does not answer delays it by
+// Config.HeadStart, except the leader of a partition and the coordinator of a group. All its connections can be cut at
+// any time.
 type Client struct {
-	sarama.Client
 	cluster  *Cluster
 	dialer   *dialer
 	security brokerauth.Config
 
-	mu     sync.Mutex
-	idle   []*control // between two uses by Spans or ReadSpan
-	closed bool
+	mu           sync.Mutex
+	idle         []*control        // between two uses
+	coordinators map[string]string // addresses, by group
+	closed       bool
 }
 
 // NewClient connects. It gives up when ctx ends; after that, ctx has no influence on the client.
@@ -33,22 +35,31 @@ func (c *Cluster) NewClient(ctx context.Context) (*Client, error) {
 	}
 	d := newDialer(c.cfg.DialTimeout, c.metrics.connections)
 	defer context.AfterFunc(ctx, d.cut)()
-	client, err := sarama.NewClient(c.cfg.Brokers, c.saramaConfig(d, security))
+	client := &Client{cluster: c, dialer: d, security: security, coordinators: map[string]string{}}
+	ctl := client.takeControl("")
+	err = ctl.ping(ctx)
+	client.returnControl(ctl)
 	if err != nil {
-		d.cut()
+		client.Close()
 		return nil, err
 	}
-	return &Client{Client: client, cluster: c, dialer: d, security: security}, nil
+	return client, nil
 }
 
-// takeControl returns a control for one goroutine: if possible, one with a connection to addr.
+// idleMost is how many controls a client keeps for other brokers than the one that is asked next.
+const idleMost = 8
+
+// takeControl returns a control for one goroutine: with a connection to addr, if there is one. "" is any broker.
 func (c *Client) takeControl(addr string) *control {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.idle) == 0 {
+	i := slices.IndexFunc(c.idle, func(ctl *control) bool { return ctl.conn != nil && ctl.conn.addr == addr })
+	if i < 0 && len(c.idle) > 0 && (addr == "" || len(c.idle) >= idleMost) {
+		i = 0
+	}
+	if i < 0 {
 		return c.cluster.newControl(c.dialer, c.security)
 	}
-	i := max(0, slices.IndexFunc(c.idle, func(ctl *control) bool { return ctl.conn != nil && ctl.conn.addr == addr }))
 	ctl := c.idle[i]
 	c.idle = slices.Delete(c.idle, i, i+1)
 	return ctl
@@ -65,22 +76,72 @@ func (c *Client) returnControl(ctl *control) {
 	c.idle = append(c.idle, ctl)
 }
 
+// AskCoordinator calls question once for the coordinator of a consumer group. After an error that is [Transient] or
+// [ConnectionLost] the next call looks up the coordinator.
+func (c *Client) AskCoordinator(group string, question func(*sarama.Broker) error) error {
+	addr, err := c.coordinator(group)
+	if err == nil {
+		ctl := c.takeControl(addr)
+		err = ctl.askBroker(c.dialer.ctx, addr, question)
+		c.returnControl(ctl)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case c.dialer.ctx.Err() != nil:
+		return errCut
+	case isTransient(err):
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.coordinators, group)
+	}
+	return err
+}
+
+// coordinator returns the address of a group's coordinator.
+func (c *Client) coordinator(group string) (addr string, err error) {
+	c.mu.Lock()
+	addr = c.coordinators[group]
+	c.mu.Unlock()
+	if addr != "" {
+		return addr, nil
+	}
+	ctl := c.takeControl("")
+	defer c.returnControl(ctl)
+	addr, err = ask(c.dialer.ctx, ctl, func(b *sarama.Broker) (string, error) {
+		res, err := b.FindCoordinator(&sarama.FindCoordinatorRequest{Version: 2, CoordinatorKey: group, CoordinatorType: sarama.CoordinatorGroup})
+		switch {
+		case err != nil:
+			return "", err
+		case res.Err != sarama.ErrNoError:
+			return "", res.Err
+		}
+		return res.Coordinator.Addr(), nil
+	})
+	if err != nil {
+		return "", fmt.Errorf("find the coordinator of group %s: %w", group, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.coordinators[group] = addr
+	return addr, nil
+}
+
 // Cut closes all connections and refuses new ones. Requests that wait for an answer fail.
 func (c *Client) Cut() { c.dialer.cut() }
 
 // Pause waits for t, or until the connections are cut.
 func (c *Client) Pause(t time.Duration) { c.dialer.pause(t) }
 
-// Close closes the client and cuts its connections.
-func (c *Client) Close() error {
+// Close cuts the client's connections.
+func (c *Client) Close() {
 	defer c.dialer.cut()
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	for _, ctl := range c.idle {
 		ctl.hangUp()
 	}
 	c.idle, c.closed = nil, true
-	c.mu.Unlock()
-	return c.Client.Close()
 }
 
 // ConnectionLost reports whether err means that a broker was not reached or did not answer.

@@ -150,9 +150,9 @@ func NewCluster(cfg Config, reg prometheus.Registerer) (*Cluster, error) {
 	return c, c.saramaConfig(d, brokerauth.Config{}).Validate()
 }
 
-// protocolVersion is the newest version that we need (Produce 10, ApiVersions 3). Each request uses at most the
+// ProtocolVersion is the newest version that we need (Produce 10, ApiVersions 3). Each request uses at most the
 // version that the broker supports.
-var protocolVersion = sarama.V3_7_0_0
+var ProtocolVersion = sarama.V3_7_0_0
 
 // secure returns the current certificates and secrets.
 func (c *Cluster) secure() (brokerauth.Config, error) {
@@ -176,7 +176,7 @@ func (e *secretError) Unwrap() error { return e.error }
 func (c *Cluster) saramaConfig(d *dialer, s brokerauth.Config) *sarama.Config {
 	conf := sarama.NewConfig()
 	conf.ClientID = c.cfg.ClientID
-	conf.Version = protocolVersion
+	conf.Version = ProtocolVersion
 	conf.MetricRegistry = saramaMetrics{c.metrics}
 
 	conf.Net.MaxOpenRequests = max(1, c.cfg.Requests) // never exceeded, because then sarama waits with its lock held

@@ -57,8 +57,8 @@ func (c *Cluster) temporaryControl(ctx context.Context) (ctl *control, done func
 }
 
 // ask calls question for several brokers and returns the first answer; the other connections are cut. The next broker
-// is asked after a head start, or as soon as one has failed. question runs for several brokers at the same time, so
-// its calls must not share data.
+// is asked after a head start, or as soon as one has failed. A broker whose connection was lost is asked again last.
+// question runs for several brokers at the same time, so its calls must not share data.
 func ask[T any](ctx context.Context, c *control, question func(*sarama.Broker) (T, error)) (answer T, err error) {
 	type result struct {
 		of     *brokerConn
@@ -68,7 +68,7 @@ func ask[T any](ctx context.Context, c *control, question func(*sarama.Broker) (
 	var errs errorList
 	var asked []*brokerConn // those without a result
 	left := c.addresses()
-	results := make(chan result, len(left))
+	results := make(chan result, len(left)+1) // one may be asked again
 	next := time.NewTimer(0)
 	defer next.Stop()
 	for len(left)+len(asked) > 0 && ctx.Err() == nil {
@@ -96,6 +96,9 @@ func ask[T any](ctx context.Context, c *control, question func(*sarama.Broker) (
 			if r.err == nil {
 				c.keepConn(r.of, asked)
 				return r.answer, nil
+			}
+			if c.conn == r.of && ConnectionLost(r.err) { // since the last answer, perhaps: a new one may be accepted
+				left = append(left, r.of.addr)
 			}
 			c.dropConn(r.of)
 			errs = append(errs, fmt.Errorf("%s: %w", r.of.addr, r.err))

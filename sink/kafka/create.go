@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -134,16 +135,27 @@ func (c *Cluster) Exists(ctx context.Context, topic string) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	defer client.Close() //nolint:errcheck // it has only read
-	defer context.AfterFunc(ctx, client.Cut)()
-	_, err = client.Partitions(topic)
-	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
-		return false, nil
+	defer client.Close()
+	ctl := client.takeControl("")
+	defer client.returnControl(ctl)
+	p := patience{client: client}
+	for tries := 1; ; tries++ {
+		found, err := ctl.topics(ctx, []string{topic})
+		if err == nil {
+			if err = sarama.ErrUnknownTopicOrPartition; found[topic] != nil {
+				err = found[topic].Err
+			}
+			switch {
+			case errors.Is(err, sarama.ErrNoError), errors.Is(err, sarama.ErrLeaderNotAvailable):
+				return true, nil
+			case errors.Is(err, sarama.ErrUnknownTopicOrPartition) && tries >= missingTries:
+				return false, nil
+			}
+		}
+		if err = p.wait(ctx, err); err != nil || ctx.Err() != nil {
+			return false, &failure{op: "look up topic " + topic, topic: topic, permissions: "Describe on topic " + topic, err: cmp.Or(err, context.Cause(ctx))}
+		}
 	}
-	if err != nil {
-		return false, &failure{op: "look up topic " + topic, topic: topic, permissions: "Describe on topic " + topic, err: err}
-	}
-	return true, nil
 }
 
 // CreateTopic creates a topic. created is false if it exists, with any configuration.

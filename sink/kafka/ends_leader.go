@@ -50,7 +50,7 @@ func (e *ends) step(b *sarama.Broker, reads []*endRead) error {
 
 // offsets requests the end, or the beginning, of the logs for which due is true.
 func (e *ends) offsets(b *sarama.Broker, reads []*endRead, due func(*endRead) bool, which int64, set func(*endRead, int64)) error {
-	req := sarama.NewOffsetRequest(protocolVersion)
+	req := sarama.NewOffsetRequest(ProtocolVersion)
 	var asked []*endRead
 	for _, r := range reads {
 		if r.err == nil && due(r) {

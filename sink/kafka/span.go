@@ -17,13 +17,14 @@ import (
 type Span struct {
 	Topic     string
 	Partition int32
-	First     int64     // where the log begins
-	From      int64     // the next offset to read; ReadSpan advances it
-	End       int64     // the offset after the last one to read
-	Oldest    time.Time // of the first record in the log; zero: there is none, or it has no timestamp
-	Gap       bool      // after ReadSpan: the log has no records at the last offsets before End, see [Record]
-	Deleted   int64     // how many offsets ReadSpan did not read because Kafka had deleted their records
-	leader    string    // address of the broker that leads the partition; "": to be looked up
+	First     int64       // where the log begins
+	From      int64       // the next offset to read; ReadSpan advances it
+	End       int64       // the offset after the last one to read
+	Oldest    time.Time   // of the first record in the log; zero: there is none, or it has no timestamp
+	Gap       bool        // after ReadSpan: the log has no records at the last offsets before End, see [Record]
+	Deleted   int64       // how many offsets ReadSpan did not read because Kafka had deleted their records
+	TopicID   sarama.Uuid // zero: the brokers give no ids
+	leader    string      // address of the broker that leads the partition; "": to be looked up
 }
 
 // spanPermissions are those that Spans and ReadSpan need.
@@ -152,7 +153,7 @@ func (l *spanLookup) list(name string, md *sarama.TopicMetadata) (listed bool, e
 	switch {
 	case err == nil:
 		for _, part := range md.Partitions {
-			l.open = append(l.open, &Span{Topic: name, Partition: part.ID})
+			l.open = append(l.open, &Span{Topic: name, TopicID: md.Uuid, Partition: part.ID})
 		}
 		return true, nil
 	case errors.Is(err, sarama.ErrUnknownTopicOrPartition) && l.absent >= missingTries:
@@ -166,7 +167,9 @@ func (l *spanLookup) list(name string, md *sarama.TopicMetadata) (listed bool, e
 func (l *spanLookup) ask(ctx context.Context, addr string, spans []*Span, note func(*Span, error)) (open []*Span) {
 	// The end is asked for before the first record since a time. In the other order a record that is produced between
 	// the two questions would be in no span.
-	ends, err := l.offsets(ctx, addr, spans, sarama.OffsetOldest, sarama.OffsetNewest, 0, max(0, l.since.UnixMilli()))
+	ctl := l.client.takeControl(addr)
+	defer l.client.returnControl(ctl)
+	ends, err := ctl.offsets(ctx, addr, spans, sarama.OffsetOldest, sarama.OffsetNewest, 0, max(0, l.since.UnixMilli()))
 	if err != nil {
 		note(spans[0], err)
 		return spans
@@ -200,14 +203,14 @@ func (l *spanLookup) ask(ctx context.Context, addr string, spans []*Span, note f
 }
 
 // offsets asks a leader several times for an offset in each span: by timestamp, or for the first or the last one.
-func (l *spanLookup) offsets(ctx context.Context, addr string, spans []*Span, which ...int64) (out [][]*sarama.OffsetResponseBlock, err error) {
+func (c *control) offsets(ctx context.Context, addr string, spans []*Span, which ...int64) (out [][]*sarama.OffsetResponseBlock, err error) {
 	for _, at := range which {
-		req := sarama.NewOffsetRequest(l.ctl.conf.Version)
+		req := sarama.NewOffsetRequest(c.conf.Version)
 		for _, s := range spans {
 			req.AddBlock(s.Topic, s.Partition, at, 1)
 		}
 		var res *sarama.OffsetResponse
-		err := l.ctl.askBroker(ctx, addr, func(b *sarama.Broker) (err error) {
+		err := c.askBroker(ctx, addr, func(b *sarama.Broker) (err error) {
 			res, err = b.GetAvailableOffsets(req)
 			return err
 		})

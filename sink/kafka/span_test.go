@@ -37,7 +37,7 @@ func newClient(t testing.TB, cfg Config) *Client {
 	t.Helper()
 	c, err := newTestCluster(t, cfg).NewClient(t.Context())
 	must(t, err)
-	t.Cleanup(func() { _ = c.Close() })
+	t.Cleanup(c.Close)
 	return c
 }
 

@@ -2,7 +2,6 @@ package deadletter
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -55,9 +54,9 @@ type marks struct {
 	first    int64
 }
 
-// Open connects. The topic must exist. Until Close, the group's offsets are renewed: see renewEvery.
+// Open connects. Until Close, the group's offsets are renewed: see renewEvery.
 func (f *Followed) Open(ctx context.Context) (*Follower, error) {
-	t, err := Open(ctx, f.Cluster, f.Topic, f.Group)
+	t, err := connect(ctx, f.Cluster, f.Topic, f.Group)
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +75,7 @@ func (f *Follower) Read(ctx context.Context, read func(l *checkpoint.Letter, han
 		return nil, f.createdAgain()
 	}
 	if f.failed {
-		t, err := Open(ctx, f.of.Cluster, f.of.Topic, f.of.Group)
+		t, err := connect(ctx, f.of.Cluster, f.of.Topic, f.of.Group)
 		if err != nil {
 			return nil, err
 		}
@@ -84,8 +83,7 @@ func (f *Follower) Read(ctx context.Context, read func(l *checkpoint.Letter, han
 		f.open = t
 	}
 	defer func() { f.failed = err != nil }()
-	defer context.AfterFunc(ctx, f.open.client.Cut)()
-	if err := f.look(); err != nil {
+	if err := f.look(ctx); err != nil {
 		return nil, err
 	}
 	if f.last == nil {
@@ -147,55 +145,25 @@ func (m marks) equal(n marks) bool {
 }
 
 // look looks up the topic and its partitions, which may have become more, and what is handled.
-func (f *Follower) look() error {
-	md, err := f.open.metadata()
-	if err != nil {
-		return fmt.Errorf("look up topic %s: %w", f.of.Topic, err)
+func (f *Follower) look(ctx context.Context) error {
+	if err := f.open.readState(ctx); err != nil {
+		return err
 	}
 	f.of.mu.Lock()
-	was := f.of.id
-	if md.Uuid != (sarama.Uuid{}) {
-		f.of.id = md.Uuid
+	defer f.of.mu.Unlock()
+	was, id := f.of.id, f.open.id
+	if id == (sarama.Uuid{}) {
+		return nil
 	}
-	f.of.mu.Unlock()
-	if none := (sarama.Uuid{}); was != none && md.Uuid != none && md.Uuid != was {
+	if f.of.id = id; was != (sarama.Uuid{}) && was != id {
 		return f.createdAgain()
 	}
-	for _, part := range md.Partitions {
-		if !slices.ContainsFunc(f.open.parts, func(p partition) bool { return p.id == part.ID }) {
-			f.open.parts = append(f.open.parts, partition{id: part.ID})
-		}
-	}
-	return f.open.readState()
+	return nil
 }
 
 func (f *Follower) createdAgain() error {
 	f.again = true
 	return fmt.Errorf("topic %s: %w", f.of.Topic, checkpoint.ErrLettersAgain)
-}
-
-// metadata looks up the topic.
-func (l *Topic) metadata() (*sarama.TopicMetadata, error) {
-	req := sarama.NewMetadataRequest(l.client.Config().Version, []string{l.topic})
-	req.AllowAutoTopicCreation = false
-	b := l.client.LeastLoadedBroker()
-	if b == nil {
-		return nil, sarama.ErrOutOfBrokers
-	}
-	if err := b.Open(l.client.Config()); err != nil && !errors.Is(err, sarama.ErrAlreadyConnected) {
-		return nil, err
-	}
-	res, err := b.GetMetadata(req)
-	switch {
-	case err != nil:
-		_ = b.Close() // the next request opens it again
-		return nil, err
-	case len(res.Topics) != 1:
-		return nil, errors.New("the broker's answer does not mention the topic")
-	case res.Topics[0].Err != sarama.ErrNoError && res.Topics[0].Err != sarama.ErrLeaderNotAvailable:
-		return nil, res.Topics[0].Err
-	}
-	return res.Topics[0], nil
 }
 
 // Close cuts the connections.

@@ -68,7 +68,7 @@ func (l *Topic) Hold(ctx context.Context) error {
 		return failed(inUse(members))
 	}
 	h.heartbeats.Go(l.beat)
-	if err := l.readState(); err != nil {
+	if err := l.readState(ctx); err != nil {
 		return failed(err)
 	}
 	return nil
@@ -215,9 +215,10 @@ func (l *Topic) release() {
 	}
 	close(h.stop)
 	h.heartbeats.Wait()
-	if b, err := l.client.Coordinator(l.group); err == nil {
-		_, _ = b.LeaveGroup(&sarama.LeaveGroupRequest{Version: 3, GroupId: l.group, Members: []sarama.MemberIdentity{{MemberId: h.member}}})
-	}
+	_, _ = l.tryOnce(func(b *sarama.Broker) error {
+		_, err := b.LeaveGroup(&sarama.LeaveGroupRequest{Version: 3, GroupId: l.group, Members: []sarama.MemberIdentity{{MemberId: h.member}}})
+		return err
+	})
 	l.hold = nil
 }
 
@@ -236,33 +237,24 @@ func (l *Topic) ask(question func(*sarama.Broker) error) error {
 	}
 }
 
-// tryOnce is one attempt of ask. If the request should be repeated, it looks up the coordinator.
+// tryOnce is one attempt of ask.
 func (l *Topic) tryOnce(question func(*sarama.Broker) error) (again bool, err error) {
-	coordinator, err := l.client.Coordinator(l.group)
-	lost := false
-	if err == nil {
-		if err = question(coordinator); err == nil {
-			return false, nil
-		}
-		if lost = kafka.ConnectionLost(err); lost {
-			_ = coordinator.Close() // sarama opens it again for the next request
-		}
-	}
-	if again = lost || kafka.Transient(err); again {
-		_ = l.client.RefreshCoordinator(l.group)
-	}
-	return again, err
+	err = l.client.AskCoordinator(l.group, question)
+	return kafka.ConnectionLost(err) || kafka.Transient(err), err
 }
 
 // readHandled reads the group's offsets.
 func (l *Topic) readHandled() error {
+	if len(l.parts) == 0 {
+		return nil
+	}
 	ids := make([]int32, len(l.parts))
 	for i := range l.parts {
 		ids[i] = l.parts[i].id
 	}
 	var res *sarama.OffsetFetchResponse
 	err := l.ask(func(b *sarama.Broker) (err error) {
-		res, err = b.FetchOffset(sarama.NewOffsetFetchRequest(l.client.Config().Version, l.group, map[string][]int32{l.topic: ids}))
+		res, err = b.FetchOffset(sarama.NewOffsetFetchRequest(kafka.ProtocolVersion, l.group, map[string][]int32{l.topic: ids}))
 		if err == nil {
 			err = codeOf(res.GroupError())
 		}

@@ -35,6 +35,7 @@ type Topic struct {
 	client  *kafka.Client
 	topic   string
 	group   string
+	id      sarama.Uuid // zero: not known, or brokers that give no ids
 	parts   []partition
 	expired int64
 	hold    *hold // nil: handled offsets can only be read
@@ -54,49 +55,61 @@ var ErrNoTopic = errors.New("the topic does not exist: create it; until then the
 
 // Open connects, reads the group's offsets, and finds the beginning and the end of each partition of the topic.
 // Records that are produced later are not read.
-func Open(ctx context.Context, cluster *kafka.Cluster, topic, group string) (_ *Topic, err error) {
-	l := &Topic{topic: topic, group: group}
-	defer func() {
-		if err != nil {
-			l.Close()
-			err = kafka.Failure("open dead-letter topic "+topic, topic, l.permissions(), err)
+func Open(ctx context.Context, cluster *kafka.Cluster, topic, group string) (*Topic, error) {
+	l, err := connect(ctx, cluster, topic, group)
+	if err == nil {
+		if err = l.readState(ctx); err == nil {
+			return l, nil
 		}
-	}()
-	if l.client, err = cluster.NewClient(ctx); err != nil {
-		return nil, err
+		l.Close()
 	}
-	// Only until Open returns, because the last commit must succeed even after the end of ctx.
-	defer context.AfterFunc(ctx, l.client.Cut)()
-	ids, err := l.client.Partitions(topic)
-	if errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
-		return nil, ErrNoTopic
-	}
-	if err != nil {
-		return nil, err
-	}
-	slices.Sort(ids)
-	for _, id := range ids {
-		l.parts = append(l.parts, partition{id: id})
-	}
-	return l, l.readState()
+	return nil, kafka.Failure("open dead-letter topic "+topic, topic, l.permissions(), err)
+}
+
+// connect connects. Nothing is known about the topic yet.
+func connect(ctx context.Context, cluster *kafka.Cluster, topic, group string) (l *Topic, err error) {
+	l = &Topic{topic: topic, group: group}
+	l.client, err = cluster.NewClient(ctx)
+	return l, err
 }
 
 // readState reads the group's offsets, and then the beginning and the end of each partition. In this order no offset
-// that another process commits meanwhile is beyond the end.
-func (l *Topic) readState() error {
-	if err := l.readHandled(); err != nil {
-		return err
-	}
-	l.expired = 0
-	for i := range l.parts {
-		p := &l.parts[i]
-		var err error
-		if p.first, err = l.client.GetOffset(l.topic, p.id, sarama.OffsetOldest); err == nil {
-			p.end, err = l.client.GetOffset(l.topic, p.id, sarama.OffsetNewest)
+// that another process commits meanwhile is beyond the end. It reads again if the topic has got partitions.
+func (l *Topic) readState(ctx context.Context) error {
+	defer context.AfterFunc(ctx, l.client.Cut)()
+	for {
+		if err := l.readHandled(); err != nil {
+			return err
 		}
+		spans, missing, err := l.client.Spans(ctx, []string{l.topic}, time.Time{})
 		if err != nil {
-			return fmt.Errorf("find where partition %d begins and ends: %w", p.id, err)
+			return err
 		}
+		if len(missing) > 0 {
+			return ErrNoTopic
+		}
+		if known, err := l.apply(spans); known || err != nil {
+			return err
+		}
+	}
+}
+
+// apply notes where the partitions begin and end. It reports whether all of them were known before.
+func (l *Topic) apply(spans []kafka.Span) (known bool, err error) {
+	known, l.expired = true, 0
+	for i := range l.parts {
+		if id := l.parts[i].id; !slices.ContainsFunc(spans, func(s kafka.Span) bool { return s.Partition == id }) {
+			return false, fmt.Errorf("partition %d: %w", id, sarama.ErrUnknownTopicOrPartition)
+		}
+	}
+	for _, s := range spans {
+		i := slices.IndexFunc(l.parts, func(p partition) bool { return p.id == s.Partition })
+		if i < 0 {
+			known, l.parts = false, append(l.parts, partition{id: s.Partition})
+			continue
+		}
+		p := &l.parts[i]
+		l.id, p.first, p.end = s.TopicID, s.First, s.End
 		if p.next > p.end { // the topic was recreated: its offsets started again at 0
 			p.handled, p.recorded, p.committed = handled{}, handled{}, false
 		}
@@ -105,7 +118,7 @@ func (l *Topic) readState() error {
 		}
 		p.add(0, p.first-1)
 	}
-	return nil
+	return known, nil
 }
 
 // permissions are those that a Topic needs.
@@ -188,6 +201,6 @@ func (l *Topic) part(letter *Letter) *partition {
 func (l *Topic) Close() {
 	if l.client != nil {
 		l.release()
-		_ = l.client.Close()
+		l.client.Close()
 	}
 }
