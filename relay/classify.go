@@ -28,6 +28,7 @@ type waitMode int
 
 const (
 	waitBackoff     waitMode = iota
+	waitNot                  // the next session begins at once
 	waitSlot                 // until the slot is free
 	park                     // until a probe finds that Kafka works again
 	parkForPosition          // likewise, and that the position topic can be used
@@ -126,6 +127,8 @@ func classify(err error, delivered bool) verdict {
 		case !delivered:
 			v.class = Wrong
 		}
+	case errors.Is(err, errOtherTurn):
+		v = verdict{Retry, waitNot, "other_turn"}
 	case errors.As(err, &broken):
 		v = kinds[replication.Protocol]
 	case errors.Is(err, errSilent):

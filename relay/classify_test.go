@@ -55,6 +55,7 @@ func TestClassify(t *testing.T) {
 		{&router.Poison{Cause: router.NullKey}, same(verdict{Poison, waitBackoff, "poison"})},
 		{&errDrain{errors.New("x")}, same(verdict{Fault, waitBackoff, "drain"})},
 		{&errStalled{"x"}, same(verdict{Retry, park, "stalled"})},
+		{errOtherTurn, same(verdict{Retry, waitNot, "other_turn"})},
 		{errSilent, same(verdict{Retry, waitBackoff, "postgres_silent"})},
 		{&decoder.Error{What: "insert", Err: errors.New("x")}, same(verdict{Retry, waitBackoff, "protocol"})},
 

@@ -43,6 +43,8 @@ func (r *Relay) hold(ctx context.Context, cause error) {
 // wait waits, depending on the error that ended the last session, until the next one may begin.
 func (r *Relay) wait(ctx context.Context, v verdict, cause error, attempt int) error {
 	switch v.wait {
+	case waitNot:
+		return nil
 	case waitSlot:
 		r.setState(WaitingForSlot, cause.Error())
 		return r.source.WaitFree(ctx, func(s *replication.Slot) { r.tick(); r.publishSlot(s) })

@@ -13,9 +13,9 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 )
 
-// Client asks a cluster questions, for packages that send their own requests. A broker that does not answer delays it by
-// Config.HeadStart, except the leader of a partition and the coordinator of a group. All its connections can be cut at
-// any time.
+// Client asks a cluster questions, for packages that send their own requests. A broker that does not answer delays it
+// by Config.HeadStart, except the leader of a partition and the coordinator of a group. All its connections can be cut
+// at any time.
 type Client struct {
 	cluster  *Cluster
 	dialer   *dialer

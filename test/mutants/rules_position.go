@@ -29,6 +29,8 @@ var historyMutants = []mutant{
 		edits{{"checkpoint/found.go", "<<16 | uint32(uint16(r.Epoch))", "<<16"}}, suite{"./checkpoint", "^TestFoundSessions$"}),
 	wrong("an-id-for-all-turns", "A process keeps its producer id after another one has had the slot.",
 		edits{{"relay/position.go", "predecessor != nil && predecessor.HasTurnAfter(", "false && predecessor.HasTurnAfter("}}, suite{"./relay", "^TestSim(Deduplicated|Failover)$"}),
+	wrong("a-new-turn-is-a-failure", "A process that gets the slot back waits as after a failure.",
+		edits{{"relay/classify.go", "verdict{Retry, waitNot, \"other_turn\"}", "verdict{Retry, waitBackoff, \"other_turn\"}"}}, suite{"./relay", "^TestClassify$"}),
 	wrong("letter-is-of-its-topic", "A letter is in the order of the dead-letter topic.",
 		edits{{"sink/kafka/end_read.go", "		if own.KeyTopic == \"\" {\n", "		if r.topic != \"\" {\n"}}, suite{"./sink/kafka", "^TestEndsOfLetters$"}),
 	wrong("dead-letter-is-in-order", "A dead letter that holds no key is in the order of its key.",
