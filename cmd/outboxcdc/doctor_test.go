@@ -31,7 +31,7 @@ func doctorOf(t *testing.T, yaml string) doctor.Config {
 func TestDoctorConfig(t *testing.T) {
 	clearEnv(t)
 	c := doctorOf(t, "postgres: {url: 'postgres://relay:s3cr3t@db:5433/shop'}\n")
-	if c.Role != "relay" || c.Database != "shop" || c.Server != "db:5433" || c.Letters != "" || c.Positions != "outboxcdc.positions" || c.Cut || c.OwnTime || c.Client != "" || c.User != "" {
+	if c.Role != "relay" || c.Database != "shop" || c.Server != "db:5433" || c.Letters != "outbox.dead_letter" || c.HeldGroup != "outboxcdc-dlq-outboxcdc" || c.Positions != "outboxcdc.positions" || c.Cut || c.OwnTime || c.Client != "" || c.User != "" {
 		t.Errorf("%+v", c)
 	}
 	if !slices.Equal(c.Topics, []string{"asked.for"}) {
@@ -69,12 +69,12 @@ tls: {enabled: true}
 		}
 	}
 	for yaml, want := range map[string]string{
-		"poison: {decisions: {e1: dead_letter}}": "outbox.dead_letter",
-		"poison: {policy: dead_letter}":          "outbox.dead_letter",
-		"poison: {decisions: {e1: skip}}":        "",
-		"poison: {causes: {null_key: stop}}":     "",
+		"poison: {policy: stop, decisions: {e1: dead_letter}}": "outbox.dead_letter",
+		"poison: {policy: dead_letter}":                        "outbox.dead_letter",
+		"poison: {policy: stop, decisions: {e1: skip}}":        "",
+		"poison: {policy: skip, causes: {null_key: stop}}":     "",
 
-		"kafka: {sasl: {mechanism: OAUTHBEARER, user: u, password: p, token_url: 'https://t'}}": "",
+		"kafka: {sasl: {mechanism: OAUTHBEARER, user: u, password: p, token_url: 'https://t'}}": "outbox.dead_letter",
 	} {
 		c := doctorOf(t, "postgres: {url: postgres://db/shop}\n"+yaml)
 		if c.Letters != want || c.User != "" {

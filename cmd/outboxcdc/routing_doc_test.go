@@ -89,7 +89,11 @@ func TestRoutingDoc(t *testing.T) {
 // docProblem compares a row of a table with the record.
 func docProblem(t *testing.T, title string, settings []string, says string) string {
 	t.Helper()
-	yaml := "postgres: {url: postgres://x@y/z}\nroute:\n"
+	yaml := "postgres: {url: postgres://x@y/z}\n"
+	if strings.HasPrefix(settings[0], "partition: ") {
+		yaml += "poison: {policy: stop}\n"
+	}
+	yaml += "route:\n"
 	for _, s := range settings {
 		yaml += "  " + strings.Replace(s, "{…", "{source: //shop.example/orders", 1) + "\n"
 	}

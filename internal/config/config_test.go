@@ -161,7 +161,7 @@ func TestLoadErrors(t *testing.T) {
 		{yaml: "preset: debezium\npoison: {policy: hold_key}\n", want: []string{"route.position_header: is false, but the policy hold_key"}},
 		{yaml: "outboxes: [{table: public.a, route: {partition: p}}, {table: public.b}]\npoison: {policy: hold_key}\n", want: []string{"outboxes[0].route.partition: chooses partitions"}},
 		{yaml: "tuning: {max_held: {keys: 0, letters: 2000000}}\n", want: []string{"tuning.max_held.keys: 0 is out of range", "tuning.max_held.letters: 2000000 is out of range"}},
-		{yaml: "poison: {policy: ignore}\n", want: []string{`"ignore" is unknown; write stop | dead_letter | hold_key | skip`}},
+		{yaml: "poison: {policy: ignore}\n", want: []string{`"ignore" is unknown; write hold_key | dead_letter | stop | skip`}},
 		{yaml: "tls: {ca_file: /ca.pem, cert_file: k}\n", want: []string{"t.yaml:1:16: tls.ca_file: is set, but tls.enabled is false", "tls.cert_file"}},
 		{yaml: "tls: {enabled: true, cert_file: /c.pem}\n", want: []string{"tls.key_file: is empty, but tls.cert_file is set"}},
 		{yaml: "tls: {enabled: true, key_file: /k.pem}\n", want: []string{"tls.cert_file: is empty"}},
@@ -276,7 +276,7 @@ func TestDelivery(t *testing.T) {
 		t.Errorf("without the header: %v", err)
 	}
 	for _, text := range []string{
-		"route: {position_header: false}\ndelivery: {mode: at_least_once}\n",
+		"route: {position_header: false}\ndelivery: {mode: at_least_once}\npoison: {policy: stop}\n",
 		"preset: debezium\nroute: {position_header: true}\ndelivery: {mode: deduplicated}\n",
 	} {
 		if _, err := loadText(text); err != nil {
@@ -297,6 +297,9 @@ func TestPreset(t *testing.T) {
 	}
 	if c.Deduplicated() || c.Origin("delivery.mode") != "preset: debezium" {
 		t.Errorf("delivery.mode %s by %s: there is no position header to deduplicate by", c.Delivery.Mode, c.Origin("delivery.mode"))
+	}
+	if c.Poison.Holds() || c.Origin("poison.policy") != "preset: debezium" {
+		t.Errorf("poison.policy %s by %s: no letter is recognized without the header", c.Poison.Policy, c.Origin("poison.policy"))
 	}
 	if got := c.Origin("route.unmatched"); got != "preset: debezium" {
 		t.Errorf("origin %q", got)

@@ -87,6 +87,7 @@ func load(sources []source, environ []string, flags ...string) (*Config, error) 
 	errs = append(errs, readEnvironment(environ, set), readFlags(flags, set))
 	readErr := errors.Join(errs...)
 	c.applyPreset()
+	c.applySink()
 	if err := errors.Join(c.applyOutboxes(), c.Validate()); err != nil {
 		return c, errors.Join(readErr, independentErrors(err, readErr))
 	}

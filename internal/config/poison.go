@@ -7,10 +7,11 @@ import (
 
 // Poison is what happens to an event that no retry can deliver.
 type Poison struct {
-	// Policy is the policy for all poison events. stop: nothing after the event is confirmed, and the daemon stops
-	// with exit code 65. dead_letter: the event is sent to poison.topic. hold_key: likewise, and later events of its
-	// topic and key follow it there until it is retried or dropped. skip: it is dropped, logged and counted.
-	Policy string `yaml:"policy" default:"stop" oneof:"stop dead_letter hold_key skip"`
+	// Policy is the policy for all poison events. hold_key: the event is sent to poison.topic, and later events of its
+	// topic and key follow it there until it is retried or dropped. dead_letter: the event is sent there, and later events
+	// are delivered. stop, the default for a sink that is not Kafka: nothing after the event is confirmed, and the daemon
+	// stops with exit code 65. skip: it is dropped, logged and counted.
+	Policy string `yaml:"policy" default:"hold_key" oneof:"hold_key dead_letter stop skip"`
 	// Causes are policies for single causes: cause → policy. An UPDATE of an outbox row, if the publication sends
 	// updates, is skipped unless the cause update is given here. DELETE and TRUNCATE are always skipped.
 	Causes map[string]string `yaml:"causes" default:""`

@@ -21,10 +21,19 @@ func (c *Config) applyPreset() {
 		"route.null_key":                func() { r.NullKey = "allow" },
 		"route.position_header":         func() { r.PositionHeader = false },
 		"delivery.mode":                 func() { c.Delivery.Mode = AtLeastOnce }, // needs no position header
+		"poison.policy":                 func() { c.Poison.Policy = "stop" },      // likewise
 	} {
 		if c.origins[path] == "" {
 			set()
 			c.origins[path] = originPreset
 		}
+	}
+}
+
+// applySink sets the defaults of sinks that are not Kafka, where no dead letter can be read.
+func (c *Config) applySink() {
+	if path := "poison.policy"; c.HasReceiver() && c.origins[path] == "" {
+		c.Poison.Policy = "stop"
+		c.origins[path] = "sink: " + c.Sink
 	}
 }

@@ -15,7 +15,7 @@ func TestFiles(t *testing.T) {
 		string(surface), uncommented(Sample()), Default().String(),
 		"kafka:\nlog:\n  # level: debug\n", "poison: {topic: 4.0}\nkafka: {brokers: 'a:1,b:2'}\nhttp: {listen: ''}\n",
 		"tuning: {max_in_flight: {records: '10', bytes: 65536}, status_interval: 1h1.5s}\n", "tuning: {max_in_flight: {records: 5}}\nroute: {missing_topic: 9s}\n",
-		"tuning: {max_in_flight: {bytes: 16 MiB}}\nroute: {topics: {a: b, c: 5}, partitions: {t: 3}, position_header: False}\ndelivery: {mode: at_least_once}\n",
+		"tuning: {max_in_flight: {bytes: 16 MiB}}\nroute: {topics: {a: b, c: 5}, partitions: {t: 3}, position_header: False}\ndelivery: {mode: at_least_once}\npoison: {policy: skip}\n",
 		"outboxes:\n  - {table: public.a, route: {topic: a, headers: [x]}, columns: {id: i}}\n",
 	} {
 		if _, err := loadText(text); err != nil {

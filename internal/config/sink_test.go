@@ -26,6 +26,9 @@ func TestHTTPSink(t *testing.T) {
 	if url, err := c.ReceiverURL(); err != nil || !strings.Contains(url, "Geh3im") {
 		t.Errorf("%s, %v", url, err)
 	}
+	if c.Poison.Policy != "stop" || c.Origin("poison.policy") != "sink: "+c.Sink {
+		t.Errorf("poison.policy %s by %s: dead letters need Kafka", c.Poison.Policy, c.Origin("poison.policy"))
+	}
 	if text := c.String(); strings.Contains(text, "Geh3im") || !strings.Contains(text, `url: "https://shop.example/xxxxx"`) {
 		t.Error(text)
 	}
@@ -74,6 +77,9 @@ func TestRabbitMQSink(t *testing.T) {
 	c, err := read("")
 	if err != nil {
 		t.Fatal(err)
+	}
+	if c.Poison.Policy != "stop" || c.Origin("poison.policy") != "sink: "+c.Sink {
+		t.Errorf("poison.policy %s by %s: dead letters need Kafka", c.Poison.Policy, c.Origin("poison.policy"))
 	}
 	if text := c.String(); strings.Contains(text, "Geh3im") || !strings.Contains(text, `url: "amqps://mq.example/xxxxx"`) {
 		t.Error(text)

@@ -83,7 +83,6 @@ func (b *bench) daemonEnv(database, slot, topic, listen string) []string {
 		"OUTBOXCDC_KAFKA_BROKERS=" + strings.Join(b.kafka.Brokers(), ","),
 		"OUTBOXCDC_HTTP_LISTEN=" + listen,
 		"OUTBOXCDC_DELIVERY_POSITION_TOPIC=" + positions(slot),
-		"OUTBOXCDC_POISON_POLICY=hold_key",
 		"OUTBOXCDC_POISON_TOPIC=" + letters(slot),
 	}, b.settings...)
 }

@@ -291,7 +291,7 @@ func TestAuditReport(t *testing.T) {
 	o.awaitArrived(patience)
 	file := filepath.Join(t.TempDir(), "audit.prom")
 	out, notes, code := o.runBinary(env, "audit", "--metrics", file)
-	if code != 0 || !strings.Contains(out, "5 rows of public.outbox, 5 records of 1 topic, in ") || !strings.Contains(out, "clean: nothing is missing") || notes != "" {
+	if code != 0 || !strings.Contains(out, "5 rows of public.outbox, 5 records of 2 topics, in ") || !strings.Contains(out, "clean: nothing is missing") || notes != "" {
 		t.Errorf("exit code %d:\n%s%s", code, out, notes)
 	}
 	metric := func(name string) (value string) {

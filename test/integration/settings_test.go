@@ -147,12 +147,12 @@ func TestSetupMakesWhatTheDaemonNeeds(t *testing.T) {
 			t.Cleanup(func() { _ = o.pg.Exec(testContext(t), o.name, `DROP OWNED BY `+login, `DROP ROLE `+login) })
 
 			out, err := o.command(env, "setup", "apply")
-			if err != nil || strings.Count(out, "created ") != 6 || strings.Contains(out, "already exists") {
+			if err != nil || strings.Count(out, "created ") != 7 || strings.Contains(out, "already exists") {
 				t.Fatalf("setup apply: %v\n%s", err, out)
 			}
 			before := o.query(rightsSQL, login)
 			out, err = o.command(env, "setup", "apply")
-			if err != nil || strings.Contains(out, "created ") || strings.Count(out, "already exists") != 6 {
+			if err != nil || strings.Contains(out, "created ") || strings.Count(out, "already exists") != 7 {
 				t.Fatalf("setup apply again: %v\n%s", err, out)
 			}
 			const want = "LOGIN REPLICATION; database CONNECT; schema public USAGE; table outbox SELECT"
