@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"strings"
 	"sync"
@@ -247,6 +248,20 @@ func (r *room) await(check func() error) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
+}
+
+// awaitMember is await, with another member of the group every 20 seconds: kfake keeps a member that was killed during
+// a rebalance, and its partitions, until the next rebalance. Kafka does not.
+func (r *room) awaitMember(check func() error) {
+	r.t.Helper()
+	soon := time.Now().Add(20 * time.Second)
+	r.await(func() error {
+		if time.Now().After(soon) {
+			r.startProcess(fmt.Sprint("more", rand.Uint32()))
+			soon = soon.Add(20 * time.Second)
+		}
+		return check()
+	})
 }
 
 // scan reads one value.

@@ -69,21 +69,6 @@ func TestInboxKills(t *testing.T) {
 		defer producing.Wait()
 		defer stopProducer()
 
-		// kfake keeps a member that was killed during a rebalance, and its partitions, until the next rebalance. Kafka does
-		// not.
-		rebalance := func() { r.startProcess(fmt.Sprint("more", random.Uint32())) }
-
-		await := func(check func() error) {
-			soon := time.Now().Add(20 * time.Second)
-			r.await(func() error {
-				if time.Now().After(soon) {
-					rebalance()
-					soon = soon.Add(20 * time.Second)
-				}
-				return check()
-			})
-		}
-
 		var frozen int
 		for round := range fullOrShort(40, 5) {
 			progress := scan[int64](r, `SELECT coalesce(sum(next_offset), 0) FROM inbox_marks`)
@@ -105,7 +90,7 @@ func TestInboxKills(t *testing.T) {
 				_ = consumers[i].Wait(t.Context())
 				consumers[i] = r.startProcess(fmt.Sprint("again", random.Uint32()))
 			}
-			await(func() error {
+			r.awaitMember(func() error {
 				if at := scan[int64](r, `SELECT coalesce(sum(next_offset), 0) FROM inbox_marks`); at <= progress {
 					return fmt.Errorf("no record was handled since the fault: %d", at)
 				}
@@ -114,8 +99,8 @@ func TestInboxKills(t *testing.T) {
 		}
 		stopProducer()
 		producing.Wait()
-		rebalance()
-		await(r.isAtEnd())
+		r.startProcess("more")
+		r.awaitMember(r.isAtEnd())
 		r.checkLedger(sent...)
 		var want int
 		for _, id := range sent {

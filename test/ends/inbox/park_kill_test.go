@@ -79,13 +79,13 @@ func TestParkKills(t *testing.T) {
 		producing.Wait()
 		parked := scan[int](r, parkedKeys)
 		r.exec(`DELETE FROM failing`)
-		r.startProcess("more") // kfake keeps a killed member until the next rebalance
+		r.startProcess("more")
 		isDone := func() bool {
 			return scan[int](r, `SELECT coalesce(sum(next_offset), 0) FROM inbox_marks`) == stored && scan[int](r, parkedKeys) == 0
 		}
 		for !isDone() { // as long as something happens
 			before := progress()
-			r.await(func() error {
+			r.awaitMember(func() error {
 				if progress() == before && !isDone() {
 					return errors.New("nothing is handled any more")
 				}
