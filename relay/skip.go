@@ -144,7 +144,10 @@ func (s *session) inKafka(pos checkpoint.Position, ordered bool) prometheus.Coun
 // skipFound skips the event if Kafka has it. It waits until the ends of partitions have been read, of the topics in the
 // position record and of topic, which the previous session may have used just before it ended.
 func (s *session) skipFound(ctx context.Context, pos checkpoint.Position, topic string, ordered bool) (bool, error) {
-	if s.readsEnds && pos.CommitLSN < s.earlierEnd {
+	if pos.CommitLSN >= s.earlierEnd { // no earlier session has sent it
+		return false, nil
+	}
+	if s.readsEnds {
 		err := s.await(ctx, WaitingForSink, readingEnds, func() bool { return s.sink.EndsRead(topic) })
 		if err != nil {
 			return false, err

@@ -29,6 +29,8 @@ var historyMutants = []mutant{
 		edits{{"checkpoint/found.go", "<<16 | uint32(uint16(r.Epoch))", "<<16"}}, suite{"./checkpoint", "^TestFoundSessions$"}),
 	wrong("an-id-for-all-turns", "A process keeps its producer id after another one has had the slot.",
 		edits{{"relay/position.go", "predecessor != nil && predecessor.HasTurnAfter(", "false && predecessor.HasTurnAfter("}}, suite{"./relay", "^TestSim(Deduplicated|Failover)$"}),
+	wrong("new-from-the-slots-position", "Events after the slot's position are new.",
+		edits{{"relay/skip.go", "pos.CommitLSN >= s.earlierEnd { // no", "pos.CommitLSN >= s.stream.Start() { // no"}}, simDeduplicated),
 	wrong("a-new-turn-is-a-failure", "A process that gets the slot back waits as after a failure.",
 		edits{{"relay/classify.go", "verdict{Retry, waitNot, \"other_turn\"}", "verdict{Retry, waitBackoff, \"other_turn\"}"}}, suite{"./relay", "^TestClassify$"}),
 	wrong("letter-is-of-its-topic", "A letter is in the order of the dead-letter topic.",
