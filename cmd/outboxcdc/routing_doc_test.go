@@ -46,11 +46,11 @@ func docRow() *decoder.Event {
 
 var (
 	codeInDoc = regexp.MustCompile("`([^`]+)`")
-	docRows   = regexp.MustCompile("(?m)^\\| ((?:… )?`[a-z_]+: .*?) \\| (.*) \\|$")
+	docRows   = regexp.MustCompile("(?m)^- ((?:… )?`[a-z_]+: .*?) → (.*)$")
 )
 
-// TestRoutingDoc checks the tables of docs/routing.md that have settings on the left and, on the right, the resulting
-// record.
+// TestRoutingDoc checks the lists of docs/routing.md that have settings on the left of an arrow and, on the right, the
+// resulting record.
 func TestRoutingDoc(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/routing.md")
 	must(t, err)
@@ -62,7 +62,7 @@ func TestRoutingDoc(t *testing.T) {
 		if least[title] == 0 {
 			continue
 		}
-		for _, row := range docRows.FindAllStringSubmatch(text, -1) {
+		for _, row := range docRows.FindAllStringSubmatch(strings.ReplaceAll(text, "\n  ", " "), -1) {
 			settings, onTop := strings.CutPrefix(row[1], "… ")
 			var lines []string
 			for _, code := range codeInDoc.FindAllStringSubmatch(settings, -1) {

@@ -79,7 +79,7 @@ func TestRunbookNames(t *testing.T) {
 		t.Errorf("only %d lines of doctor are named", named)
 	}
 	for _, s := range []relay.State{relay.Streaming, relay.WaitingForTopic, relay.WaitingForSlot, relay.WaitingForStandby, relay.WaitingForPostgres, relay.WaitingForSink, relay.Reconnecting, relay.Parked, relay.Backpressured, relay.Failed} {
-		if !strings.Contains(text, "| `"+string(s)+"`") {
+		if !strings.Contains(text, "- `"+string(s)+"`") {
 			t.Errorf("the state %s is not there", s)
 		}
 	}

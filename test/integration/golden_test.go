@@ -321,10 +321,10 @@ func jsonOf(v any) string {
 	return string(b)
 }
 
-// checkInDocs checks that an intended difference is the beginning of a line of the table in docs/debezium.md.
+// checkInDocs checks that an intended difference is the beginning of an item of the list in docs/debezium.md.
 func checkInDocs(t *testing.T, row string) {
 	t.Helper()
 	doc, err := os.ReadFile(filepath.Join("..", "..", "docs", "debezium.md"))
 	must(t, err)
-	says(t, string(doc), "\n| "+row+" |")
+	says(t, string(doc), "\n- "+row+": ")
 }
