@@ -2,7 +2,6 @@ package outboxtable
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -160,30 +159,4 @@ func (t *table) createdAtOf(text []byte) time.Time {
 		return time.Time{}
 	}
 	return at.UTC()
-}
-
-// Estimate is how many rows the server expects in a range, without counting them.
-func (s *Snapshot) Estimate(ctx context.Context, table int, r Range) (int64, error) {
-	t := s.tables[table]
-	const explain = "EXPLAIN (FORMAT JSON) "
-	q, err := t.statement("SELECT", r, "")
-	if err != nil {
-		return 0, err
-	}
-	res := s.conn.PgConn().ExecParams(ctx, explain+q.String(), nil, nil, nil, nil).Read()
-	if res.Err != nil {
-		return 0, s.failed(ctx, t, q, explain, res.Err)
-	}
-	var plans []struct {
-		Plan struct {
-			Rows float64 `json:"Plan Rows"`
-		}
-	}
-	if err = json.Unmarshal(res.Rows[0][0], &plans); err == nil && len(plans) != 1 {
-		err = fmt.Errorf("%d plans", len(plans))
-	}
-	if err != nil {
-		return 0, fmt.Errorf("estimate the rows of table %s: %w", t, err)
-	}
-	return int64(plans[0].Plan.Rows), nil
 }

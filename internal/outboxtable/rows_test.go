@@ -43,7 +43,6 @@ func testRows(t *testing.T, server *pgtest.Server) {
 		{"exported", testExported},
 		{"existing", testExisting},
 		{"indexed", testIndexed},
-		{"estimate", testEstimate},
 		{"large rows", testLargeRows},
 		{"session", testSession},
 	} {
@@ -211,19 +210,13 @@ func testConditions(b *bench) {
 			b.Errorf("%s: %v", good, err)
 		}
 	}
-	// Rows and Estimate show the same; what fails at a row has no position.
-	for i, run := range []func(Range) error{
-		func(r Range) error { return s.Rows(b.Context(), 0, r, func(*Row) error { return nil }) },
-		func(r Range) error { _, err := s.Estimate(b.Context(), 0, r); return err },
-	} {
-		err := run(Range{Since: since, Where: "id = 1 AND statu = 'x'"})
-		if e, ok := errors.AsType[*ConditionError](err); !ok || e.At != 11 {
-			b.Errorf("%v", err)
-		}
-		s.Close(b.Context())
-		s = b.open(table)
-		err = run(Range{Where: "1 / (id - 1) = 0"})
-		if e, ok := errors.AsType[*ConditionError](err); i == 0 && (!ok || e.At != -1) {
+	// Rows shows the same; what fails at a row has no position.
+	for _, c := range []struct {
+		r  Range
+		at int
+	}{{Range{Since: since, Where: "id = 1 AND statu = 'x'"}, 11}, {Range{Where: "1 / (id - 1) = 0"}, -1}} {
+		err := s.Rows(b.Context(), 0, c.r, func(*Row) error { return nil })
+		if e, ok := errors.AsType[*ConditionError](err); !ok || e.At != c.at {
 			b.Errorf("%v", err)
 		}
 		s.Close(b.Context())
@@ -269,8 +262,7 @@ func testRefusals(b *bench) {
 	s := b.open(good, with(func(t *Table) { t.CreatedAt = "" }), with(func(t *Table) { t.CreatedAt = "gone" }))
 	for i, want := range []string{`column "created_at" is not of type timestamptz, timestamp or date; `, "no column has the time of a row; ", `it has no column "gone"; `} {
 		for _, r := range []Range{{Since: at("2026-11-01T00:00:00Z")}, {Until: at("2026-11-01T00:00:00Z")}} {
-			_, estimate := s.Estimate(b.Context(), i, r)
-			for _, err := range []error{s.Check(b.Context(), i, r), s.Rows(b.Context(), i, r, nil), estimate} {
+			for _, err := range []error{s.Check(b.Context(), i, r), s.Rows(b.Context(), i, r, nil)} {
 				if err == nil || err.Error() != "read table public.outbox: "+want+remedy {
 					b.Errorf("%v, want %s", err, want)
 				}
@@ -571,22 +563,6 @@ func testIndexed(b *bench) {
 			b.Errorf("%s: %s %v", typ, plan, res.Err)
 		}
 		s.Close(b.Context())
-	}
-}
-
-func testEstimate(b *bench) {
-	table := b.outbox(`id int, created_at timestamptz`)
-	b.exec(`INSERT INTO outbox SELECT i, '2026-11-21 00:00:00Z'::timestamptz + i * interval '1 s' FROM generate_series(1, 50000) i; ANALYZE outbox`)
-	s := b.open(table)
-	for _, c := range []struct {
-		r    Range
-		want int64
-	}{
-		{Range{}, 50000}, {Range{Since: at("2026-11-21T00:00:00Z").Add(40000 * time.Second)}, 10000}, {Range{Where: "id <= 25000"}, 25000},
-	} {
-		if n, err := s.Estimate(b.Context(), 0, c.r); err != nil || n < c.want*9/10 || n > c.want*11/10 {
-			b.Errorf("%+v: %d %v, want about %d", c.r, n, err, c.want)
-		}
 	}
 }
 

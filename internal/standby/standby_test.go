@@ -21,13 +21,11 @@ const slot = "orders"
 // await calls done until it returns nil.
 func await(t *testing.T, what string, done func() error) {
 	t.Helper()
-	var err error
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if err = done(); err == nil {
-			return
-		}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	if err := child.Await(ctx, done); err != nil {
+		t.Fatalf("%s: %v", what, err)
 	}
-	t.Fatalf("%s: %v", what, err)
 }
 
 func must(t *testing.T, err error) {

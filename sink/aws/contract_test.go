@@ -2,7 +2,6 @@ package awssink
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"strconv"
 	"strings"
@@ -119,15 +118,9 @@ func record(id, key, _ string) *router.Record {
 	return recordAt(id, key, topic, n)
 }
 
+// recordAt is [sinktest.RecordAt] for the first event of a transaction.
 func recordAt(id, key, topic string, lsn uint64) *router.Record {
-	return &router.Record{
-		ID: []byte(id), Topic: topic, Key: []byte(key), PartitionBy: []byte(key), Value: []byte(strings.Repeat("v", 60) + id),
-		Headers: []router.Header{
-			{Name: router.HeaderID, Value: []byte(id)},
-			{Name: "type", Value: []byte("order.placed")},
-			{Name: router.HeaderPosition, Value: fmt.Appendf(nil, "2:7518:5:shop:1:1:%016x:0", lsn)},
-		},
-	}
+	return sinktest.RecordAt(id, key, topic, lsn, 0)
 }
 
 func testReceiver(t *testing.T, target Target, change ...func(*Config)) *Receiver {

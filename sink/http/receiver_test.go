@@ -3,7 +3,6 @@ package httpsink
 import (
 	"encoding/json"
 	"io"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -54,21 +53,7 @@ func newServer(t *testing.T) *server {
 }
 
 func (s *server) Start() {
-	addr := s.addr
-	if addr == "" {
-		addr = "127.0.0.1:0"
-	}
-	var l net.Listener
-	var err error
-	for range 600 { // the port may be taken for a moment
-		if l, err = net.Listen("tcp", addr); err == nil {
-			break
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	l := sinktest.Listen(s.t, s.addr)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.addr, s.down = l.Addr().String(), false

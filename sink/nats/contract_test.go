@@ -88,16 +88,9 @@ func (s *store) Refuse(id string) {
 	s.Made(id).Value = []byte(strings.Repeat("x", 1001))
 }
 
-// recordAt is what the router makes of an event.
+// recordAt is [sinktest.RecordAt] for the first event of a transaction.
 func recordAt(id, key, topic string, lsn uint64) *router.Record {
-	return &router.Record{
-		ID: []byte(id), Topic: topic, Key: []byte(key), PartitionBy: []byte(key), Value: []byte(strings.Repeat("v", 60) + id),
-		Headers: []router.Header{
-			{Name: router.HeaderID, Value: []byte(id)},
-			{Name: "type", Value: []byte("order.placed")},
-			{Name: router.HeaderPosition, Value: fmt.Appendf(nil, "2:7518:5:shop:1:1:%016x:0", lsn)},
-		},
-	}
+	return sinktest.RecordAt(id, key, topic, lsn, 0)
 }
 
 func testReceiver(t *testing.T, url string, change ...func(*Config)) *Receiver {

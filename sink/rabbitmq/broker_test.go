@@ -10,7 +10,6 @@ import (
 	"slices"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/outboxcdc/outboxcdc/sink/sinktest"
 )
@@ -65,21 +64,7 @@ func newBroker(t *testing.T) *broker {
 }
 
 func (b *broker) Start() {
-	addr := b.addr
-	if addr == "" {
-		addr = "127.0.0.1:0"
-	}
-	var l net.Listener
-	var err error
-	for range 600 { // the port may be taken for a moment
-		if l, err = net.Listen("tcp", addr); err == nil {
-			break
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	l := sinktest.Listen(b.t, b.addr)
 	b.edit(func() { b.addr, b.listener, b.life = l.Addr().String(), l, b.life+1 })
 	go func() {
 		for {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -100,14 +99,7 @@ func (s *store) Refuse(id string) {
 	s.Made(id).Value = bytes.Repeat([]byte("x"), 1<<20+1)
 }
 
-// recordAt is what the router makes of an event.
-func recordAt(id, key, topic string, lsn uint64, ordinal uint32) *router.Record {
-	position := fmt.Appendf(nil, "2:7518:5:shop:1:1:%016x:%d", lsn, ordinal)
-	return &router.Record{
-		ID: []byte(id), Topic: topic, Key: []byte(key), PartitionBy: []byte(key), Value: []byte(strings.Repeat("v", 60) + id),
-		Headers: []router.Header{{Name: router.HeaderID, Value: []byte(id)}, {Name: "type", Value: []byte("order.placed")}, {Name: router.HeaderPosition, Value: position}},
-	}
-}
+var recordAt = sinktest.RecordAt
 
 func testReceiver(t *testing.T, url string, change ...func(*Config)) *Receiver {
 	t.Helper()

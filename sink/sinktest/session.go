@@ -2,7 +2,10 @@ package sinktest
 
 import (
 	"context"
+	"fmt"
+	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -68,6 +71,32 @@ func Send(t *testing.T, p sink.Producer, n uint64, rec *router.Record) {
 	t.Helper()
 	if err := p.Send(rec, n); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Listen listens at an address, as a receiver does that was down; "": at a free port.
+func Listen(t *testing.T, addr string) (l net.Listener) {
+	t.Helper()
+	if addr == "" {
+		addr = "127.0.0.1:0"
+	}
+	Eventually(t, "listening at "+addr, func() bool { // the port may be taken for a moment
+		var err error
+		l, err = net.Listen("tcp", addr)
+		return err == nil
+	})
+	return l
+}
+
+// RecordAt is what the router makes of an event.
+func RecordAt(id, key, topic string, lsn uint64, ordinal uint32) *router.Record {
+	return &router.Record{
+		ID: []byte(id), Topic: topic, Key: []byte(key), PartitionBy: []byte(key), Value: []byte(strings.Repeat("v", 60) + id),
+		Headers: []router.Header{
+			{Name: router.HeaderID, Value: []byte(id)},
+			{Name: "type", Value: []byte("order.placed")},
+			{Name: router.HeaderPosition, Value: fmt.Appendf(nil, "2:7518:5:shop:1:1:%016x:%d", lsn, ordinal)},
+		},
 	}
 }
 

@@ -162,6 +162,23 @@ func (p *Process) Kill() error {
 	return nil
 }
 
+// Await calls done every few milliseconds until it returns nil. When ctx is done, the error includes done's last one.
+func Await(ctx context.Context, done func() error) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := done()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w; last error: %w", ctx.Err(), err)
+		case <-tick.C:
+		}
+	}
+}
+
 // Poll calls ready every few milliseconds until it returns nil, the process has ended, or ctx is done. The last two are
 // errors that include ready's last error.
 func (p *Process) Poll(ctx context.Context, ready func(context.Context) error) error {

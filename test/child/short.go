@@ -17,3 +17,15 @@ func SkipShort(t testing.TB) {
 	}
 	t.Skip("-short runs no server")
 }
+
+// Need skips a test if err is not nil: there is no what here. With CI=true it fails.
+func Need(t testing.TB, what string, err error) {
+	t.Helper()
+	switch {
+	case err == nil:
+	case os.Getenv("CI") == "true":
+		t.Fatal(err)
+	default:
+		t.Skipf("SKIPPED, THERE IS NO %s: %v", what, err)
+	}
+}

@@ -209,22 +209,15 @@ func (c *cluster) logTails() string {
 // errNotYet is the error of a condition that does not hold yet.
 var errNotYet = errors.New("not yet")
 
-// pollEvery is the resolution of the measured times.
+// pollEvery is the resolution of the measured times, and the pause of [child.Await].
 const pollEvery = 10 * time.Millisecond
 
 // poll calls do until it returns nil.
 func poll(ctx context.Context, what string, do func(context.Context) error) error {
-	for {
-		err := do(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("wait for %s: %w; last error: %w", what, ctx.Err(), err)
-		case <-time.After(pollEvery):
-		}
+	if err := child.Await(ctx, func() error { return do(ctx) }); err != nil {
+		return fmt.Errorf("wait for %s: %w", what, err)
 	}
+	return nil
 }
 
 // owned writes a file that the account of the servers can read.

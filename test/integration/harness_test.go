@@ -47,6 +47,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxcdc/outboxcdc/test/child"
 	"github.com/outboxcdc/outboxcdc/test/daemon"
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 	"github.com/outboxcdc/outboxcdc/test/pgfull"
@@ -177,12 +178,8 @@ func (s *suite) startKafka(ctx context.Context) error {
 // given.
 func needRealKafka(t *testing.T) {
 	t.Helper()
-	switch {
-	case testSuite.fake == "":
-	case os.Getenv("CI") == "true":
-		t.Fatal(testSuite.fake)
-	default:
-		t.Skip("SKIPPED, THERE IS NO REAL KAFKA: " + testSuite.fake)
+	if testSuite.fake != "" {
+		child.Need(t, "REAL KAFKA", errors.New(testSuite.fake))
 	}
 }
 
@@ -305,12 +302,8 @@ func forThisTest(t *testing.T, s *pgtest.Server) *pgtest.Server {
 func startPostgres(t *testing.T, major string, settings map[string]string) *pgtest.Server {
 	t.Helper()
 	ctx := testContext(t)
-	if _, err := pgtest.Fetch(ctx, major); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skipf("SKIPPED, THERE IS NO POSTGRESQL: %v", err)
-	}
+	_, err := pgtest.Fetch(ctx, major)
+	child.Need(t, "POSTGRESQL", err)
 	s, err := pgtest.Start(ctx, pgtest.Options{Major: major, Settings: withSettings(settings)})
 	must(t, err)
 	return s

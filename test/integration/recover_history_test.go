@@ -96,7 +96,7 @@ func recoverLowerTimeline(t *testing.T, promotions int) {
 	o.awaitConfirmed(o.walFlushed(), patience)
 	r.term()
 	lost := 5
-	o.putBackAlone(older)
+	o.restoreWithoutArchive(older)
 	if n := o.query(`SELECT timeline_id::text FROM pg_control_checkpoint()`); n != "2" && n != "1" { // the checkpoint may be that before the promotion
 		t.Fatalf("timeline %s", n)
 	}

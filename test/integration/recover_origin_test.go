@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -13,7 +12,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
-	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
 // delivered counts the records of each key in the topic "order".
@@ -128,7 +126,7 @@ func recoverIDsUsedAgain(t *testing.T, archive bool, mode string) {
 	if archive {
 		o.putBack(older, true)
 	} else {
-		o.putBackAlone(older)
+		o.restoreWithoutArchive(older)
 	}
 	o.exec(`SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots`)
 	o.insert("order", "k", 201, 40)
@@ -184,22 +182,6 @@ func inOrder(records []kafkatest.Record) []kafkatest.Record {
 		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Partition, b.Partition), cmp.Compare(a.Offset, b.Offset))
 	})
 	return records
-}
-
-// putBackAlone replaces the data directory by a copy, without the WAL that was written since, and begins a new
-// timeline.
-func (o *outbox) putBackAlone(older string) {
-	o.t.Helper()
-	ctx := testContext(o.t)
-	_, err := o.pg.Stop(ctx, pgtest.Fast)
-	must(o.t, err)
-	o.admin.close()
-	o.shell("mv", o.pg.DataDir, o.pg.DataDir+".lost")
-	o.shell("mv", older, o.pg.DataDir)
-	must(o.t, os.WriteFile(o.pg.DataDir+"/recovery.signal", nil, 0o644))
-	must(o.t, o.pg.AppendConf("restore_command = 'false'"))
-	must(o.t, o.pg.StartAgain(ctx))
-	o.awaitPromoted()
 }
 
 // The table was emptied and its sequence begins again: rows of other keys are missing; those whose key has a record

@@ -22,32 +22,20 @@ func TestRecoverInvisibleCommitAdvanced(t *testing.T) {
 	must(t, err)
 	committed := o.commitInvisibly(hidden)
 	o.exec(`SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())`, o.name)
-	type result struct {
-		out  string
-		code int
-	}
-	done := make(chan result, 1)
-	go func() {
-		out, notes, code := o.runBinary(env, "recover", "--yes")
-		done <- result{out + notes, code}
-	}()
-	var res result
+	c := o.startCommand(env, "recover", "--yes")
 	early := false
 	select { // a run that does not wait has compared after fence_wait
-	case res = <-done:
+	case <-c.ended:
 		early = true
 	case <-time.After(5 * time.Second):
 	}
 	o.exec(`SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
 	must(t, <-committed)
-	if !early {
-		res = <-done
-	}
-	if early || res.code != 0 || !strings.Contains(res.out, "6 rows compared") {
-		t.Errorf("ended before the commit was visible: %v, exit code %d:\n%s", early, res.code, res.out)
+	if code := c.wait(patience); early || code != 0 || !strings.Contains(c.output(), "6 rows compared") {
+		t.Errorf("ended before the commit was visible: %v, exit code %d:\n%s", early, code, c.output())
 	}
 	if _, sum := o.audit(env, 0); sum.Summary.Rows != 6 {
-		t.Errorf("%+v\n%s", sum.Summary, res.out)
+		t.Errorf("%+v\n%s", sum.Summary, c.output())
 	}
 }
 
@@ -118,15 +106,7 @@ func TestRecoverInvisibleCommit(t *testing.T) {
 		return xid
 	}
 	firstID := begin(first)
-	type result struct {
-		out  string
-		code int
-	}
-	done := make(chan result, 1)
-	go func() {
-		out, notes, code := o.runBinary(env, "recover", "--yes")
-		done <- result{out + notes, code}
-	}()
+	c := o.startCommand(env, "recover", "--yes")
 	lockWait := func(xid string) {
 		t.Helper()
 		await(t, patience, "the slot's creation to wait for transaction "+xid, func() error {
@@ -148,13 +128,12 @@ func TestRecoverInvisibleCommit(t *testing.T) {
 	time.Sleep(5 * time.Second) // a recover that does not wait for the commit has compared by then
 	o.exec(`SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'`)
 	must(t, <-committed)
-	res := <-done
-	if res.code != 0 || !strings.Contains(res.out, "6 rows compared") {
-		t.Errorf("exit code %d:\n%s", res.code, res.out)
+	if code := c.wait(patience); code != 0 || !strings.Contains(c.output(), "6 rows compared") {
+		t.Errorf("exit code %d:\n%s", code, c.output())
 	}
 	o.startStreaming(env...)
 	if _, sum := o.audit(env, 0); sum.Summary.Rows != 6 {
-		t.Errorf("%+v\n%s", sum.Summary, res.out)
+		t.Errorf("%+v\n%s", sum.Summary, c.output())
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/outboxcdc/outboxcdc/test/child"
 	"github.com/outboxcdc/outboxcdc/test/faultproxy"
 )
 
@@ -159,11 +160,11 @@ func topicsComeAndGo(t *testing.T, ctx context.Context, c Cluster) {
 	}
 	must(t, SetTopicConfig(ctx, c.Brokers(), "here", map[string]string{"max.message.bytes": "20000"}))
 	// The broker learns of the change from the controller a moment later.
-	must(t, await(ctx, func() error {
+	must(t, child.Await(ctx, func() error {
 		return p.ProduceSync(ctx, &kgo.Record{Topic: "here", Value: make([]byte, 5000)}).FirstErr()
 	}))
 	must(t, AddPartitions(ctx, c.Brokers(), "here", 3))
-	must(t, await(ctx, func() error {
+	must(t, child.Await(ctx, func() error {
 		return p.ProduceSync(ctx, &kgo.Record{Topic: "here", Partition: 2, Value: []byte("new")}).FirstErr()
 	}))
 	must(t, DeleteTopic(ctx, c.Brokers(), "here"))
@@ -262,7 +263,7 @@ func followOutlivesItAll(t *testing.T, ctx context.Context, c Cluster) {
 		t.Helper()
 		sent++
 		value := fmt.Sprint(sent)
-		must(t, await(ctx, func() error { // the producer may not know the partition yet
+		must(t, child.Await(ctx, func() error { // the producer may not know the partition yet
 			return p.ProduceSync(ctx, &kgo.Record{Topic: topic, Partition: partition, Value: []byte(value)}).FirstErr()
 		}))
 		select {

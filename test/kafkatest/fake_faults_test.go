@@ -10,6 +10,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/outboxcdc/outboxcdc/test/child"
 )
 
 // Each fault does what its field says, to the producer and to the log, as often as it says; after Heal none does.
@@ -149,7 +151,7 @@ func TestLeadersMove(t *testing.T) {
 	for i := range n {
 		produce(t, ctx, p, &kgo.Record{Topic: "moved", Partition: int32(i % 2), Value: []byte("v")})
 	}
-	must(t, await(ctx, func() error {
+	must(t, child.Await(ctx, func() error {
 		if hits, err := f.Hits(ctx); err != nil || hits < 10 {
 			return errors.Join(err, errors.New("the leaders do not move"))
 		}

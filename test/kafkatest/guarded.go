@@ -203,7 +203,7 @@ func awaitPermissions(ctx context.Context, client *kgo.Client, rights []kmsg.Cre
 		req.ResourceType, req.ResourceName, req.ResourcePatternType = c.ResourceType, &c.ResourceName, c.ResourcePatternType
 		req.Principal, req.Host, req.Operation, req.PermissionType = &c.Principal, &c.Host, c.Operation, c.PermissionType
 		for i, broker := range brokers {
-			if err := await(ctx, func() error {
+			if err := child.Await(ctx, func() error {
 				resp, err := broker.RetriableRequest(ctx, req)
 				if err != nil {
 					return err

@@ -112,12 +112,7 @@ const startTimeout = 3 * time.Minute
 func needReal(t testing.TB) {
 	t.Helper()
 	child.SkipShort(t)
-	if err := RealAvailable(); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skipf("SKIPPED, THERE IS NO REAL KAFKA: %v", err)
-	}
+	child.Need(t, "REAL KAFKA", RealAvailable())
 }
 
 // FakeForTest starts a fake, closed at the test's end.

@@ -7,6 +7,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/outboxcdc/outboxcdc/test/child"
 )
 
 // MoveLeader makes another replica the leader of a partition: the next one after the present leader, by node id. It
@@ -26,7 +28,7 @@ func MoveLeader(ctx context.Context, brokers []string, topic string, partition i
 		if err := prefer(ctx, client, topic, partition, order); err != nil {
 			return err
 		}
-		return await(ctx, func() error {
+		return child.Await(ctx, func() error {
 			if err := elect(ctx, client, topic, partition); err != nil {
 				return err
 			}
@@ -42,7 +44,7 @@ func MoveLeader(ctx context.Context, brokers []string, topic string, partition i
 // AwaitInSync returns when every partition of the topic has so many in-sync replicas.
 func AwaitInSync(ctx context.Context, brokers []string, topic string, partitions, replicas int) error {
 	return admin(brokers, "wait for the replicas of "+topic, func(client *kgo.Client) error {
-		return await(ctx, func() error {
+		return child.Await(ctx, func() error {
 			for i := range partitions {
 				p, err := describe(ctx, client, topic, i)
 				if err != nil {

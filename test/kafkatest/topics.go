@@ -11,6 +11,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/outboxcdc/outboxcdc/test/child"
 )
 
 // How long a broker may take over one change.
@@ -77,7 +79,7 @@ func DeleteTopic(ctx context.Context, brokers []string, name string) error {
 		if err := firstRefusal(resp.Topics, func(t *kmsg.DeleteTopicsResponseTopic) (int16, *string) { return t.ErrorCode, t.ErrorMessage }); err != nil {
 			return err
 		}
-		return await(ctx, func() error {
+		return child.Await(ctx, func() error {
 			_, err := partitionsOf(ctx, client, name)
 			switch {
 			case errors.Is(err, kerr.UnknownTopicOrPartition):
@@ -204,29 +206,13 @@ func partitionsOf(ctx context.Context, client *kgo.Client, name string) (int, er
 
 // awaitPartitions waits until the brokers know the controller's decision.
 func awaitPartitions(ctx context.Context, client *kgo.Client, name string, want int) error {
-	return await(ctx, func() error {
+	return child.Await(ctx, func() error {
 		have, err := partitionsOf(ctx, client, name)
 		if err == nil && want > 0 && have != want {
 			err = fmt.Errorf("it has %d partitions, want %d", have, want)
 		}
 		return err
 	})
-}
-
-func await(ctx context.Context, done func() error) error {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := done()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w; last: %w", ctx.Err(), err)
-		case <-tick.C:
-		}
-	}
 }
 
 // SetProducerQuota bounds a client's produce rate in bytes a second and per broker; 0 lifts the bound.

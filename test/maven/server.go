@@ -16,12 +16,7 @@ func Need(t testing.TB, all ...*Jars) {
 	t.Helper()
 	child.SkipShort(t)
 	for _, jars := range all {
-		if err := jars.Available(); err != nil {
-			if os.Getenv("CI") == "true" {
-				t.Fatal(err)
-			}
-			t.Skipf("SKIPPED, %v", err)
-		}
+		child.Need(t, jars.Name, jars.Available())
 	}
 }
 

@@ -68,12 +68,7 @@ func start(t testing.TB, login []nats.Option, lines ...string) *Server {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	path, err := tool(ctx)
-	if err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skipf("SKIPPED, THERE IS NO NATS: %v", err)
-	}
+	child.Need(t, "NATS", err)
 	port, err := child.FreePort()
 	if err != nil {
 		t.Fatal(err)

@@ -137,12 +137,6 @@ func ForTest(t testing.TB, major string) *Build {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	b, err := Fetch(ctx, major)
-	switch {
-	case err == nil:
-	case os.Getenv("CI") == "true":
-		t.Fatal(err)
-	default:
-		t.Skipf("SKIPPED, THERE IS NO COMPLETE POSTGRESQL: %v", err)
-	}
+	child.Need(t, "COMPLETE POSTGRESQL", err)
 	return b
 }

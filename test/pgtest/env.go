@@ -51,12 +51,8 @@ func ForTest(t testing.TB, o Options) *Server {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
-	if _, err := Fetch(ctx, o.Major); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skipf("SKIPPED, THERE IS NO POSTGRESQL: %v", err)
-	}
+	_, err := Fetch(ctx, o.Major)
+	child.Need(t, "POSTGRESQL", err)
 	s, err := Start(ctx, o)
 	if err != nil {
 		t.Fatal(err)

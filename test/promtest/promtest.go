@@ -4,7 +4,6 @@ package promtest
 
 import (
 	"context"
-	"os"
 	"testing"
 	"time"
 
@@ -24,12 +23,6 @@ func NeedTool(t testing.TB, name string) string {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
 	path, err := Tool(ctx, name)
-	if err == nil {
-		return path
-	}
-	if os.Getenv("CI") == "true" {
-		t.Fatal(err)
-	}
-	t.Skipf("SKIPPED, THERE IS NO PROMETHEUS: %v", err)
-	return ""
+	child.Need(t, "PROMETHEUS", err)
+	return path
 }

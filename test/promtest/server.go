@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/test/child"
+	"github.com/outboxcdc/outboxcdc/test/daemon"
 )
 
 // Options say what a server scrapes and evaluates.
@@ -170,18 +170,9 @@ func (s *Server) ask(ctx context.Context, path string, params url.Values, data a
 
 // get returns the body, even of an answer that reports a wrong query.
 func (s *Server) get(ctx context.Context, path string, params url.Values) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+path+"?"+params.Encode(), nil)
-	if err != nil {
-		return nil, err
-	}
-	res, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
-	if err == nil && res.StatusCode != http.StatusOK && !json.Valid(body) {
-		err = fmt.Errorf("%s: %s", path, res.Status)
+	code, body, err := daemon.Get(ctx, s.URL+path+"?"+params.Encode())
+	if err == nil && code != http.StatusOK && !json.Valid(body) {
+		err = fmt.Errorf("%s: %s", path, http.StatusText(code))
 	}
 	return body, err
 }

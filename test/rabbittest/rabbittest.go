@@ -61,12 +61,7 @@ func Start(t testing.TB) *Server {
 	child.SkipShort(t)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := Available(ctx); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skipf("SKIPPED, THERE IS NO RABBITMQ: %v", err)
-	}
+	child.Need(t, "RABBITMQ", Available(ctx))
 	s, err := Open(ctx, t.TempDir())
 	if err != nil {
 		t.Fatal(err)

@@ -44,12 +44,7 @@ func Start(t testing.TB, lines ...string) *Server {
 	child.SkipShort(t)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := Available(ctx); err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skipf("SKIPPED, THERE IS NO REDIS: %v", err)
-	}
+	child.Need(t, "REDIS", Available(ctx))
 	s, err := Open(ctx, lines...)
 	if err != nil {
 		t.Fatal(err)

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/test/child"
+	"github.com/outboxcdc/outboxcdc/test/daemon"
 	"github.com/outboxcdc/outboxcdc/test/maven"
 )
 
@@ -71,19 +72,11 @@ func start(ctx context.Context, t testing.TB) (*Server, error) {
 }
 
 func answers(ctx context.Context, url string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
+	code, _, err := daemon.Get(ctx, url)
+	if err == nil && code != http.StatusOK {
+		err = fmt.Errorf("%s answers %d", url, code)
 	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return fmt.Errorf("%s answers %s", url, resp.Status)
-	}
-	return nil
+	return err
 }
 
 // URL is where the registry speaks the protocol of Confluent's.

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/outboxcdc/outboxcdc/test/child"
 	"github.com/outboxcdc/outboxcdc/test/kafkatest"
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
@@ -237,17 +238,9 @@ func (r *room) runUntilError(as any, h handle, texts ...string) {
 // await waits until check returns nil.
 func (r *room) await(check func() error) {
 	r.t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			r.t.Fatal(err)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	must(r.t, child.Await(ctx, check))
 }
 
 // awaitMember is await, with another member of the group every 20 seconds: kfake keeps a member that was killed during

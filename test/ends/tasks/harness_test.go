@@ -93,17 +93,9 @@ func (r *room) await(want int, sql string, args ...any) {
 
 func (r *room) awaitUntil(check func() error) {
 	r.t.Helper()
-	deadline := time.Now().Add(patience)
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		if time.Now().After(deadline) {
-			r.t.Fatal(err)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	must(r.t, child.Await(ctx, check))
 }
 
 // start starts a consumer or a worker as a process of its own.
