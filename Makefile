@@ -211,10 +211,10 @@ tidy-check: ## go.mod and go.sum say what the code needs
 	for m in $(MODULES); do (cd $$m && GOWORK=off $(GO) mod tidy -diff); done
 
 .PHONY: demo
-demo: first-run build ## the whole chain on this machine, with faults (KEEP=1: until Ctrl-C; KAFKA=real: a real Kafka)
+demo: first-run build ## the whole chain on this machine, with faults (KEEP=1: until Ctrl-C; KAFKA=real: a real Kafka; SINK=rabbitmq, redis, nats or http: deliver to that)
 	@CGO_ENABLED=0 $(GO) build -o bin/demo ./test/demo
 	@cd test/ends && GOWORK=off CGO_ENABLED=0 $(GO) build -o ../../bin/ledger ./ledger
-	@KEEP='$(KEEP)' KAFKA='$(KAFKA)' exec bin/demo -binary bin/outboxcdc -ledger bin/ledger
+	@KEEP='$(KEEP)' KAFKA='$(KAFKA)' SINK='$(SINK)' exec bin/demo -binary bin/outboxcdc -ledger bin/ledger
 
 .PHONY: up
 up: ## docker compose: Postgres, Kafka, outboxcdc, a writer and a printing consumer (MONITORING=1: Prometheus and Grafana too)

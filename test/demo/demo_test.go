@@ -24,8 +24,8 @@ type scene struct {
 	at     time.Time
 }
 
-func newScene() *scene {
-	s := &scene{tally: newTally(), at: time.Unix(1_000_000, 0)}
+func newScene(to target) *scene {
+	s := &scene{tally: newTally(to), at: time.Unix(1_000_000, 0)}
 	for i := range 3 {
 		p := purchase{id: uuid(), customer: 7, item: items[i], events: []event{{uuid(), "order", "OrderPlaced"}}}
 		rows := p.rows(i+1, 0)
@@ -118,7 +118,7 @@ func TestVerdict(t *testing.T) {
 		}, []string{"clean stop"}},
 		{"reader behind", func(s *scene, e *ending) {
 			s.addRows(1, 2, 3)
-			e.inKafka = 4
+			e.stored = 4
 		}, []string{"reader"}},
 		{"read twice", func(s *scene, _ *ending) {
 			s.addRows(1, 2, 3)
@@ -133,15 +133,15 @@ func TestVerdict(t *testing.T) {
 			s.addRows(1, 2, 3)
 			e.booked.cents++
 		}, []string{"ledger"}},
-		{"nothing happened", func(s *scene, _ *ending) { s.tally = newTally() }, []string{"committed", "delivered"}},
+		{"nothing happened", func(s *scene, _ *ending) { s.tally = newTally(s.target) }, []string{"committed", "delivered"}},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			s := newScene()
-			e := ending{inKafka: -1, ordered: totals{3, 300}, booked: totals{3, 300}}
+			s := newScene(targets["kafka"])
+			e := ending{stored: -1, ledger: true, ordered: totals{3, 300}, booked: totals{3, 300}}
 			tt.play(s, &e)
-			if e.inKafka < 0 {
-				e.inKafka = s.recordsRead()
+			if e.stored < 0 {
+				e.stored = s.recordsRead()
 			}
 			v := s.verdict(e)
 			var wrong []string
@@ -169,8 +169,30 @@ func TestVerdict(t *testing.T) {
 	}
 }
 
+// TestRepeatsOfSinks: whether repeats break the promise is what docs/sinks.md says of the sink. There is no ledger.
+func TestRepeatsOfSinks(t *testing.T) {
+	for name, allowed := range map[string]bool{"http": true, "rabbitmq": true, "redis": false, "nats": false} {
+		for c := range relayEnded {
+			s := newScene(targets[name])
+			s.addRows(1, 2, 3)
+			s.setFault(c)
+			s.addRows(2)
+			v := s.verdict(ending{stored: 4})
+			if want := allowed && c != noFault; v.ok() != want {
+				t.Errorf("%s repeats %s: %+v", name, c, v)
+			}
+			s.setFault(relayKilled)
+			r := record(s.rows[2])
+			r.Value = []byte("x")
+			if s.addRecord(r); s.verdict(ending{stored: 5}).ok() {
+				t.Errorf("%s: a repeat that differs is accepted", name)
+			}
+		}
+	}
+}
+
 func TestRepeatsAreCountedByCause(t *testing.T) {
-	s := newScene()
+	s := newScene(targets["kafka"])
 	s.addRows(1, 2)
 	s.setFault(relayKilled)
 	s.addRows(1, 2, 3)
@@ -182,7 +204,7 @@ func TestRepeatsAreCountedByCause(t *testing.T) {
 
 // An event's commit and its record may reach the tally in either order.
 func TestLook(t *testing.T) {
-	tl := newTally()
+	tl := newTally(targets["kafka"])
 	at := time.Unix(1_000_000, 0)
 	var rows []check.Row
 	for i := range 100 {
@@ -222,7 +244,7 @@ func TestLook(t *testing.T) {
 }
 
 func TestRecovered(t *testing.T) {
-	s := newScene() // three commits at s.at
+	s := newScene(targets["kafka"]) // three commits at s.at
 	fixed := s.at.Add(time.Second)
 	if s.addRows(1, 2, 3); s.hasRecovered(fixed) {
 		t.Error("recovered although nothing committed afterwards has arrived")
@@ -272,27 +294,30 @@ outboxcdc_events_skipped_total{reason="already_delivered"} 1.2e+03
 
 func TestParse(t *testing.T) {
 	tests := []struct {
-		keep, kafka string
-		args        []string
-		want        options
-		bad         bool
+		keep, kafka, sink string
+		args              []string
+		want              options
+		bad               string // what the complaint says
 	}{
-		{want: options{kafka: "fake", postgres: "18"}},
-		{keep: "1", kafka: "real", want: options{keep: true, kafka: "real", postgres: "18"}},
-		{keep: "0", want: options{kafka: "fake", postgres: "18"}},
+		{want: options{sink: "kafka", kafka: "fake", postgres: "18"}},
+		{keep: "1", kafka: "real", want: options{keep: true, sink: "kafka", kafka: "real", postgres: "18"}},
+		{keep: "0", want: options{sink: "kafka", kafka: "fake", postgres: "18"}},
+		{sink: "redis", want: options{sink: "redis", kafka: "fake", postgres: "18"}},
 		{
 			args: []string{"-keep", "-kafka", "real", "-postgres", "17", "-binary", "b", "-ledger", "l"},
-			want: options{keep: true, kafka: "real", binary: "b", ledger: "l", postgres: "17"},
+			want: options{keep: true, sink: "kafka", kafka: "real", binary: "b", ledger: "l", postgres: "17"},
 		},
-		{keep: "1", args: []string{"-keep=false"}, want: options{kafka: "fake", postgres: "18"}},
-		{kafka: "none", bad: true},
-		{args: []string{"keep"}, bad: true},
-		{args: []string{"-what"}, bad: true},
+		{keep: "1", args: []string{"-keep=false"}, want: options{sink: "kafka", kafka: "fake", postgres: "18"}},
+		{kafka: "none", bad: "write fake or real"},
+		{sink: "rabbit", bad: "the demo has http, kafka, nats, rabbitmq, redis"},
+		{sink: "redis", kafka: "real", bad: "the events are delivered to redis"},
+		{args: []string{"keep"}, bad: "unknown argument"},
+		{args: []string{"-what"}, bad: "not defined"},
 	}
 	for _, tt := range tests {
-		env := map[string]string{"KEEP": tt.keep, "KAFKA": tt.kafka}
+		env := map[string]string{"KEEP": tt.keep, "KAFKA": tt.kafka, "SINK": tt.sink}
 		o, err := parse(tt.args, func(name string) string { return env[name] }, io.Discard)
-		if (err != nil) != tt.bad || !tt.bad && o != tt.want {
+		if (err != nil) != (tt.bad != "") || err != nil && !strings.Contains(err.Error(), tt.bad) || err == nil && o != tt.want {
 			t.Errorf("%v %v: got %+v, %v; want %+v", env, tt.args, o, err, tt.want)
 		}
 	}
@@ -308,9 +333,15 @@ func TestPrinted(t *testing.T) {
 		p.say("%s", "a sentence")
 		_ = p.step("work", func() (string, error) { return "", nil })
 		_ = p.step("work", func() (string, error) { return "", errors.New("no") })
-		for _, a := range acts() {
-			p.say("%s", a.before)
-			p.say("%s", a.after)
+		for _, to := range targets {
+			p.text(to.intro()...)
+			p.legend(to.place)
+			for _, b := range []broker{kafka{}, &rabbit{}, &streams{}, &subjects{}, &receiver{}} {
+				for _, a := range (&demo{tally: newTally(to), ledger: &ledger{}, broker: b}).acts() {
+					p.say("%s", a.before)
+					p.say("%s", a.after)
+				}
+			}
 		}
 	})
 	checkWidth(t, text)

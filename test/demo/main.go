@@ -4,18 +4,24 @@
 // stopped. At the end the demo compares everything that was committed with everything that arrived, and with what was
 // booked.
 //
-// main.go is the story, stage.go has the servers, relay.go and ledger.go the processes; shop.go writes, reader.go
-// reads, tally.go compares and judges, print.go prints.
+// With SINK=rabbitmq, and others, the events are delivered to that sink, without a ledger, and judged by what
+// docs/sinks.md promises of it.
+//
+// main.go is the story, stage.go has the servers, relay.go and ledger.go the processes; shop.go writes, broker.go has
+// the sinks, which kafka.go and others start, break and read, tally.go compares and judges, print.go prints.
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -33,6 +39,7 @@ const (
 
 type options struct {
 	keep     bool
+	sink     string
 	kafka    string
 	binary   string
 	ledger   string
@@ -56,18 +63,16 @@ func main() {
 	os.Exit(run(ctx, o, newPrinter(os.Stdout, stop)))
 }
 
-// parse reads the flags, and the environment for `make demo KEEP=1 KAFKA=real`.
+// parse reads the flags, and the environment for `make demo KEEP=1 KAFKA=real` and `make demo SINK=redis`.
 func parse(args []string, getenv func(string) string, stderr io.Writer) (options, error) {
 	var o options
 	f := flag.NewFlagSet("demo", flag.ContinueOnError)
 	f.SetOutput(stderr)
 	keep := getenv("KEEP")
 	f.BoolVar(&o.keep, "keep", keep != "" && keep != "0", "continue after the faults until Ctrl-C (KEEP=1)")
-	kafka := getenv("KAFKA")
-	if kafka == "" {
-		kafka = "fake"
-	}
-	f.StringVar(&o.kafka, "kafka", kafka, "real: Apache Kafka, which needs Java; fake: kfake, which needs nothing (KAFKA=…)")
+	sinks := slices.Sorted(maps.Keys(targets))
+	f.StringVar(&o.sink, "sink", cmp.Or(getenv("SINK"), "kafka"), "what the events are delivered to, one of "+strings.Join(sinks, ", ")+" (SINK=…)")
+	f.StringVar(&o.kafka, "kafka", cmp.Or(getenv("KAFKA"), "fake"), "real: Apache Kafka, which needs Java; fake: kfake, which needs nothing (KAFKA=…)")
 	f.StringVar(&o.binary, "binary", "", "the outboxcdc binary to run; default: built from these sources")
 	f.StringVar(&o.ledger, "ledger", "", "the ledger's binary; default: built from these sources")
 	f.StringVar(&o.postgres, "postgres", "18", "major version, one of "+strings.Join(pgtest.Majors(), ", "))
@@ -79,6 +84,10 @@ func parse(args []string, getenv func(string) string, stderr io.Writer) (options
 		err = fmt.Errorf("unknown argument %q", f.Arg(0))
 	case o.kafka != "fake" && o.kafka != "real":
 		err = fmt.Errorf("-kafka %q: write fake or real", o.kafka)
+	case !slices.Contains(sinks, o.sink):
+		err = fmt.Errorf("-sink %q: the demo has %s", o.sink, strings.Join(sinks, ", "))
+	case o.sink != "kafka" && o.kafka == "real":
+		err = fmt.Errorf("-kafka real: the events are delivered to %s", o.sink)
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, err)
@@ -88,12 +97,7 @@ func parse(args []string, getenv func(string) string, stderr io.Writer) (options
 
 // run plays the demo and returns its exit status. Nothing that it started outlives it.
 func run(ctx context.Context, o options, out *printer) int {
-	out.text(
-		"A shop writes orders and their events to PostgreSQL, in one transaction each. outboxcdc delivers",
-		"the events to Kafka, and a ledger books each order in a database of its own. Four things break on",
-		"the way; at the end every event and every amount is accounted for. All of it runs on this machine,",
-		"takes about a minute and a half, and is removed afterwards, except for a cache of downloads.",
-		"")
+	out.text(targets[o.sink].intro()...)
 	d, err := prepare(ctx, o, out)
 	if err == nil {
 		var v verdict
@@ -124,14 +128,14 @@ type act struct {
 // The ledger's kill leaves the stream alone: what has to catch up is the ledger.
 func (a act) hitsLedger() bool { return a.cause == ledgerKilled }
 
-func acts() []act {
-	return []act{
+func (d *demo) acts() []act {
+	all := []act{
 		{
 			cause:    relayKilled,
 			before:   "The relay is killed with kill -9: it cannot confirm anything first.",
 			inject:   func(_ context.Context, d *demo) error { return d.relay.kill() },
 			duration: 1500 * time.Millisecond,
-			after:    "The relay is restarted: it waits 5 s for requests of the dead one, then reads what Kafka has.",
+			after:    "The relay is restarted: " + d.tally.target.restart,
 			fix:      func(_ context.Context, d *demo) error { return d.relay.start() },
 		},
 		{
@@ -142,14 +146,7 @@ func acts() []act {
 			after:    "The ledger is restarted: it continues at the mark that it stored with its last entries.",
 			fix:      func(_ context.Context, d *demo) error { return d.ledger.start() },
 		},
-		{
-			cause:    brokerFrozen,
-			before:   "The broker is frozen with SIGSTOP: connections stay open, nothing is answered.",
-			inject:   func(ctx context.Context, d *demo) error { return d.kafka.Freeze(ctx) },
-			duration: 4 * time.Second,
-			after:    "The broker is thawed: it answers the requests sent meanwhile.",
-			fix:      func(_ context.Context, d *demo) error { return d.kafka.Thaw() },
-		},
+		d.broker.fault(),
 		{
 			cause:  postgresStopped,
 			before: "Postgres is stopped immediately, as in a crash: it forgets recent confirmations.",
@@ -166,11 +163,17 @@ func acts() []act {
 			},
 		},
 	}
+	if d.ledger == nil {
+		all = slices.DeleteFunc(all, act.hitsLedger)
+	}
+	return all
 }
 
 const (
 	quietTime = 8 * time.Second  // without faults, before each fault and after the last
 	patience  = 60 * time.Second // for a recovery
+
+	startPatience = 5 * time.Minute // for the start of a server
 )
 
 // play runs the whole story.
@@ -178,9 +181,9 @@ func (d *demo) play(ctx context.Context, keep bool) (verdict, error) {
 	if keep {
 		d.printAddresses()
 	}
-	d.out.legend()
+	d.out.legend(d.tally.target.place)
 	d.out.columns()
-	for _, a := range acts() {
+	for _, a := range d.acts() {
 		if err := d.watch(ctx, quietTime, nil); err != nil {
 			return nil, err
 		}
@@ -276,15 +279,16 @@ func (d *demo) keepRunning(ctx context.Context) error {
 	}
 }
 
-// printAddresses prints how to look at Postgres, Kafka and the relay.
+// printAddresses prints how to look at Postgres, the broker and the relay.
 func (d *demo) printAddresses() {
-	broker := d.kafka.Brokers()[0]
 	d.out.text("",
 		"  Status    curl "+d.relay.url+"/status",
 		"  Metrics   curl "+d.relay.url+"/metrics",
-		"  Postgres  psql '"+d.postgres.SuperURL(database)+"'", // ? is special to some shells
-		"  Ledger    psql '"+d.ledger.url+"'",
-		"  Brokers   "+broker+", e.g. kcat -b "+broker+" -t "+orderTopic,
+		"  Postgres  psql '"+d.postgres.SuperURL(database)+"'") // ? is special to some shells
+	if d.ledger != nil {
+		d.out.text("  Ledger    psql '" + d.ledger.url + "'")
+	}
+	d.out.text("  "+d.broker.look(),
 		"  Log       "+d.relay.log,
 		"", "The table outbox is nearly empty: the shop deletes its rows every second, delivered or not.")
 }
@@ -302,15 +306,17 @@ func (d *demo) finish(ctx context.Context) (verdict, error) {
 	var e ending
 	var err error
 	e.relay = d.relay.stop(ctx)
-	if e.inKafka, err = d.countAll(ctx); err != nil {
+	if e.stored, err = d.countAll(ctx); err != nil {
 		return nil, err
 	}
-	err = d.runWithLiveLines(ctx, func() (err error) {
-		e.ordered, e.booked, err = d.ledger.settle(ctx, e.inKafka)
-		return err
-	})
-	if err != nil {
-		return nil, err
+	if e.ledger = d.ledger != nil; e.ledger {
+		err = d.runWithLiveLines(ctx, func() (err error) {
+			e.ordered, e.booked, err = d.ledger.settle(ctx, e.stored)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
 	}
 	d.out.row(d.tally.look(), d.relay.look(ctx))
 	return d.tally.verdict(e), nil

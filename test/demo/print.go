@@ -83,11 +83,11 @@ func (p *printer) say(format string, args ...any) {
 	p.text(p.paint(bold, ">> "+fmt.Sprintf(format, args...)))
 }
 
-// legend explains the live lines.
-func (p *printer) legend() {
+// legend explains the live lines. place is where the reader reads.
+func (p *printer) legend(place string) {
 	p.text("",
 		"committed       events that the shop has committed",
-		"delivered       committed events that an independent reader has read from Kafka",
+		"delivered       committed events that an independent reader has read from "+place,
 		"lag             of the relay, from its /metrics",
 		"commit→visible  from the end of COMMIT until the reader has the event, over the last second",
 		"repeats         records that the reader has read before")
@@ -119,7 +119,7 @@ func (p *printer) rowText(at time.Duration, l look, g gauges) string {
 	switch {
 	case state != "streaming":
 		state = p.paint(amber, state)
-	case l.timed == 0 && l.delivered < l.committed: // the relay waits for Kafka, or for what an earlier relay may have sent
+	case l.timed == 0 && l.delivered < l.committed: // the relay waits for the broker, or for what an earlier relay may have sent
 		state = p.paint(amber, "streaming, waits")
 	}
 	return fmt.Sprintf(rowFormat, clock(at), count(l.committed), count(l.delivered), lag, p50, p99, count(l.repeats), state)

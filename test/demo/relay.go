@@ -33,8 +33,8 @@ func build(ctx context.Context, dir string) (string, error) {
 	return binary, nil
 }
 
-// newRelay writes the configuration, with every setting that is needed.
-func newRelay(binary, dir, postgres string, brokers []string) (*relay, error) {
+// newRelay writes the configuration, with every setting that is needed; settings are those of the sink.
+func newRelay(binary, dir, postgres, settings string) (*relay, error) {
 	port, err := child.FreePort()
 	if err != nil {
 		return nil, err
@@ -44,8 +44,7 @@ func newRelay(binary, dir, postgres string, brokers []string) (*relay, error) {
 		binary: binary, config: filepath.Join(dir, "outboxcdc.yaml"), log: filepath.Join(dir, "outboxcdc.log"),
 		url: "http://" + listen,
 	}
-	yaml := fmt.Sprintf("postgres:\n  url: %s\nkafka:\n  brokers: [%q]\nhttp:\n  listen: %s\nlog:\n  format: text\n",
-		postgres, strings.Join(brokers, `", "`), listen)
+	yaml := fmt.Sprintf("postgres:\n  url: %s\n%s\nhttp:\n  listen: %s\nlog:\n  format: text\n", postgres, settings, listen)
 	if err := os.WriteFile(r.config, []byte(yaml), 0o600); err != nil {
 		return nil, fmt.Errorf("write the relay's configuration: %w", err)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
@@ -27,7 +26,7 @@ type demo struct {
 	out      *printer
 	dir      string
 	postgres *pgtest.Server
-	kafka    kafkatest.Cluster
+	broker   broker
 	relay    *relay
 	ledger   *ledger
 	tally    *tally
@@ -40,7 +39,8 @@ type demo struct {
 
 // prepare starts everything and prints each step. Call leave on its result, also after an error.
 func prepare(ctx context.Context, o options, out *printer) (*demo, error) {
-	d := &demo{out: out, tally: newTally(), second: time.NewTicker(time.Second), failed: make(chan error, writers+2)}
+	to := targets[o.sink]
+	d := &demo{out: out, tally: newTally(to), second: time.NewTicker(time.Second), failed: make(chan error, writers+2)}
 	if o.kafka == "real" {
 		if err := kafkatest.RealAvailable(); err != nil {
 			return d, err
@@ -65,7 +65,7 @@ func prepare(ctx context.Context, o options, out *printer) (*demo, error) {
 		}
 	}
 	booking := o.ledger
-	if booking == "" {
+	if booking == "" && o.sink == "kafka" {
 		err := out.step("ledger: built", func() (_ string, err error) {
 			booking, err = buildLedger(ctx, d.dir)
 			return "", err
@@ -77,14 +77,16 @@ func prepare(ctx context.Context, o options, out *printer) (*demo, error) {
 	if err := d.startPostgres(ctx, o.postgres); err != nil {
 		return d, err
 	}
-	if err := d.startKafka(ctx, o.kafka); err != nil {
+	if d.broker, err = to.start(ctx, d, o); err != nil {
 		return d, err
 	}
 	if err := d.startRelay(ctx, binary); err != nil {
 		return d, err
 	}
-	if err := d.startLedger(ctx, booking); err != nil {
-		return d, err
+	if k, is := d.broker.(kafka); is {
+		if err := d.startLedger(ctx, booking, k.Brokers()); err != nil {
+			return d, err
+		}
 	}
 	d.openShop(ctx)
 	return d, nil
@@ -109,42 +111,8 @@ func (d *demo) startPostgres(ctx context.Context, major string) error {
 	})
 }
 
-func (d *demo) startKafka(ctx context.Context, kind string) error {
-	dir := filepath.Join(d.dir, "kafka")
-	start := func() (c kafkatest.Cluster, err error) {
-		return kafkatest.StartFake(ctx, kafkatest.FakeOptions{Dir: dir})
-	}
-	name := "kfake (imitates Kafka)"
-	if kind == "real" {
-		name = "Kafka " + kafkatest.RealVersion
-		err := d.out.step(name+": fetched if not in the cache (45 MB)", func() (string, error) {
-			_, err := kafkatest.FetchReal(ctx)
-			return "", err
-		})
-		if err != nil {
-			return err
-		}
-		start = func() (kafkatest.Cluster, error) {
-			return kafkatest.StartReal(ctx, kafkatest.RealOptions{Dir: dir, QuickStart: true})
-		}
-	}
-	return d.out.step(name+": started, with the topics", func() (string, error) {
-		c, err := start()
-		if err != nil {
-			return "", err
-		}
-		d.kafka = c
-		for _, topic := range topics {
-			if err := kafkatest.CreateTopic(ctx, c.Brokers(), topic, 6, nil); err != nil {
-				return "", err
-			}
-		}
-		return strings.Join(c.Brokers(), ","), nil
-	})
-}
-
 func (d *demo) startRelay(ctx context.Context, binary string) (err error) {
-	d.relay, err = newRelay(binary, d.dir, d.postgres.URL(database, role, password), d.kafka.Brokers())
+	d.relay, err = newRelay(binary, d.dir, d.postgres.URL(database, role, password), d.broker.settings())
 	if err != nil {
 		return err
 	}
@@ -153,7 +121,11 @@ func (d *demo) startRelay(ctx context.Context, binary string) (err error) {
 			return "", err
 		}
 		// setup leaves this to people: the application's privileges, and the role's password.
-		return "role, table, publication, slot, position topic", d.postgres.Exec(ctx, database, outboxGrant,
+		made := "role, table, publication, slot"
+		if d.tally.target.name == "Kafka" {
+			made += ", position topic"
+		}
+		return made, d.postgres.Exec(ctx, database, outboxGrant,
 			"ALTER ROLE "+role+" PASSWORD '"+password+"'")
 	})
 	if err != nil {
@@ -169,13 +141,13 @@ func (d *demo) startRelay(ctx context.Context, binary string) (err error) {
 	})
 }
 
-func (d *demo) startLedger(ctx context.Context, binary string) error {
+func (d *demo) startLedger(ctx context.Context, binary string, brokers []string) error {
 	return d.out.step("the ledger: a consumer with its own database", func() (string, error) {
 		if err := d.postgres.Exec(ctx, "postgres", "CREATE DATABASE "+ledgerDatabase); err != nil {
 			return "", err
 		}
 		d.ledger = &ledger{
-			binary: binary, log: filepath.Join(d.dir, "ledger.log"), brokers: d.kafka.Brokers(),
+			binary: binary, log: filepath.Join(d.dir, "ledger.log"), brokers: brokers,
 			url: d.postgres.SuperURL(ledgerDatabase), orders: d.postgres.SuperURL(database),
 		}
 		if err := d.ledger.migrate(ctx); err != nil {
@@ -191,7 +163,7 @@ func (d *demo) openShop(ctx context.Context) {
 	ctx, d.stop = context.WithCancel(context.WithoutCancel(ctx))
 	d.shop = openShop(ctx, d.postgres.URL(database, "shop", "shop"), d.tally, d.failed)
 	d.reader.Go(func() {
-		if err := follow(ctx, d.kafka.Brokers(), d.tally); err != nil {
+		if err := d.broker.follow(ctx, d.tally); err != nil {
 			d.failed <- err
 		}
 	})
@@ -235,7 +207,7 @@ func (d *demo) runWithLiveLines(ctx context.Context, do func() error) error {
 	result := make(chan error, 1)
 	go func() { result <- do() }()
 	var err error
-	watched := d.watch(ctx, patience, func() bool {
+	watched := d.watch(ctx, startPatience, func() bool {
 		select {
 		case err = <-result:
 			return true
@@ -244,7 +216,7 @@ func (d *demo) runWithLiveLines(ctx context.Context, do func() error) error {
 		}
 	})
 	if errors.Is(watched, errLate) {
-		watched = fmt.Errorf("a server has not stopped or started, or the shop not closed, within %s", duration(patience))
+		watched = fmt.Errorf("a server has not stopped or started, or the shop not closed, within %s", duration(startPatience))
 	}
 	return errors.Join(watched, err)
 }
@@ -267,8 +239,8 @@ func (d *demo) cleanUp(status int) int {
 	if d.ledger != nil {
 		errs = append(errs, d.ledger.kill())
 	}
-	if d.kafka != nil {
-		errs = append(errs, d.kafka.Close())
+	if d.broker != nil {
+		errs = append(errs, d.broker.Close())
 	}
 	if d.postgres != nil {
 		errs = append(errs, d.postgres.Close())

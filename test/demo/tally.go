@@ -17,6 +17,7 @@ const (
 	relayKilled
 	ledgerKilled
 	brokerFrozen
+	brokerDown
 	postgresStopped
 	relayEnded // from outside, with -keep
 	causes
@@ -25,17 +26,19 @@ const (
 func (c cause) String() string {
 	return [causes]string{
 		"without any fault", "after the relay's kill -9", "after the ledger's kill -9", "after the broker's freeze",
-		"after Postgres' immediate stop", "after you ended the relay",
+		"after the broker was down", "after Postgres' immediate stop", "after you ended the relay",
 	}[c]
 }
 
 // mayRepeat reports whether repeats are excused. With -keep a person may freeze the broker and kill the relay, so that
-// a request arrives after the next relay has read the ends of the partitions. The faults of the story cause no repeats.
-func (c cause) mayRepeat() bool { return c == relayEnded }
+// a request arrives after the next relay has read the ends of the partitions. The faults of the story cause no repeats,
+// unless the sink repeats what was not acknowledged.
+func (t *tally) mayRepeat(c cause) bool { return c == relayEnded || t.target.repeats && c != noFault }
 
 // tally compares what the shop committed with what the reader found, live for the display and at the end for the
 // verdict. It is all that shop and reader share, and it knows nothing of the relay.
 type tally struct {
+	target  target
 	mu      sync.Mutex
 	checker *check.Checker
 	// A record may be read before its writer reports the commit, so each side waits for the other here.
@@ -52,8 +55,8 @@ type tally struct {
 	repeats [causes]int
 }
 
-func newTally() *tally {
-	return &tally{checker: check.New(), waiting: map[string]time.Time{}, early: map[string]time.Time{}}
+func newTally(to target) *tally {
+	return &tally{target: to, checker: check.New(), waiting: map[string]time.Time{}, early: map[string]time.Time{}}
 }
 
 // addCommitted adds the rows of one transaction, committed at the given time. inDoubt: the shop had no answer to its
@@ -194,9 +197,10 @@ func (t *tally) look() look {
 
 // ending is the part of the verdict that the tally cannot know.
 type ending struct {
-	relay   error // how the relay took SIGTERM; nil: it drained and left with 0
-	inKafka int   // records in the topics, counted by another reader after all writing has ended
+	relay  error // how the relay took SIGTERM; nil: it drained and left with 0
+	stored int   // records, counted by the broker or another reader after all writing has ended
 
+	ledger          bool   // whether there was one
 	ordered, booked totals // of the shop's orders, and of the ledger's entries
 }
 
@@ -242,8 +246,8 @@ func (t *tally) verdict(e ending) verdict {
 			name: "delivered", ok: r.Rows > 0 && len(r.Missing) == 0,
 			text: fmt.Sprintf("%s of %s events", count(r.Rows-len(r.Missing)), count(r.Rows)),
 		},
-		newFinding("missing", "none", "%s were committed and are not in Kafka", r.Missing),
-		newFinding("phantom", "none: nothing in Kafka that was not committed", "%s are in Kafka and were not committed", r.Phantom),
+		newFinding("missing", "none", "%s were committed and are not in "+t.target.place, r.Missing),
+		newFinding("phantom", "none: nothing in "+t.target.place+" that was not committed", "%s are in "+t.target.place+" and were not committed", r.Phantom),
 		newFinding("order", "as committed, for every key", "%s are not in their place", append(r.OutOfOrder, r.Misplaced...)),
 		newFinding("content", "as written, byte for byte", "%s differ from what was written", append(r.WrongContent, r.BadRepeats...)),
 	}
@@ -252,17 +256,19 @@ func (t *tally) verdict(e ending) verdict {
 			v = append(v, t.repeatsFinding(c))
 		}
 	}
-	v = append(v, bookedFinding(e.ordered, e.booked))
+	if e.ledger {
+		v = append(v, bookedFinding(e.ordered, e.booked))
+	}
 	last := finding{name: "clean stop", ok: e.relay == nil, text: "the relay delivered what it had read and left with exit status 0"}
 	if e.relay != nil {
 		last.text = "after SIGTERM the relay exited with " + e.relay.Error()
 	}
 	v = append(v, last)
-	if len(r.Invalid) > 0 || e.inKafka != t.records {
+	if len(r.Invalid) > 0 || e.stored != t.records {
 		// Then the demo has observed badly, and no finding above counts.
 		v = append(v, finding{
 			name: "reader", offenders: r.Invalid,
-			text: fmt.Sprintf("read %s of the %s records in Kafka; %d contradictions", count(t.records), count(e.inKafka), len(r.Invalid)),
+			text: fmt.Sprintf("read %s of the %s records in %s; %d contradictions", count(t.records), count(e.stored), t.target.place, len(r.Invalid)),
 		})
 	}
 	return v
@@ -278,7 +284,7 @@ func (t *tally) doubt() string {
 
 func (t *tally) repeatsFinding(c cause) finding {
 	n := t.repeats[c]
-	f := finding{name: "repeats", ok: n == 0 || c.mayRepeat(), text: fmt.Sprintf("%s %s", count(n), c)}
+	f := finding{name: "repeats", ok: n == 0 || t.mayRepeat(c), text: fmt.Sprintf("%s %s", count(n), c)}
 	switch {
 	case !f.ok:
 		f.text += ", where there should be none"

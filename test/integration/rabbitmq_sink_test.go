@@ -30,42 +30,18 @@ func (o *outbox) rabbitEnv(s *rabbittest.Server, more ...string) []string {
 	}, more...)...)
 }
 
-// declare makes an exchange with a durable queue of a type, which has the type as its name.
-func declare(ch *amqp.Channel, exchange, kind string) error {
-	_, err := ch.QueueDeclare(kind, true, false, false, false, amqp.Table{"x-queue-type": kind})
-	return errors.Join(ch.ExchangeDeclare(exchange, amqp.ExchangeTopic, true, false, false, false, nil), err, ch.QueueBind(kind, "#", exchange, false, nil))
-}
-
-// countOf returns the number of messages in a queue, or why the broker does not say it.
-func countOf(s *rabbittest.Server, queue string) (n int, err error) {
-	err = s.Do(func(ch *amqp.Channel) error {
-		q, err := ch.QueueDeclarePassive(queue, true, false, false, false, amqp.Table{"x-queue-type": queue})
-		n = q.Messages
-		return err
-	})
-	return n, err
-}
-
 // drainQueue reads the messages of a queue, in order.
-func drainQueue(t *testing.T, s *rabbittest.Server, queue string, count int) (all []received) {
+func drainQueue(t *testing.T, s *rabbittest.Server, queue string) (all []received) {
 	t.Helper()
 	must(t, s.Do(func(ch *amqp.Channel) error {
-		messages, err := ch.Consume(queue, "", true, false, false, false, nil)
-		if err != nil {
-			return err
-		}
-		for range count {
-			m, open := <-messages
-			if !open {
-				return errors.New("the broker has ended the consumer")
-			}
+		return rabbittest.Drain(ch, queue, func(m amqp.Delivery) error {
 			var e received
 			if err := json.Unmarshal(m.Body, &e); err != nil || m.MessageId != e.ID {
 				return fmt.Errorf("message %q: %q: %w", m.MessageId, m.Body, err)
 			}
 			all = append(all, e)
-		}
-		return nil
+			return nil
+		})
 	}))
 	return all
 }
@@ -79,7 +55,7 @@ func TestRabbitMQSink(t *testing.T) {
 	s := rabbittest.Start(t)
 	o := newOutbox(t, options{})
 	o.proves("F125", "kill -9 of the daemon %d times, and of RabbitMQ %d times", kills, ofBroker)
-	must(t, s.Do(func(ch *amqp.Channel) error { return declare(ch, o.name+".order", queue) }))
+	must(t, s.Do(func(ch *amqp.Channel) error { return rabbittest.Declare(ch, o.name+".order", queue) }))
 	args, env := slices.Concat(o.args, []string{"run"}), o.rabbitEnv(s)
 	r := o.startAs(args, env)
 
@@ -87,7 +63,7 @@ func TestRabbitMQSink(t *testing.T) {
 	awaitMore := func(count int) {
 		from := -1
 		await(t, patience, fmt.Sprintf("%d more messages", count), func() error {
-			n, err := countOf(s, queue)
+			n, err := s.Count(queue)
 			switch {
 			case err != nil:
 				return err
@@ -114,9 +90,7 @@ func TestRabbitMQSink(t *testing.T) {
 		await(t, patience, "the slot to move", func() error { return waitFor(o.confirmed() > from) })
 	}
 	r.term()
-	stored, err := countOf(s, queue)
-	must(t, err)
-	duplicates := load.judge(drainQueue(t, s, queue, stored))
+	duplicates := load.judge(drainQueue(t, s, queue))
 	o.outcome("%d rows, %d duplicates", rows, duplicates)
 	t.Logf("%d rows, %d duplicates after %d kills of the daemon and %d of RabbitMQ", rows, duplicates, kills, ofBroker)
 }
@@ -214,11 +188,11 @@ func TestRabbitMQAnswers(t *testing.T) {
 	expectAck(acked, 2)
 	must(t, s.Do(func(ch *amqp.Channel) error { _, err := ch.QueueDelete("full", false, false, false); return err }))
 	must(t, s.Do(func(ch *amqp.Channel) error {
-		return errors.Join(declare(ch, "orders", "classic"), declare(ch, "orders", "quorum"))
+		return errors.Join(rabbittest.Declare(ch, "orders", "classic"), rabbittest.Declare(ch, "orders", "quorum"))
 	}))
 	must(t, p.Send(record("orders", 3<<20), 3))
 	expectAck(acked, 3)
-	if n, err := countOf(s, "quorum"); n != 1 {
+	if n, err := s.Count("quorum"); n != 1 {
 		t.Errorf("%d messages in the queue: %v", n, err)
 	}
 

@@ -51,7 +51,7 @@ func sinkRate(t *testing.T, sink string, rows, size int) (rate, worked float64) 
 		env = o.natsEnv("nats://" + o.startNATS().Addr)
 	case "rabbitmq":
 		s := rabbittest.Start(t)
-		must(t, s.Do(func(ch *amqp.Channel) error { return declare(ch, o.name+".order", "classic") }))
+		must(t, s.Do(func(ch *amqp.Channel) error { return rabbittest.Declare(ch, o.name+".order", "classic") }))
 		env = o.rabbitEnv(s)
 	}
 	o.exec(fmt.Sprintf(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload, n)

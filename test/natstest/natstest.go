@@ -1,5 +1,5 @@
-// Package natstest provides a real NATS server with JetStream to tests. The server is a module of Go, which is built
-// into the cache of fetched servers; the product does not depend on it.
+// Package natstest provides a real NATS server with JetStream to tests and to the demo. The server is a module of Go,
+// which is built into the cache of fetched servers; the product does not depend on it.
 package natstest
 
 import (
@@ -33,11 +33,10 @@ const patience = 5 * time.Minute
 // Stream is the stream that tests create.
 const Stream = "EVENTS"
 
-// Server is a NATS server of a test's own on 127.0.0.1.
-type Server struct {
+// Node is a NATS server of our own on 127.0.0.1.
+type Node struct {
 	Addr  string
 	Admin jetstream.JetStream // of a client that may do everything
-	t     testing.TB
 	nc    *nats.Conn
 	dir   string
 	spec  child.Spec
@@ -46,6 +45,48 @@ type Server struct {
 	mu   sync.Mutex // guards the following
 	life context.Context
 	cut  context.CancelFunc // ends life
+}
+
+// Server is a node of a test. What fails on it fails the test.
+type Server struct {
+	*Node
+	t testing.TB
+}
+
+// Open builds the server if it is not in the cache, and starts a node, with further lines of its configuration. login
+// is what the administrator logs in with.
+func Open(ctx context.Context, login []nats.Option, lines ...string) (*Node, error) {
+	path, err := tool(ctx)
+	if err != nil {
+		return nil, err
+	}
+	port, err := child.FreePort()
+	if err != nil {
+		return nil, err
+	}
+	n := &Node{Addr: fmt.Sprintf("127.0.0.1:%d", port)}
+	if n.dir, err = os.MkdirTemp("", "outboxcdc-nats-"); err != nil {
+		return nil, err
+	}
+	n.spec = child.Spec{Path: path, Args: []string{"-c", filepath.Join(n.dir, "nats.conf")}, Env: os.Environ(), Dir: n.dir, LogFile: filepath.Join(n.dir, "log"), DeathSignal: syscall.SIGKILL}
+	if err := errors.Join(n.configure(lines...), n.StartAgain(ctx), n.connect(login)); err != nil {
+		_ = n.Close()
+		return nil, err
+	}
+	return n, nil
+}
+
+func (n *Node) connect(login []nats.Option) (err error) {
+	n.live()
+	options := append([]nats.Option{
+		nats.MaxReconnects(-1), nats.ReconnectWait(20 * time.Millisecond), nats.ReconnectJitter(0, 0), nats.Timeout(patience),
+		nats.DisconnectErrHandler(func(*nats.Conn, error) { n.live() }),
+	}, login...)
+	if n.nc, err = nats.Connect("nats://"+n.Addr, options...); err != nil {
+		return err
+	}
+	n.Admin, err = jetstream.New(n.nc)
+	return err
 }
 
 // Start runs a server until the end of the test, with further lines of its configuration. login is what the
@@ -67,42 +108,27 @@ func start(t testing.TB, login []nats.Option, lines ...string) *Server {
 	child.SkipShort(t)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	path, err := tool(ctx)
+	_, err := tool(ctx)
 	child.Need(t, "NATS", err)
-	port, err := child.FreePort()
+	n, err := Open(ctx, login, lines...)
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("", "outboxcdc-nats-")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &Server{t: t, Addr: fmt.Sprintf("127.0.0.1:%d", port), dir: dir}
-	t.Cleanup(s.close)
-	s.spec = child.Spec{Path: path, Args: []string{"-c", filepath.Join(dir, "nats.conf")}, Env: os.Environ(), Dir: dir, LogFile: filepath.Join(dir, "log"), DeathSignal: syscall.SIGKILL}
-	s.Configure(lines...)
-	s.Start()
-	s.live()
-	options := append([]nats.Option{
-		nats.MaxReconnects(-1), nats.ReconnectWait(20 * time.Millisecond), nats.ReconnectJitter(0, 0), nats.Timeout(patience),
-		nats.DisconnectErrHandler(func(*nats.Conn, error) { s.live() }),
-	}, login...)
-	if s.nc, err = nats.Connect("nats://"+s.Addr, options...); err != nil {
-		t.Fatal(err)
-	}
-	if s.Admin, err = jetstream.New(s.nc); err != nil {
-		t.Fatal(err)
-	}
-	return s
+	t.Cleanup(func() { _ = n.Close() })
+	return &Server{Node: n, t: t}
 }
 
 // Configure writes the configuration. It holds from the next start on.
 func (s *Server) Configure(lines ...string) {
 	s.t.Helper()
-	text := fmt.Sprintf("listen: %q\nstore_dir: %q\njetstream: enabled\n", s.Addr, s.dir) + strings.Join(lines, "\n") + "\n"
-	if err := os.WriteFile(filepath.Join(s.dir, "nats.conf"), []byte(text), 0o600); err != nil {
+	if err := s.configure(lines...); err != nil {
 		s.t.Fatal(err)
 	}
+}
+
+func (n *Node) configure(lines ...string) error {
+	text := fmt.Sprintf("listen: %q\nstore_dir: %q\njetstream: enabled\n", n.Addr, n.dir) + strings.Join(lines, "\n") + "\n"
+	return os.WriteFile(filepath.Join(n.dir, "nats.conf"), []byte(text), 0o600)
 }
 
 // Start starts a server that was killed, with what it has stored.
@@ -110,19 +136,30 @@ func (s *Server) Start() {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	var err error
-	if s.proc, err = child.Start(s.spec); err != nil {
+	if err := s.StartAgain(ctx); err != nil {
 		s.t.Fatal(err)
-	}
-	if err := s.proc.Poll(ctx, s.ready); err != nil {
-		s.t.Fatalf("start NATS: %v; its log ends with:\n%s", err, child.Tail(s.spec.LogFile))
 	}
 }
 
+// StartAgain starts a node that was killed, with what it has stored.
+func (n *Node) StartAgain(ctx context.Context) (err error) {
+	if n.proc, err = child.Start(n.spec); err != nil {
+		return err
+	}
+	if err := n.proc.Poll(ctx, n.ready); err != nil {
+		return fmt.Errorf("start NATS: %w; its log ends with:\n%s", err, child.Tail(n.spec.LogFile))
+	}
+	return nil
+}
+
 // ready reports an error until the server says that it is ready. It has read its streams by then.
-func (s *Server) ready(context.Context) error {
-	if n := s.logged("Server is ready"); n == 0 || n < s.logged("Starting nats-server") {
-		return errors.New("it is not ready")
+func (n *Node) ready(context.Context) error {
+	ready, err := n.logged("Server is ready")
+	if err != nil {
+		return err
+	}
+	if starts, err := n.logged("Starting nats-server"); err != nil || ready == 0 || ready < starts {
+		return errors.Join(err, errors.New("it is not ready"))
 	}
 	return nil
 }
@@ -166,14 +203,20 @@ func (s *Server) Purge() {
 // Count returns the number of messages in the stream of tests.
 func (s *Server) Count() (n int) {
 	s.t.Helper()
-	s.askFor(time.Second, func(ctx context.Context) error {
-		stream, err := s.Admin.Stream(ctx, Stream)
-		if err == nil {
-			n = int(stream.CachedInfo().State.Msgs)
-		}
+	s.askFor(time.Second, func(ctx context.Context) (err error) {
+		n, err = s.Node.Count(ctx)
 		return err
 	})
 	return n
+}
+
+// Count returns the number of messages in the stream of tests.
+func (n *Node) Count(ctx context.Context) (int, error) {
+	stream, err := n.Admin.Stream(ctx, Stream)
+	if err != nil {
+		return 0, err
+	}
+	return int(stream.CachedInfo().State.Msgs), nil
 }
 
 // Read returns the messages of the stream of tests with a sequence above the last one.
@@ -183,36 +226,73 @@ func (s *Server) Read(last int) (all []jetstream.Msg) {
 	if count == last {
 		return nil
 	}
-	s.ask(func(ctx context.Context) error {
-		consumer, err := s.Admin.OrderedConsumer(ctx, Stream, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: uint64(last + 1)})
-		if err != nil {
-			return err
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	err := s.Follow(ctx, uint64(last), func(m jetstream.Msg) {
+		if all = append(all, m); len(all) == count-last {
+			cancel()
 		}
-		messages, err := consumer.Messages()
-		if err != nil {
-			return err
-		}
-		defer messages.Stop()
-		for all = nil; len(all) < count-last; {
-			m, err := messages.Next()
-			if err != nil {
-				return err
-			}
-			all = append(all, m)
-		}
-		return nil
 	})
-	return all
+	if len(all) < count-last {
+		s.t.Errorf("read %d messages of %d: %v", len(all), count-last, err) // of any goroutine
+		return all
+	}
+	return all[:count-last]
+}
+
+// Follow passes the messages of the stream of tests with a sequence above the last one to fn, in their order and as
+// they arrive, until ctx is done. The server may be killed and started meanwhile. The error is the last one that was
+// met.
+func (n *Node) Follow(ctx context.Context, last uint64, fn func(jetstream.Msg)) (failed error) {
+	for ctx.Err() == nil {
+		n.mu.Lock()
+		life := n.life
+		n.mu.Unlock()
+		while, cancel := context.WithCancel(ctx)
+		unused := context.AfterFunc(life, cancel)
+		if err := n.follow(while, &last, fn); ctx.Err() == nil {
+			failed = err
+			time.Sleep(20 * time.Millisecond) // until there is a connection again
+		}
+		unused()
+		cancel()
+	}
+	return failed
+}
+
+// follow follows with one consumer, until something fails.
+func (n *Node) follow(ctx context.Context, last *uint64, fn func(jetstream.Msg)) error {
+	consumer, err := n.Admin.OrderedConsumer(ctx, Stream, jetstream.OrderedConsumerConfig{DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: *last + 1})
+	if err != nil {
+		return err
+	}
+	messages, err := consumer.Messages()
+	if err != nil {
+		return err
+	}
+	defer messages.Stop()
+	for {
+		m, err := messages.Next(jetstream.NextContext(ctx))
+		if err != nil {
+			return err
+		}
+		at, err := m.Metadata()
+		if err != nil {
+			return err
+		}
+		*last = at.Sequence.Stream
+		fn(m)
+	}
 }
 
 // live ends what waits for the connection that was lost, and begins the life of the next one.
-func (s *Server) live() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.cut != nil {
-		s.cut()
+func (n *Node) live() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.cut != nil {
+		n.cut()
 	}
-	s.life, s.cut = context.WithCancel(context.Background())
+	n.life, n.cut = context.WithCancel(context.Background())
 }
 
 // ask asks the server again if the connection was lost meanwhile: a kill may have taken the question or the answer
@@ -247,16 +327,22 @@ func (s *Server) askFor(answer time.Duration, question func(context.Context) err
 // Kill ends the server with SIGKILL.
 func (s *Server) Kill() {
 	s.t.Helper()
-	if err := s.proc.Kill(); err != nil {
+	if err := s.Node.Kill(); err != nil {
 		s.t.Fatal(err)
 	}
 }
+
+// Kill ends the node with SIGKILL.
+func (n *Node) Kill() error { return n.proc.Kill() }
 
 // Reload has the server read another configuration.
 func (s *Server) Reload(lines ...string) {
 	s.t.Helper()
 	const reloaded = "Reloaded server configuration"
-	before := s.logged(reloaded)
+	before, err := s.logged(reloaded)
+	if err != nil {
+		s.t.Fatal(err)
+	}
 	s.Configure(lines...)
 	if err := s.proc.Signal(syscall.SIGHUP); err != nil {
 		s.t.Fatal(err)
@@ -264,8 +350,8 @@ func (s *Server) Reload(lines ...string) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := s.proc.Poll(ctx, func(context.Context) error {
-		if s.logged(reloaded) == before {
-			return errors.New("it has not read its configuration")
+		if n, err := s.logged(reloaded); err != nil || n == before {
+			return errors.Join(err, errors.New("it has not read its configuration"))
 		}
 		return nil
 	}); err != nil {
@@ -274,22 +360,20 @@ func (s *Server) Reload(lines ...string) {
 }
 
 // logged returns how often the server has logged a text.
-func (s *Server) logged(text string) int {
-	log, err := os.ReadFile(s.spec.LogFile)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return strings.Count(string(log), text)
+func (n *Node) logged(text string) (int, error) {
+	log, err := os.ReadFile(n.spec.LogFile)
+	return strings.Count(string(log), text), err
 }
 
-func (s *Server) close() {
-	if s.nc != nil {
-		s.nc.Close()
+// Close ends the node and removes its files.
+func (n *Node) Close() error {
+	if n.nc != nil {
+		n.nc.Close()
 	}
-	if s.proc != nil {
-		_ = s.proc.Kill()
+	if n.proc != nil {
+		_ = n.proc.Kill()
 	}
-	_ = os.RemoveAll(s.dir)
+	return os.RemoveAll(n.dir)
 }
 
 // tool returns the program.
@@ -298,7 +382,7 @@ func tool(ctx context.Context) (string, error) {
 		cmd := exec.Command("go", "install", module+"@"+version)
 		cmd.Dir, cmd.Env = stage, append(os.Environ(), "GOBIN="+stage, "GOFLAGS=")
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return "", fmt.Errorf("build nats-server %s: %w; the output:\n%s", version, err, out)
+			return "", fmt.Errorf("there is no nats-server, and %s cannot be built (go install must reach a proxy of Go modules): %w; the output:\n%s", version, err, out)
 		}
 		return stage, nil
 	})

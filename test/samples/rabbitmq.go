@@ -11,7 +11,7 @@ import (
 
 // rabbit is a RabbitMQ. The consumer declares exchange and queue.
 type rabbit struct {
-	server *rabbittest.Server
+	server *rabbittest.Node
 	queue  string
 }
 
@@ -47,4 +47,4 @@ func (r *rabbit) left(_ context.Context, ended bool) (n int, err error) {
 	return n, err
 }
 
-func (r *rabbit) close() { r.server.Close() }
+func (r *rabbit) close() { _ = r.server.Close() }

@@ -9,7 +9,7 @@ import (
 
 // streams is a Redis. The consumer creates stream and group.
 type streams struct {
-	server        *redistest.Server
+	server        *redistest.Node
 	stream, group string
 }
 
@@ -42,4 +42,4 @@ func (r *streams) left(ctx context.Context, _ bool) (int, error) {
 	return int(groups[0].Pending + groups[0].Lag), nil
 }
 
-func (r *streams) close() { r.server.Close() }
+func (r *streams) close() { _ = r.server.Close() }
