@@ -34,6 +34,7 @@ func proveMain(args []string) int {
 	f.StringVar(&p.dir, "dir", "bin/proof", "folder for the results of the run")
 	f.StringVar(&p.file, "o", "docs/proof.md", "file to write")
 	f.StringVar(&p.only, "run", "", "run only matching tests of the suite; the result goes to the folder, not to docs")
+	f.StringVar(&p.sink, "sink", "", "run only the tests that docs/sinks.md names for this sink, and write nothing")
 	f.BoolVar(&p.again, "again", false, "with -run: add to the last whole run, whose rows of the same tests are replaced")
 	f.BoolVar(&p.page, "page", false, "run nothing: write the page again, from the last whole run")
 	f.BoolVar(&p.short, "short", false, "run the tests in the short form of make test")
@@ -51,6 +52,7 @@ func proveMain(args []string) int {
 type prover struct {
 	dir, file string
 	only      string
+	sink      string
 	again     bool
 	page      bool
 	short     bool
@@ -59,6 +61,12 @@ type prover struct {
 }
 
 func (p *prover) prove(ctx context.Context) error {
+	if p.sink != "" {
+		if p.only != "" || p.again || p.page {
+			return errors.New("-sink chooses the tests and writes nothing: leave out -run, -again and -page")
+		}
+		return p.promises(ctx)
+	}
 	var err error
 	if p.dir, err = filepath.Abs(p.dir); err != nil {
 		return err
@@ -149,11 +157,17 @@ func lastRun(dir string) (r proofRun, err error) {
 // simSeconds is how long the simulator runs on fresh seeds.
 const simSeconds = 120
 
-func (p *prover) stages() []stage {
-	env := []string{"OUTBOXCDC_TEST_DIR=" + p.dir, "OUTBOXCDC_TEST_SEED=" + strconv.FormatUint(p.seed, 10)}
+// env returns the environment of the tests.
+func (p *prover) env() []string {
+	env := []string{"OUTBOXCDC_TEST_SEED=" + strconv.FormatUint(p.seed, 10)}
 	if !p.short {
 		env = append(env, "OUTBOXCDC_PROVE=1")
 	}
+	return env
+}
+
+func (p *prover) stages() []stage {
+	env := append(p.env(), "OUTBOXCDC_TEST_DIR="+p.dir)
 	suite := stage{name: "suite", env: env, args: goTest("-count=1", "-timeout", "90m", "-parallel", "6", "./test/integration")}
 	nodes := stage{name: "cluster", env: env, args: goTest("-count=1", "-run", "^TestThreeNodes$", "./sink/kafka")}
 	if p.only != "" {

@@ -26,6 +26,7 @@ type result struct {
 	output    tail
 	seconds   float64
 	children  int
+	ended     string  // pass, fail or skip
 	failed    bool    // one of its subtests failed
 	slowest   *result // of its subtests
 }
@@ -156,7 +157,7 @@ func (r *report) testEvent(e event) {
 	case "output":
 		t.output.add(e.Output)
 	case "pass", "fail", "skip":
-		t.seconds = e.Elapsed
+		t.seconds, t.ended = e.Elapsed, e.Action
 		r.expected = slices.DeleteFunc(r.expected, func(x expected) bool { return x.fits(shortName(e.Package), e.Test) })
 		delete(p.tests, e.Test)
 		r.noteFinished(p, t, e.Action)
