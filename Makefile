@@ -213,7 +213,7 @@ tidy-check: ## go.mod and go.sum say what the code needs
 .PHONY: demo
 demo: first-run build ## the whole chain on this machine, with faults (KEEP=1: until Ctrl-C; KAFKA=real: a real Kafka; SINK=rabbitmq, redis, nats or http: deliver to that)
 	@CGO_ENABLED=0 $(GO) build -o bin/demo ./test/demo
-	@cd test/ends && GOWORK=off CGO_ENABLED=0 $(GO) build -o ../../bin/ledger ./ledger
+	@$(if $(filter-out kafka,$(SINK)),:,cd test/ends && GOWORK=off CGO_ENABLED=0 $(GO) build -o ../../bin/ledger ./ledger)
 	@KEEP='$(KEEP)' KAFKA='$(KAFKA)' SINK='$(SINK)' exec bin/demo -binary bin/outboxcdc -ledger bin/ledger
 
 .PHONY: up

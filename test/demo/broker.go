@@ -41,13 +41,13 @@ var targets = map[string]target{
 		name: "Kafka", place: "Kafka", start: startKafka,
 		restart: "it waits 5 s for requests of the dead one, then reads what Kafka has.",
 	},
-	"rabbitmq": {name: "RabbitMQ", place: "RabbitMQ", repeats: true, restart: sendsAgain, start: startRabbit},
-	"redis":    {name: "Redis", place: "Redis", restart: sendsAgain + " Redis knows them.", start: startRedis},
-	"nats":     {name: "NATS", place: "NATS", restart: sendsAgain + " NATS knows them.", start: startNATS},
-	"http":     {name: "a receiver of HTTP", place: "the receiver", repeats: true, restart: sendsAgain, start: startReceiver},
+	"rabbitmq": {name: "RabbitMQ", place: "RabbitMQ", repeats: true, restart: sendsAgain + ".", start: startRabbit},
+	"redis":    {name: "Redis", place: "Redis", restart: sendsAgain + "; Redis drops what it has.", start: startRedis},
+	"nats":     {name: "NATS", place: "NATS", restart: sendsAgain + "; NATS drops what it has.", start: startNATS},
+	"http":     {name: "a receiver of HTTP", place: "the receiver", repeats: true, restart: sendsAgain + ".", start: startReceiver},
 }
 
-const sendsAgain = "it sends again what was not confirmed to Postgres."
+const sendsAgain = "it sends again what was not confirmed"
 
 // intro says what is about to happen.
 func (t target) intro() []string {

@@ -91,7 +91,9 @@ func (r *receiver) follow(ctx context.Context, _ *tally) error {
 
 func (r *receiver) count(_ context.Context, t *tally) (int, error) { return t.recordsRead(), nil }
 
-func (r *receiver) look() string { return "Receiver  http://" + r.addr }
+func (r *receiver) look() string {
+	return "Receiver  POST http://" + r.addr + "/{topic}, a CloudEvent each"
+}
 
 func (r *receiver) Close() error {
 	if r.server == nil {

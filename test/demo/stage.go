@@ -265,11 +265,11 @@ func (d *demo) keepLogs() []string {
 	if d.dir == "" {
 		return nil
 	}
-	for _, junk := range []string{"postgres/data", "kafka/data", "outboxcdc", "ledger"} {
+	for _, junk := range []string{"postgres/data", "kafka/data", "rabbitmq/mnesia", "rabbitmq/quorum", "outboxcdc", "ledger"} {
 		_ = os.RemoveAll(filepath.Join(d.dir, junk))
 	}
 	var logs []string
-	for _, pattern := range []string{"*.log", "*/*.log"} {
+	for _, pattern := range []string{"*.log", "*/*.log", "*/log"} {
 		found, _ := filepath.Glob(filepath.Join(d.dir, pattern))
 		logs = append(logs, found...)
 	}
