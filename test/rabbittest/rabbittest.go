@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -136,7 +137,12 @@ func Start(t testing.TB) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = n.Close() })
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("RabbitMQ's log since its last start:\n%s", n.lastRun())
+		}
+		_ = n.Close()
+	})
 	return &Server{Node: n, t: t}
 }
 
@@ -153,6 +159,23 @@ func only(root, pattern string) (string, error) {
 }
 
 func (n *Node) log() string { return filepath.Join(n.dir, "log") }
+
+// lastRun is the log since the last start, without the steps of the start that say nothing: it has which queues were
+// recovered, and how long that took.
+func (n *Node) lastRun() string {
+	log, err := os.ReadFile(n.log())
+	if err != nil {
+		return err.Error()
+	}
+	at := max(0, strings.LastIndex(string(log), "Starting RabbitMQ"))
+	var b strings.Builder
+	for line := range strings.Lines(string(log[at:])) {
+		if !strings.Contains(line, "Running boot step") {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
 
 func (n *Node) write(name, text string) error {
 	return os.WriteFile(filepath.Join(n.dir, name), []byte(text), 0o600)
@@ -182,7 +205,7 @@ func (s *Server) Run(conf ...string) {
 }
 
 func (n *Node) configure(conf ...string) error {
-	text := fmt.Sprintf("listeners.tcp.1 = 127.0.0.1:%d\nload_definitions = %s\nlog.console.level = warning\n", n.Port, filepath.Join(n.dir, "users.json"))
+	text := fmt.Sprintf("listeners.tcp.1 = 127.0.0.1:%d\nload_definitions = %s\nlog.console.level = info\nlog.connection.level = warning\n", n.Port, filepath.Join(n.dir, "users.json"))
 	for _, line := range conf {
 		text += line + "\n"
 	}
