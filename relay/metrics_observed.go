@@ -44,7 +44,7 @@ func newObserved(r *Relay) *observed {
 	}
 	gauge("replication_lag_bytes", "The end of the server's WAL, as last seen, minus the confirmed position.",
 		func(windowSize) float64 { return float64(r.lagBytes()) })
-	gauge("replication_lag_seconds", "Age of the oldest commit that Kafka has not acknowledged; it keeps growing without a session.",
+	gauge("replication_lag_seconds", "Age of the oldest commit that the sink has not acknowledged; it keeps growing without a session.",
 		func(windowSize) float64 { return r.lagSeconds(r.clock()) })
 	gauge("inflight_events", "Events from the first unacknowledged one to the newest.",
 		func(h windowSize) float64 { return float64(h.events) })
@@ -78,7 +78,7 @@ func newObserved(r *Relay) *observed {
 	gauge("start_time_seconds", "When this process started, in Unix time.", func(windowSize) float64 { return unix(r.started) })
 	gauge("last_commit_timestamp_seconds", "Commit time, by the server's clock, of the newest transaction that was read completely; 0: none yet.",
 		func(windowSize) float64 { return unix(r.view.newest) })
-	gauge("last_ack_timestamp_seconds", "Time of Kafka's last acknowledgement; 0: none yet.",
+	gauge("last_ack_timestamp_seconds", "Time of the sink's last acknowledgement; 0: none yet.",
 		func(windowSize) float64 { return unix(r.lastAck()) })
 	gauge("last_confirm_timestamp_seconds", "Time of the last status update with a higher position; 0: none yet.",
 		func(windowSize) float64 { return unix(r.view.confirmedAt) })

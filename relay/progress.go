@@ -110,7 +110,7 @@ func (p *progress) unconfirmed(confirmed pglogrepl.LSN) time.Time {
 func (p *progress) stuck(now, confirmed pglogrepl.LSN, idle bool) string {
 	switch {
 	case !p.unconfirmed(confirmed).IsZero():
-		return fmt.Sprintf("the last %d sessions have confirmed nothing of what Kafka has: the slot is at %s: %s", p.confirms.sessions, confirmed, p.why)
+		return fmt.Sprintf("the last %d sessions have confirmed nothing of what was delivered: the slot is at %s: %s", p.confirms.sessions, confirmed, p.why)
 	case now > p.at, idle && !p.refused:
 		return ""
 	case p.late: // the present session is not ready before that event is delivered

@@ -196,8 +196,8 @@ func (r *Relay) checkConfirmed() error {
 		if r.mem.Rereading() {
 			why = "before Postgres had sent again all events that were already delivered"
 		}
-		return &Stopped{Class: Fault, Err: fmt.Errorf("stopped %s: transactions up to the one committed at %s are in Kafka, "+
-			"but the slot is confirmed only up to %s, where the next start begins", why, done, confirmed)}
+		return &Stopped{Class: Fault, Err: fmt.Errorf("stopped %s: transactions up to the one committed at %s are in %s, "+
+			"but the slot is confirmed only up to %s, where the next start begins", why, done, r.cfg.Sink, confirmed)}
 	}
 	return nil
 }
@@ -242,7 +242,7 @@ func (r *Relay) watchSlot(ctx context.Context) {
 		// While the relay waits for Kafka, no session reports errors of Postgres.
 		if ctx.Err() == nil && err.Error() != logged && r.waitsForKafka() {
 			logged = err.Error()
-			r.log.Warn("waiting for Kafka; Postgres cannot be used either", "error", err)
+			r.log.Warn("waiting for "+r.cfg.Sink+"; Postgres cannot be used either", "error", err)
 		}
 	}
 }

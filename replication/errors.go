@@ -188,7 +188,7 @@ func classify(op string, ph phase, err error) *Error {
 }
 
 const (
-	slotRemedy = "events committed since may be missing from Kafka: " + advice.Recover +
+	slotRemedy = "events committed since may not have been delivered: " + advice.Recover +
 		" (the first slot is created by outboxcdc setup apply). The daemon never creates a slot, because a new slot silently skips those events"
 	publicationRemedy = "events committed while the publication did not carry the outbox are not in the stream: " +
 		"restore the publication (outboxcdc setup sql shows it), then " + advice.Recover

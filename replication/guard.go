@@ -272,7 +272,7 @@ func (c *Config) verify(g *guardRow) error {
 // changed is the error of a change.
 func (c *Config) changed(ch *change) error {
 	if ch.reason == altered {
-		return fail(PublicationChanged, "check publication "+c.Publication, c.publicationRemedy()+"; if only its owner or its name changed, outboxcdc slot adopt",
+		return fail(PublicationChanged, "check publication "+c.Publication, c.publicationRemedy()+"; if only its owner or its name changed, "+advice.AdoptRecord,
 			"it was altered%s since the last catalog check: ALTER PUBLICATION, its owner (REASSIGN OWNED), or its name", c.tablesPhrase("for"))
 	}
 	u := UnpublishedTable{Name: ch.table, reason: ch.reason}
@@ -280,8 +280,8 @@ func (c *Config) changed(ch *change) error {
 }
 
 // verifyAsync returns an error if our walsender is a synchronous standby: every commit of the database would wait for
-// Kafka. pg_stat_replication shows sync_state only to roles with pg_read_all_stats, so the setting is checked as
-// well.
+// the delivery of events. pg_stat_replication shows sync_state only to roles with pg_read_all_stats, so the setting is
+// checked as well.
 func (c *Config) verifyAsync(names, state string) error {
 	if state == "" || state == "async" {
 		if !namesStandby(names, c.ApplicationName()) {
@@ -290,7 +290,7 @@ func (c *Config) verifyAsync(names, state string) error {
 	}
 	return fail(SynchronousStandby, "check synchronous_standby_names",
 		"name the real standbys in synchronous_standby_names instead of * (and not "+c.ApplicationName()+")",
-		"synchronous_standby_names = '%s' makes our walsender a synchronous standby: commits would wait for Kafka", names)
+		"synchronous_standby_names = '%s' makes our walsender a synchronous standby: commits would wait for the delivery of events", names)
 }
 
 // namesStandby reports whether synchronous_standby_names matches an application name (PostgreSQL, "19.6.2. Primary

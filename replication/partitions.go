@@ -83,10 +83,10 @@ func (u *UnpublishedTable) String() string {
 		return u.Name + " is being detached CONCURRENTLY: the server does not publish the rows that running transactions still write into the partition"
 	case detached:
 		return u.Name + " was detached CONCURRENTLY: the server did not publish the rows that transactions wrote into the partition during the detach " +
-			"(outboxcdc recover reads them only if it is attached again: docs/sources.md)"
+			"(they can be delivered only if it is attached again: docs/sources.md)"
 	case untraced:
 		return u.Name + " was detached, and the catalogs do not show whether CONCURRENTLY: if so, the server did not publish the rows that transactions " +
-			"wrote into the partition during the detach (outboxcdc recover reads them only if it is attached again: docs/sources.md)"
+			"wrote into the partition during the detach (they can be delivered only if it is attached again: docs/sources.md)"
 	case reattached:
 		return u.Name + " was detached, perhaps CONCURRENTLY, and attached again: the server did not publish the rows that transactions wrote into the partition " +
 			"during such a detach"
@@ -111,6 +111,9 @@ func (u *UnpublishedTable) SQL() string {
 	return ""
 }
 
+// attachAgain comes before what delivers the rows of a partition that was detached.
+const attachAgain = "attach the partition again, because only attached partitions are read then, and "
+
 // Advice returns what to do besides SQL.
 func (u *UnpublishedTable) Advice() string {
 	switch u.reason {
@@ -120,18 +123,17 @@ func (u *UnpublishedTable) Advice() string {
 		return "once the partition is detached, insert those of its rows into the outbox that were not delivered, which delivers them (docs/sources.md)"
 	case detaching:
 		return "wait until the detach has ended (complete a cancelled one with ALTER TABLE … DETACH PARTITION " + u.Name +
-			" FINALIZE), attach the partition again, because recover reads only attached partitions, and " + advice.Recover
+			" FINALIZE), " + attachAgain + advice.Recover
 	case detached:
-		return "attach the partition again, because recover reads only attached partitions, and " + advice.Recover + ". Use a plain DETACH PARTITION next time"
+		return attachAgain + advice.Recover + ". Use a plain DETACH PARTITION next time"
 	case untraced:
-		return "if it was detached without CONCURRENTLY, outboxcdc slot adopt; otherwise attach the partition again, because recover reads only attached partitions, and " +
-			advice.Recover
+		return "if it was detached without CONCURRENTLY, " + advice.AdoptRecord + "; otherwise " + attachAgain + advice.Recover
 	case reattached:
 		return advice.Recover
 	case namesake:
-		return "insert its rows that were meant for the outbox into the outbox, with their ids, which delivers them (none, if only the owners changed); then outboxcdc slot adopt"
+		return "insert its rows that were meant for the outbox into the outbox, with their ids, which delivers them (none, if only the owners changed); then " + advice.AdoptRecord
 	case rewritten:
-		return advice.Recover + "; if it was not made UNLOGGED, or no row was inserted meanwhile, outboxcdc slot adopt"
+		return advice.Recover + "; if it was not made UNLOGGED, or no row was inserted meanwhile, " + advice.AdoptRecord
 	}
 	return "then " + advice.Recover
 }

@@ -225,12 +225,12 @@ func (c *Config) checkSlot(s *Slot, database string, major int) error {
 }
 
 // TwoPhaseReason is why the daemon reads no slot with two_phase.
-const TwoPhaseReason = "it has two_phase: the server sends a prepared transaction before it is committed, which cannot be taken back from Kafka if it is rolled back"
+const TwoPhaseReason = "it has two_phase: the server sends a prepared transaction before it is committed, and what is delivered cannot be taken back if it is rolled back"
 
 // TwoPhaseRemedy returns how to get a slot without two_phase. Since PostgreSQL 18 a slot can lose it.
 func TwoPhaseRemedy(slot string, major int) string {
 	if major < 18 {
-		return fmt.Sprintf("SELECT pg_drop_replication_slot('%s'), then run outboxcdc recover, which creates the slot again and delivers the events that no stream has", slot)
+		return fmt.Sprintf("SELECT pg_drop_replication_slot('%s'), then "+advice.Recover, slot)
 	}
 	return fmt.Sprintf("while no client uses the slot, over a replication connection (psql \"replication=database …\"): ALTER_REPLICATION_SLOT %s ( TWO_PHASE false )", slot)
 }

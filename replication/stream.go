@@ -10,6 +10,8 @@ import (
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 )
 
 // Message is a message of the stream: XLogData or a keepalive.
@@ -251,7 +253,7 @@ func (st *Stream) warnLate(ctx context.Context, l *Look) error {
 			return err
 		}
 		st.log.Warn("a table was attached to the outbox: if a row was written into it before, PostgreSQL 14 does not send the rows of this partition", "table", name,
-			"remedy", "outboxcdc audit finds the rows that Kafka lacks, and outboxcdc recover delivers them; attach empty tables, or use CREATE TABLE … PARTITION OF (docs/sources.md)")
+			"remedy", "outboxcdc audit finds the rows that Kafka lacks, and outboxcdc recover delivers them; with a sink other than kafka, "+advice.Again+"; attach empty tables, or use CREATE TABLE … PARTITION OF (docs/sources.md)")
 	}
 	return nil
 }

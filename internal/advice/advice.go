@@ -20,8 +20,8 @@ const RecoverAgain = "run the command again that has not finished, outboxcdc rec
 const NoTable = "logical messages that were not delivered are lost, because no table has them: drop the slot if there is one (SELECT pg_drop_replication_slot('<slot>')), " +
 	"run outboxcdc setup apply, and accept the new slot with outboxcdc slot adopt (with delivery.mode deduplicated); then start the daemon"
 
-// AdoptRecord is for a change of the publication that hides no row.
-const AdoptRecord = "outboxcdc slot adopt (with delivery.mode deduplicated, if a daemon has run before)"
+// AdoptRecord is for a change that hides no row.
+const AdoptRecord = "outboxcdc slot adopt (only with delivery.mode deduplicated, and if a daemon has run before)"
 
 // DropAndRecover is for a slot that exists and cannot be read further.
 const DropAndRecover = "drop the slot, which cannot be read further (SELECT pg_drop_replication_slot('<slot>')), then " + Recover

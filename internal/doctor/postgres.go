@@ -328,7 +328,7 @@ func (e *examination) checkTimeouts() {
 		e.ok(pgIdle, "off: an idle slot is kept")
 	default:
 		e.warn(pgIdle, alterSystem("idle_replication_slot_timeout = 0"),
-			"the slot of a daemon that is down for %v is invalidated, and outboxcdc recover has to deliver the events written since", s.IdleTimeout)
+			"the slot of a daemon that is down for %v is invalidated, and the events written since have to be delivered from the table", s.IdleTimeout)
 	}
 }
 
@@ -351,12 +351,12 @@ func (e *examination) checkKeepSize() {
 	case n < 0:
 		e.warn(pgKeepSize, append(set,
 			advicef("choose a size that fits on the disk of pg_wal, and is larger than the %s that a slot of the server retains now; if more WAL is written while the daemon is down, the slot is lost, and the missing events have to be delivered from the table", human.Size(e.server.retained)),
-		), "no limit: while the daemon or Kafka is down, WAL is retained until the disk is full and the server stops")
+		), "no limit: while the daemon or the sink is down, WAL is retained until the disk is full and the server stops")
 	case n < smallKeepSize:
 		e.warn(pgKeepSize, set,
-			"%s: if more WAL than that is written while the daemon or Kafka is down, the slot is lost, and the missing events have to be delivered from the table", human.Size(n))
+			"%s: if more WAL than that is written while the daemon or the sink is down, the slot is lost, and the missing events have to be delivered from the table", human.Size(n))
 	default:
-		e.ok(pgKeepSize, "%s of WAL may be written while the daemon or Kafka is down, before the slot is lost; watch outboxcdc_slot_retained_wal_bytes", human.Size(n))
+		e.ok(pgKeepSize, "%s of WAL may be written while the daemon or the sink is down, before the slot is lost; watch outboxcdc_slot_retained_wal_bytes", human.Size(n))
 	}
 }
 
@@ -364,7 +364,7 @@ func (e *examination) checkSync() {
 	names := e.server.syncNames
 	if err := e.Source.CheckAsynchronous(names); err != nil {
 		e.fail(pgSync, Wrong, alterSystem("synchronous_standby_names = '<names of the real standbys, or nothing>'"),
-			"it is '%s', which counts the daemon (%s) as a standby: every commit would wait for Kafka", names, e.Source.ApplicationName())
+			"it is '%s', which counts the daemon (%s) as a standby: every commit would wait for the delivery of events", names, e.Source.ApplicationName())
 		return
 	}
 	if names == "" {

@@ -197,7 +197,7 @@ func (e *examination) checkWALStatus(s *slotFacts) {
 	case s.WALStatus == "lost":
 		e.fail(slotWAL, Lost, recreate, "the slot is lost: the server has removed WAL that the slot needs (max_slot_wal_keep_size)")
 	case s.WALStatus == "unreserved":
-		raise := append([]Remedy{advicef("at once: start the daemon, fix Kafka, or raise the limit:")}, e.limitWAL(2*int64(s.RetainedBytes()))...)
+		raise := append([]Remedy{advicef("at once: start the daemon, fix the sink, or raise the limit:")}, e.limitWAL(2*int64(s.RetainedBytes()))...)
 		e.fail(slotWAL, Unavailable, raise, "the slot is about to be lost: it retains more than max_slot_wal_keep_size, and the next checkpoint removes WAL that the slot needs")
 	default:
 		e.ok(slotWAL, "%s: the server has all WAL that the slot needs", s.WALStatus)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/checkpoint"
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/internal/human"
 	"github.com/outboxcdc/outboxcdc/replication"
@@ -123,7 +124,7 @@ func (e *examination) checkKeepsSlot() {
 		e.ok(upgradeVersion, "PostgreSQL %s: pg_upgrade creates the slot again, if it is valid and everything is confirmed", e.server.VersionText)
 		return
 	}
-	e.warn(upgradeVersion, []Remedy{advicef("when the slot is lost, outboxcdc recover delivers what Kafka lacks: see steps")},
+	e.warn(upgradeVersion, []Remedy{advicef("see steps: they create it again")},
 		"PostgreSQL %s: pg_upgrade keeps logical slots since PostgreSQL %d, so the slot will be lost", e.server.VersionText, checkpoint.KeepsSlots)
 }
 
@@ -167,7 +168,7 @@ func (e *examination) awaitConsumed(ctx context.Context) {
 			e.cannot(upgradeConsumed, err)
 			return
 		case now == nil:
-			e.fail(upgradeConsumed, exit.Fault, []Remedy{advicef("run outboxcdc recover before the upgrade")}, "the slot was dropped during this check")
+			e.fail(upgradeConsumed, exit.Fault, append([]Remedy{advicef("before the upgrade:")}, e.recover()...), "the slot was dropped during this check")
 			return
 		}
 		s = now
@@ -256,7 +257,7 @@ func (e *examination) checkRecord(ctx context.Context, id replication.Identity) 
 	}
 	// The slot was read before the record, which is stored before the slot moves.
 	if err := rec.Contradiction(id, e.slot.ConfirmedFlush, altered); err != nil {
-		e.fail(upgradeRecord, exit.Fault, []Remedy{advicef("run outboxcdc recover before the upgrade: afterwards the contradiction cannot be seen any more")},
+		e.fail(upgradeRecord, exit.Fault, []Remedy{advicef("run %s recover before the upgrade: afterwards the contradiction cannot be seen any more", e.Command)},
 			"the position record contradicts the slot: %s", cause(err))
 		return
 	}
@@ -285,12 +286,21 @@ func (e *examination) nextSteps(ctx context.Context, system uint64) {
 		e.cannot(upgradeSteps, err)
 		return
 	}
-	steps := []string{
+	text, steps := e.steps(system, slots)
+	var all []Remedy
+	for i, s := range steps {
+		all = append(all, advicef("%d. %s", i+1, s))
+	}
+	e.add(Finding{Check: upgradeSteps, Level: OK, Text: text, Remedy: all})
+}
+
+// steps returns what becomes of the slot, and what remains to be done, for a server with so many logical slots.
+func (e *examination) steps(system uint64, slots int) (text string, steps []string) {
+	steps = []string{
 		"stop the applications that write to the outbox; the daemon keeps running",
 		"run this check again until it has no FAIL",
 		"directly after such a check stop the server in mode fast, and then the daemon",
 	}
-	var text string
 	switch {
 	case e.server.Major() >= checkpoint.KeepsSlots:
 		text = "the slot survives"
@@ -303,15 +313,15 @@ func (e *examination) nextSteps(ctx context.Context, system uint64) {
 		}
 		steps = append(steps, "start the daemon and the applications")
 	default:
-		text = "the slot is lost, and outboxcdc recover creates a new one"
+		text = "the slot is lost, and the steps create another one"
+		create := e.Command + " recover --this-server: it creates the slot, delivers the rows that Kafka lacks, and writes a position record"
+		if e.Receiver != nil {
+			create = e.Command + " setup apply: it creates the slot; nothing is missing if the check had no FAIL, and otherwise " + advice.Again
+		}
 		steps = append(steps,
 			"run pg_upgrade (for a managed service that refuses it because of the slot, drop the slot first: docs/upgrade.md), and start the new server with wal_level = logical (from PostgreSQL 19 on, replica is enough); the applications stay stopped",
-			"outboxcdc recover --this-server: it creates the slot, delivers the rows that Kafka lacks, and writes a position record",
+			create,
 			"start the daemon and the applications")
 	}
-	var all []Remedy
-	for i, s := range steps {
-		all = append(all, advicef("%d. %s", i+1, s))
-	}
-	e.add(Finding{Check: upgradeSteps, Level: OK, Text: text, Remedy: all})
+	return text, steps
 }

@@ -214,8 +214,16 @@ func TestUpgradeOutcomes(t *testing.T) {
 		e.server.Version, e.server.VersionText, e.server.Standby = 160010, "16.10", true
 		e.checkKeepsSlot()
 		e.checkPrimary()
-		if f := e.found[upgradeVersion][0]; f.Level != Warn || !strings.Contains(f.Remedy[0].Text, "recover") {
+		if f := e.found[upgradeVersion][0]; f.Level != Warn || !strings.Contains(f.Remedy[0].Text, "steps") {
 			t.Errorf("%+v", f)
+		}
+		e.Command = "outboxcdc"
+		if _, steps := e.steps(7, 1); !strings.HasPrefix(steps[4], "outboxcdc recover --this-server: ") {
+			t.Errorf("the steps are %q", steps)
+		}
+		e.Receiver = func(context.Context) error { return nil }
+		if text, steps := e.steps(7, 1); !strings.HasPrefix(steps[4], "outboxcdc setup apply: ") || strings.Contains(fmt.Sprint(text, steps), "recover") {
+			t.Errorf("the steps for another sink are %s: %q", text, steps)
 		}
 		e.found[upgradeVersion], e.server.Version = nil, (sql.NewestTested+1)*10000
 		e.checkKeepsSlot()

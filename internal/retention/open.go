@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 	"github.com/outboxcdc/outboxcdc/replication"
 )
@@ -285,8 +286,8 @@ func (p *Postgres) refuseUnpublished(ctx context.Context, t *Table, leaves []Lea
 		}
 	}
 	for _, name := range missing {
-		return exit.With(exit.Config, fmt.Errorf("publication %s does not publish all rows of table %s, so that the daemon may not have delivered them; remedy: let it publish the table without a row filter, and run outboxcdc recover",
-			t.Publication, name))
+		return exit.With(exit.Config, fmt.Errorf("publication %s does not publish all rows of table %s, so that the daemon may not have delivered them; remedy: let it publish the table without a row filter, and %s",
+			t.Publication, name, advice.Recover))
 	}
 	return nil
 }

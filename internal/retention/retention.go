@@ -18,6 +18,7 @@ import (
 
 	"github.com/jackc/pglogrepl"
 
+	"github.com/outboxcdc/outboxcdc/internal/advice"
 	"github.com/outboxcdc/outboxcdc/internal/human"
 	"github.com/outboxcdc/outboxcdc/replication"
 )
@@ -219,7 +220,7 @@ func (r *Retention) slots(ctx context.Context) (map[string]*replication.Slot, er
 		return nil, fmt.Errorf("read the slots: %w", err)
 	}
 	if recovery != "" {
-		return nil, &postponed{reason: BySlot, slot: recovery, err: fmt.Errorf("a recovery has not finished (slot %s), and it reads the table: run outboxcdc recover or backfill again", recovery)}
+		return nil, &postponed{reason: BySlot, slot: recovery, err: fmt.Errorf("a recovery has not finished (slot %s), and it reads the table: %s", recovery, advice.RecoverAgain)}
 	}
 	return slots, nil
 }
@@ -247,13 +248,13 @@ func blocks(s *replication.Slot, database string, at pglogrepl.LSN) string {
 	const otherwise = "If it is not the daemon's, and no longer needed, drop it and remove it from retention.slots, or remove rows in spite of it: retain --despite-slot"
 	switch {
 	case s == nil:
-		return "does not exist, so it is not known what its client has received. Create it (setup apply, or outboxcdc recover if it was lost). " + otherwise
+		return "does not exist, so it is not known what its client has received. Create it with setup apply; if it was lost, " + advice.Recover + ". " + otherwise
 	case s.Kind != "logical":
 		return "is not a logical slot, and confirms nothing. " + otherwise
 	case s.Database != database:
 		return "reads another database (" + s.Database + "), and not the one of this table. " + otherwise
 	case s.Lost():
-		return "is lost: its client has not received everything. For the daemon's slot, outboxcdc recover sends what is missing from the rows that are kept here. " + otherwise
+		return "is lost: its client has not received everything. For the daemon's slot, whose missing rows are kept here: " + advice.Recover + ". " + otherwise
 	case s.ConfirmedFlush > s.ServerLSN:
 		return fmt.Sprintf("has confirmed %s, and the server has written its WAL up to %s only, as after a loss of WAL: what it has confirmed says nothing of these rows. ", s.ConfirmedFlush, s.ServerLSN) + otherwise
 	case s.RestartLSN >= at:

@@ -68,7 +68,7 @@ var byHand = map[string]string{
 	"while the daemon is stopped, over a replication":    "a command of the replication protocol, which changes no position",
 	"if the outbox is in that database":                  "an alternative",
 	"if it does not deliver the events of the outbox":    "about another program; the case stops it and runs recover",
-	"at once: start the daemon, fix Kafka, or raise":     "alternatives; the last one is followed",
+	"at once: start the daemon, fix the sink, or raise":  "alternatives; the last one is followed",
 	"and let the application write the column":           "a change of the application",
 	"events that were written meanwhile lack the column": "what to do if the daemon stops at one of them; the test does what the daemon says",
 }
