@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outboxcdc/outboxcdc/router"
 	"github.com/outboxcdc/outboxcdc/sink"
@@ -124,18 +123,10 @@ func recordAt(id, key, topic string, lsn uint64) *router.Record {
 }
 
 func testReceiver(t *testing.T, target Target, change ...func(*Config)) *Receiver {
-	t.Helper()
 	cfg := DefaultConfig()
 	cfg.Target = func() (Target, error) { return target, nil }
 	cfg.Timeout, cfg.BackoffMin, cfg.BackoffMax = 3*time.Second, time.Millisecond, 20*time.Millisecond
-	for _, f := range change {
-		f(&cfg)
-	}
-	r, err := New(cfg, prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
+	return sinktest.New(t, New, cfg, change)
 }
 
 // waitingAs names the topics of the contract.

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/outboxcdc/outboxcdc/router"
 	"github.com/outboxcdc/outboxcdc/sink/sinktest"
@@ -94,18 +93,10 @@ func recordAt(id, key, topic string, lsn uint64) *router.Record {
 }
 
 func testReceiver(t *testing.T, url string, change ...func(*Config)) *Receiver {
-	t.Helper()
 	cfg := DefaultConfig()
 	cfg.Target = func() (Target, error) { return Target{URL: url}, nil }
 	cfg.Stream, cfg.Timeout, cfg.BackoffMin, cfg.BackoffMax = natstest.Stream, 2*time.Second, time.Millisecond, 20*time.Millisecond
-	for _, f := range change {
-		f(&cfg)
-	}
-	r, err := New(cfg, prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
+	return sinktest.New(t, New, cfg, change)
 }
 
 // TestContract: a real server behind a proxy with faults passes the contract. No message is stored twice.

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"github.com/outboxcdc/outboxcdc/router"
@@ -23,18 +22,10 @@ func record(id, key, topic string) *router.Record {
 
 // testReceiver returns a receiver at an address, with short pauses.
 func testReceiver(t *testing.T, url string, change ...func(*Config)) *Receiver {
-	t.Helper()
 	cfg := DefaultConfig()
 	cfg.Target = func() (Target, error) { return Target{URL: url}, nil }
 	cfg.Timeout, cfg.BackoffMin, cfg.BackoffMax = time.Second, time.Millisecond, 20*time.Millisecond
-	for _, f := range change {
-		f(&cfg)
-	}
-	r, err := New(cfg, prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
+	return sinktest.New(t, New, cfg, change)
 }
 
 func TestContract(t *testing.T) {

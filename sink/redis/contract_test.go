@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/outboxcdc/outboxcdc/router"
 	"github.com/outboxcdc/outboxcdc/sink/sinktest"
 	"github.com/outboxcdc/outboxcdc/test/redistest"
@@ -102,18 +100,10 @@ func (s *store) Refuse(id string) {
 var recordAt = sinktest.RecordAt
 
 func testReceiver(t *testing.T, url string, change ...func(*Config)) *Receiver {
-	t.Helper()
 	cfg := DefaultConfig()
 	cfg.Target = func() (Target, error) { return Target{URL: url}, nil }
 	cfg.Timeout, cfg.BackoffMin, cfg.BackoffMax = 2*time.Second, time.Millisecond, 20*time.Millisecond
-	for _, f := range change {
-		f(&cfg)
-	}
-	r, err := New(cfg, prometheus.NewRegistry())
-	if err != nil {
-		t.Fatal(err)
-	}
-	return r
+	return sinktest.New(t, New, cfg, change)
 }
 
 // TestContract: a real server behind a proxy with faults passes the contract. No entry is stored twice.

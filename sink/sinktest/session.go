@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/outboxcdc/outboxcdc/router"
 	"github.com/outboxcdc/outboxcdc/sink"
 )
@@ -23,6 +25,19 @@ func Opener[P sink.Producer](open func(context.Context, sink.Callbacks) (P, erro
 		}
 		return p, nil
 	}
+}
+
+// New makes a receiver of a sink, with changed settings and metrics of its own.
+func New[C, R any](t *testing.T, open func(C, prometheus.Registerer) (R, error), cfg C, change []func(*C)) R {
+	t.Helper()
+	for _, f := range change {
+		f(&cfg)
+	}
+	r, err := open(cfg, prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
 }
 
 // Listener collects callbacks.
