@@ -281,7 +281,7 @@ type column struct {
 }
 
 // Maximum sizes of the bundled table's columns, in bytes as the server prints them. The server cannot send a value
-// that it prints in more than 1 GB, so such a value would stop delivery, and the daemon needs memory for three times
+// that it prints in more than 1 GB, so such a value would stop delivery, and the daemon needs memory for four times
 // the largest row. Kafka's default limit of a record is 1 MiB.
 const (
 	maxText    = 64 << 10

@@ -21,7 +21,7 @@ func TestHostileRows(t *testing.T) {
 	rnd := newRand(t)
 	o := newOutbox(t, options{types: []string{"order", "payment", "dead"}, configs: map[string]string{"max.message.bytes": "200000"}})
 	o.proves("F70 F71", "%d rows of a seeded generator, written by a role with nothing but INSERT on the outbox", rows)
-	o.memoryUpTo(peakLimit+3*16<<20, "three times the largest row that the bundled table takes")
+	o.memoryUpTo(peakLimit+4*16<<20, "four times the largest row that the bundled table takes")
 	o.exec(`ALTER TABLE outbox ADD ts timestamptz, ADD part int`)
 	writer := session{url: o.insertOnly()}
 	t.Cleanup(writer.close)

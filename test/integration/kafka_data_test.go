@@ -211,7 +211,7 @@ func TestVeryLargeColumn(t *testing.T) {
 
 // memoryForRow raises the memory bound by what is promised for a row of that size on the wire.
 func (o *outbox) memoryForRow(bytes int) {
-	o.memoryUpTo(peakLimit+3*int64(bytes), "three times the largest row as Postgres prints it, beside the window")
+	o.memoryUpTo(peakLimit+4*int64(bytes), "four times the largest row as Postgres prints it, beside the window")
 }
 
 // A column near Postgres' own limit (1 GB in text form) does not fit into a Kafka request: the daemon stops with 65
