@@ -20,8 +20,9 @@ import (
 // What a first broker leaves in the cache for all later ones. Without it each start costs three times the processor
 // time, most of which loads and verifies classes.
 const (
-	classArchive = "classes.jsa"          // Java's archive of loaded classes; Java ignores one of another Java, or of other jars
-	checkpoint   = "bootstrap.checkpoint" // what formatting a data directory writes besides its identity
+	classArchive = "classes.jsa"     // Java's archive of loaded classes; Java ignores one of another Java, or of other jars
+	formatted    = "data"            // a data directory as the tool formats it, without its identity
+	identity     = "meta.properties" // of a data directory
 )
 
 // prepare returns the folder of the two, and starts the first broker if needed.
@@ -35,7 +36,7 @@ func (r *Real) prepare(ctx context.Context) (dir string, err error) {
 		return "", err
 	}
 	id := sha256.Sum256(fmt.Append(nil, java, info.Size(), info.ModTime().Unix()))
-	return child.Fill(ctx, fmt.Sprintf("%s-prepared-%x", filepath.Base(r.jars), id[:4]), func(stage string) (string, error) {
+	return child.Fill(ctx, fmt.Sprintf("%s-first-%x", filepath.Base(r.jars), id[:4]), func(stage string) (string, error) {
 		// child.Fill continues when ctx has ended.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 		defer cancel()
@@ -57,7 +58,10 @@ func (r *Real) prepare(ctx context.Context) (dir string, err error) {
 			err = first.format(ctx)
 		}
 		if err == nil {
-			err = os.Link(filepath.Join(first.dataDir(), checkpoint), filepath.Join(out, checkpoint))
+			err = os.CopyFS(filepath.Join(out, formatted), os.DirFS(first.dataDir()))
+		}
+		if err == nil {
+			err = os.Remove(filepath.Join(out, formatted, identity))
 		}
 		if err == nil {
 			err = first.StartAgain(ctx)
@@ -118,21 +122,14 @@ func (r *Real) usePrepared(ctx context.Context) error {
 	if file := filepath.Join(from, classArchive); exists(file) { // not every Java writes one
 		r.archive = "-XX:SharedArchiveFile=" + file
 	}
-	identity := filepath.Join(r.dataDir(), "meta.properties")
-	if exists(identity) {
+	own := filepath.Join(r.dataDir(), identity)
+	if exists(own) {
 		return nil
 	}
-	text, err := os.ReadFile(filepath.Join(from, checkpoint))
-	if err == nil {
-		err = os.MkdirAll(r.dataDir(), 0o755)
-	}
-	if err == nil {
-		err = os.WriteFile(filepath.Join(r.dataDir(), checkpoint), text, 0o644)
-	}
-	if err == nil {
+	if err = os.CopyFS(r.dataDir(), os.DirFS(filepath.Join(from, formatted))); err == nil {
 		var id [16]byte
 		_, _ = rand.Read(id[:]) // never fails
-		err = os.WriteFile(identity, fmt.Appendf(nil, "version=1\ncluster.id=%s\nnode.id=%d\ndirectory.id=%s\n",
+		err = os.WriteFile(own, fmt.Appendf(nil, "version=1\ncluster.id=%s\nnode.id=%d\ndirectory.id=%s\n",
 			r.options.member.cluster, r.options.member.id, base64.RawURLEncoding.EncodeToString(id[:])), 0o644)
 	}
 	return err
