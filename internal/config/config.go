@@ -17,7 +17,7 @@ type Config struct {
 	// are given override it.
 	Preset string `yaml:"preset" default:"outboxcdc" oneof:"outboxcdc debezium"`
 	// Sink is what events are delivered to (docs/sinks.md).
-	Sink     string   `yaml:"sink" default:"kafka" oneof:"kafka http rabbitmq redis nats sqs"`
+	Sink     string   `yaml:"sink" default:"kafka" oneof:"kafka http rabbitmq redis nats sqs sns"`
 	Postgres Postgres `yaml:"postgres"`
 	Outbox   Outbox   `yaml:"outbox"`
 	// Outboxes are several tables instead of outbox.table: a list of entries with table, columns and route. Settings
@@ -221,8 +221,9 @@ type SASL struct {
 // Receiver is the receiver of events with another sink than kafka.
 type Receiver struct {
 	// URL is the address of the receiver: http://host/{topic}, amqp://host/vhost, redis://host:port/database,
-	// nats://host:port (several separated by commas) or https://sqs.REGION.amazonaws.com/ACCOUNT; with TLS https,
-	// amqps, rediss or tls. user:password@ before the host authenticates the daemon, except for SQS. It is a secret.
+	// nats://host:port (several separated by commas) or https://sqs.REGION.amazonaws.com/ACCOUNT (sns. for SNS); with
+	// TLS https, amqps, rediss or tls. user:password@ before the host authenticates the daemon, except for AWS. It is a
+	// secret.
 	URL string `yaml:"url" default:"" secret:"true" live:"true"` // read it with [Config.ReceiverURL]
 	// URLFile is a file with the address, instead of url. It is read at the start of each session.
 	URLFile string `yaml:"url_file" default:"" live:"true"`

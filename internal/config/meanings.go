@@ -67,7 +67,7 @@ var meanings = map[string]string{
 	"receiver.secret_file":                   "A file with the secret, instead of secret.",
 	"receiver.stream":                        "The stream that has the topics as its subjects, with sink: nats. Only this stream may acknowledge an event.",
 	"receiver.timeout":                       "How long a request may take. Then it is cut off, and the events are sent again. At least 100ms.",
-	"receiver.url":                           "The address of the receiver: http://host/{topic}, amqp://host/vhost, redis://host:port/database, nats://host:port (several separated by commas) or https://sqs.REGION.amazonaws.com/ACCOUNT; with TLS https, amqps, rediss or tls. user:password@ before the host authenticates the daemon, except for SQS. It is a secret.",
+	"receiver.url":                           "The address of the receiver: http://host/{topic}, amqp://host/vhost, redis://host:port/database, nats://host:port (several separated by commas) or https://sqs.REGION.amazonaws.com/ACCOUNT (sns. for SNS); with TLS https, amqps, rediss or tls. user:password@ before the host authenticates the daemon, except for AWS. It is a secret.",
 	"receiver.url_file":                      "A file with the address, instead of url. It is read at the start of each session.",
 	"receiver.wait_replicas":                 "The number of replicas that must have received an event before it is acknowledged, with sink: redis. While there are fewer, events wait.",
 	"retention":                              "What the command retain removes from the outbox tables. The daemon does not read it.",

@@ -19,6 +19,7 @@ const (
 	SinkRedis    = "redis"
 	SinkNATS     = "nats"
 	SinkSQS      = "sqs"
+	SinkSNS      = "sns"
 )
 
 // schemes are those of receiver.url, by the sink. A sink that is not here has no receiver.
@@ -28,6 +29,7 @@ var schemes = map[string][]string{
 	SinkRedis:    {"redis", "rediss"},
 	SinkNATS:     {"nats", "tls"},
 	SinkSQS:      {"https", "http"},
+	SinkSNS:      {"https", "http"},
 }
 
 // ofOneSink are settings that only one sink has.
@@ -132,8 +134,8 @@ func (v *validation) receiverRoute(r *Route, report func(path, problem string)) 
 	if v.c.Sink == SinkNATS && !r.PositionHeader {
 		report("route.position_header", "is false, but sink: nats makes the position the id of a message; write true")
 	}
-	if v.c.Sink == SinkSQS {
-		fifoRoute(r, report)
+	if v.c.ofAWS() {
+		v.fifoRoute(r, report)
 	}
 	if r.Partition != "" {
 		report("route.partition", "a receiver has no partitions; remove it")
@@ -143,14 +145,18 @@ func (v *validation) receiverRoute(r *Route, report func(path, problem string)) 
 	}
 }
 
-// fifoRoute checks that topics are names of FIFO queues, as far as the settings say it.
-func fifoRoute(r *Route, report func(path, problem string)) {
+// ofAWS reports whether the receiver is an account of AWS.
+func (c *Config) ofAWS() bool { return c.Sink == SinkSQS || c.Sink == SinkSNS }
+
+// fifoRoute checks that topics are names of FIFO queues or topics, as far as the settings say it.
+func (v *validation) fifoRoute(r *Route, report func(path, problem string)) {
+	what := map[string]string{SinkSQS: "queue", SinkSNS: "topic of SNS"}[v.c.Sink]
 	if !r.PositionHeader {
-		report("route.position_header", "is false, but sink: sqs makes the position the deduplication id of a message; write true")
+		report("route.position_header", "is false, but sink: "+v.c.Sink+" makes the position the deduplication id of a message; write true")
 	}
 	check := func(path, name string) {
 		if name != "" && !fifoName.MatchString(column.ReplaceAllString(name, "x")) {
-			report(path, quote(name)+" is no name of a FIFO queue, which has up to 75 letters, digits, - and _, and .fifo; write e.g. {aggregate_type}.fifo")
+			report(path, quote(name)+" is no name of a FIFO "+what+", which has up to 75 letters, digits, - and _, and .fifo; write e.g. {aggregate_type}.fifo")
 		}
 	}
 	check("route.topic", r.Topic)
@@ -172,8 +178,8 @@ func (c *Config) exampleURL() string {
 	switch c.Sink {
 	case SinkHTTP:
 		return "https://shop.example/events/{topic}"
-	case SinkSQS:
-		return "https://sqs.eu-central-1.amazonaws.com/123456789012"
+	case SinkSQS, SinkSNS:
+		return "https://" + c.Sink + ".eu-central-1.amazonaws.com/123456789012"
 	}
 	return schemes[c.Sink][0] + "://user:password@host"
 }
@@ -204,7 +210,7 @@ func (c *Config) checkAddress(text string) string {
 		return "the value (not shown) has more than a host, a port and the number of a database; write e.g. " + c.exampleURL() + ":6379/0"
 	case c.Sink == SinkNATS && (strings.Trim(u.Path, "/") != "" || u.RawQuery != ""):
 		return "the value (not shown) has more than a host and a port; write e.g. " + c.exampleURL() + ":4222, and several servers separated by commas"
-	case c.Sink == SinkSQS && (!accountPath.MatchString(u.Path) || u.RawQuery != "" || u.User != nil):
+	case c.ofAWS() && (!accountPath.MatchString(u.Path) || u.RawQuery != "" || u.User != nil):
 		return "the value (not shown) is not a host and the number of an account, without user and password; write e.g. " + c.exampleURL()
 	case c.Sink != SinkHTTP && strings.Contains(text, "{topic}"):
 		return "the value (not shown) has {topic}, which only sink: http has; remove it"
@@ -217,7 +223,7 @@ func (c *Config) checkAddress(text string) string {
 // streamName is a name that NATS takes for a stream.
 var streamName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,255}$`)
 
-// accountPath is the path of an address of SQS.
+// accountPath is the path of an address of SQS or SNS.
 var accountPath = regexp.MustCompile(`^/[0-9]{12}/?$`)
 
 // redisPath is the path and the query of an address of Redis.

@@ -172,6 +172,6 @@ func Checks() []Check {
 		{topicDeadLetters, groupTopics, "if the policy needs it: does the dead-letter topic exist, and does it accept every record that fits the other topics; with `hold_key` also: does it keep open letters, and may the daemon read which keys are held", []string{"WARN", "FAIL 69", "FAIL 77", "FAIL 78"}},
 		{topicPositions, groupTopics, "with `delivery.mode: deduplicated`: can `delivery.position_topic` be read and written", []string{"FAIL 77", "FAIL 78"}},
 
-		{receiverReached, groupReceiver, "with another sink than Kafka, instead of the checks of Kafka and topics: does the receiver accept a connection, with TLS if its address says so, and can an acknowledged event be lost (`redis`, `nats`, `sqs`); no event is sent", []string{"WARN", "FAIL 69", "FAIL 78"}},
+		{receiverReached, groupReceiver, "with another sink than Kafka, instead of the checks of Kafka and topics: does the receiver accept a connection, with TLS if its address says so, and can an acknowledged event be lost (`redis`, `nats`, `sqs`, `sns`); no event is sent", []string{"WARN", "FAIL 69", "FAIL 78"}},
 	}
 }

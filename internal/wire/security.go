@@ -99,8 +99,8 @@ func SinkSecurity(cfg *config.Config) error {
 		_, err := natsTarget(cfg)
 		return err
 	}
-	if cfg.Sink == config.SinkSQS {
-		_, err := sqsTarget(cfg)
+	if cfg.Sink == config.SinkSQS || cfg.Sink == config.SinkSNS {
+		_, err := awsTarget(cfg)
 		return err
 	}
 	if cfg.HasReceiver() {

@@ -16,6 +16,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/replication"
 	"github.com/outboxcdc/outboxcdc/router"
 	"github.com/outboxcdc/outboxcdc/sink"
+	awssink "github.com/outboxcdc/outboxcdc/sink/aws"
 	httpsink "github.com/outboxcdc/outboxcdc/sink/http"
 	"github.com/outboxcdc/outboxcdc/sink/kafka"
 	"github.com/outboxcdc/outboxcdc/sink/kafka/deadletter"
@@ -51,7 +52,7 @@ func Relay(now func() *config.Config, reg prometheus.Registerer, log *slog.Logge
 	rcfg.MissingAfter = cfg.MissingTopicAfter()
 	rcfg.ParkAfter, rcfg.ShutdownTimeout = cfg.Tuning.ParkAfter, cfg.ShutdownTimeout
 	rcfg.MaxEvents, rcfg.MaxBytes = cfg.Tuning.MaxInFlight.Records, int64(cfg.Tuning.MaxInFlight.Bytes)
-	rcfg.Sink = map[string]string{"kafka": "Kafka", config.SinkHTTP: "the receiver", config.SinkRabbitMQ: "RabbitMQ", config.SinkRedis: "Redis", config.SinkNATS: "NATS", config.SinkSQS: "SQS"}[cfg.Sink]
+	rcfg.Sink = map[string]string{"kafka": "Kafka", config.SinkHTTP: "the receiver", config.SinkRabbitMQ: "RabbitMQ", config.SinkRedis: "Redis", config.SinkNATS: "NATS", config.SinkSQS: "SQS", config.SinkSNS: "SNS"}[cfg.Sink]
 	if cfg.Deduplicated() {
 		rcfg.Deduplication = relay.Deduplication{
 			Slot: cfg.Postgres.Slot, LookBack: lookBack, FenceWait: cfg.Tuning.FenceWait, Sources: cfg.EventSources(),
@@ -116,7 +117,9 @@ func OpenReceiver(now func() *config.Config, reg prometheus.Registerer, log *slo
 	case config.SinkNATS:
 		return openNATS(now, reg, log)
 	case config.SinkSQS:
-		return openSQS(now, reg, log)
+		return openAWS(awssink.SQS, now, reg, log)
+	case config.SinkSNS:
+		return openAWS(awssink.SNS, now, reg, log)
 	}
 	cfg, rcfg := now(), httpsink.DefaultConfig()
 	rcfg.Target = func() (httpsink.Target, error) { return ReceiverTarget(now()) }

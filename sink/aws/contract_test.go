@@ -33,10 +33,10 @@ type store struct {
 	requests int
 }
 
-func newStore(t *testing.T, server *sqstest.Server) *store {
+func newStore(t *testing.T, server *sqstest.Server, d dialect) *store {
 	s := &store{has: map[string]bool{}, server: server}
 	s.server.Empty(topic)
-	s.proxy = startProxy(t, strings.TrimSuffix(s.server.URL, "/"+sqstest.Account))
+	s.proxy = startProxy(t, strings.TrimSuffix(s.server.URL, "/"+sqstest.Account), d)
 	s.target = Target{URL: "http://" + s.proxy.addr + "/" + sqstest.Account, Region: sqstest.Region, Credentials: sqstest.Credentials}
 	s.Script(func() sinktest.Fault { return sinktest.None })
 	return s
@@ -100,7 +100,14 @@ func (s *store) Has(id string) bool {
 }
 
 func (s *store) Delete(string) { s.server.Delete(topic) }
-func (s *store) Create(string) { s.server.Create(topic) }
+
+// Create cuts the sink off meanwhile: SNS acknowledges what is published before a queue subscribes, and drops it.
+func (s *store) Create(string) {
+	s.proxy.stop()
+	s.server.Create(topic)
+	s.proxy.start()
+}
+
 func (s *store) Forbid(string) { s.proxy.set(func() { s.proxy.denied = true }) }
 func (s *store) Allow(string)  { s.proxy.set(func() { s.proxy.denied = false }) }
 
@@ -123,7 +130,8 @@ func recordAt(id, key, topic string, lsn uint64) *router.Record {
 }
 
 func testReceiver(t *testing.T, target Target, change ...func(*Config)) *Receiver {
-	cfg := DefaultConfig()
+	t.Helper()
+	cfg := DefaultConfig(SQS)
 	cfg.Target = func() (Target, error) { return target, nil }
 	cfg.Timeout, cfg.BackoffMin, cfg.BackoffMax = 3*time.Second, time.Millisecond, 20*time.Millisecond
 	return sinktest.New(t, New, cfg, change)
@@ -140,17 +148,23 @@ func (w waitingAs) Waiting() []string {
 	return all
 }
 
-// TestContract: a server behind a proxy with faults passes the contract. No message is stored twice while the server
-// remembers what it has.
+// TestContract: a server behind a proxy with faults passes the contract. No message is stored twice in a queue of SQS
+// while the server remembers what it has; the emulator of SNS forgets what was read.
 func TestContract(t *testing.T) {
-	server := sqstest.Start(t)
+	t.Run("SQS", func(t *testing.T) { contract(t, sqstest.Start(t), sqsDialect{}) })
+	t.Run("SNS", func(t *testing.T) { contract(t, sqstest.StartSNS(t), snsDialect{}, ofSNS) })
+}
+
+func ofSNS(c *Config) { c.Service = SNS }
+
+func contract(t *testing.T, server *sqstest.Server, d dialect, change ...func(*Config)) {
 	server.Create(topic)
 	sinktest.Run(t, func(t *testing.T) *sinktest.Suite {
-		s := newStore(t, server)
-		r := testReceiver(t, s.target)
+		s := newStore(t, server, d)
+		r := testReceiver(t, s.target, change...)
 		discarded := false
 		t.Cleanup(func() {
-			if t.Failed() || discarded || s.forgot {
+			if t.Failed() || discarded || s.forgot || d == (snsDialect{}) {
 				return
 			}
 			seen := map[string]bool{}
@@ -169,8 +183,11 @@ func TestContract(t *testing.T) {
 			return waitingAs{p}, nil
 		}
 		return &sinktest.Suite{Open: open, Probe: r.Probe, Receiver: s, Record: record, Many: 10_000, Discard: func() func() int {
-			discarded = true
-			return func() int { return s.server.Count(topic) }
+			s.proxy.set(func() { discarded, s.proxy.counts = true, true }) // an emulator takes longer with each message that it has
+			return func() (n int) {
+				s.proxy.set(func() { n = s.proxy.count })
+				return n
+			}
 		}}
 	})
 	http.DefaultTransport.(*http.Transport).CloseIdleConnections() // of the proxy

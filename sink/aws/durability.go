@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/sqs"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/outboxcdc/outboxcdc/sink/lane"
@@ -27,52 +25,78 @@ func (r *Receiver) Durability(ctx context.Context, topics []string) (means strin
 		return "", nil, err
 	}
 	defer t.Close()
+	what := t.service.what()
 	means = "the queue has the message; SQS itself says that several servers have it; a repeat within five minutes is not delivered again"
+	if t.service == SNS {
+		means = "the topic has the message, as SNS says; whether a subscriber gets it is a matter of its subscription, which was not read; a repeat within five minutes is not delivered again"
+	}
 	if len(topics) == 0 {
-		return means + "; no queue was examined, because the settings name none (use --topic)", nil, nil
+		return means + "; no " + what + " was examined, because the settings name none (use --topic)", nil, nil
 	}
 	var limits []string
 	for _, name := range topics {
-		limit, ofQueue, why := t.examine(ctx, name)
+		limit, ofOne, why := t.examine(ctx, name)
 		if why != nil {
 			return "", nil, why
 		}
 		if limit != "" {
 			limits = append(limits, name+" takes "+limit)
 		}
-		for _, risk := range ofQueue {
-			risks = append(risks, fmt.Sprintf("the queue %s: %s", name, risk))
+		for _, risk := range ofOne {
+			risks = append(risks, fmt.Sprintf("the %s %s: %s", what, name, risk))
 		}
 	}
 	return strings.Join(append([]string{means}, limits...), "; "), risks, nil
 }
 
-// examine reads the attributes of a queue.
+// examine reads the attributes of a queue or topic.
 func (t *transport) examine(ctx context.Context, name string) (limit string, risks []string, why *lane.Failure) {
 	ctx, cancel := context.WithTimeout(ctx, t.cfg.Timeout)
 	defer cancel()
-	if !fifoName.MatchString(name) {
-		return "", []string{"it is no name of a FIFO queue, so its events are poison"}, nil
+	what, flag, permission, meaningOf := "queue", "FifoQueue", "sqs:GetQueueAttributes", ofQueue
+	if t.service == SNS {
+		what, flag, permission, meaningOf = "topic", "FifoTopic", "sns:GetTopicAttributes", ofTopic
 	}
-	out, err := t.sqs.GetQueueAttributes(ctx, &sqs.GetQueueAttributesInput{
-		QueueUrl: aws.String(t.account + "/" + name), AttributeNames: []types.QueueAttributeName{types.QueueAttributeNameAll},
-	})
+	if !fifoName.MatchString(name) {
+		return "", []string{"it is no name of a FIFO " + what + ", so its events are poison"}, nil
+	}
+	attributes, err := t.client.attributes(ctx, name)
 	if err == nil {
-		limit, risks = ofAttributes(out.Attributes)
+		limit, risks = meaningOf(attributes)
 		return limit, risks, nil
 	}
-	switch why := t.failure(fmt.Sprintf("read the attributes of the queue %s at %s", name, t.host), err); why.Meaning {
+	switch why := t.failure(fmt.Sprintf("read the attributes of the %s %s of %s at %s", what, name, t.service, t.host), err); why.Meaning {
 	case lane.Missing:
-		return "", []string{"it does not exist, so its events wait; create it with FifoQueue true"}, nil
+		return "", []string{"it does not exist, so its events wait; create it with " + flag + " true" + t.service.before()}, nil
 	case lane.Denied:
-		return "", []string{"its attributes could not be read, so whether an event can be lost is not known; allow sqs:GetQueueAttributes"}, nil
+		return "", []string{"its attributes could not be read, so whether an event can be lost is not known; allow " + permission}, nil
 	default:
 		return "", nil, why
 	}
 }
 
-// ofAttributes says what the attributes of a queue mean.
-func ofAttributes(a map[string]string) (limit string, risks []string) {
+// ofTopic says what the attributes of a topic of SNS mean.
+func ofTopic(a map[string]string) (limit string, risks []string) {
+	switch a["FifoThroughputScope"] {
+	case "MessageGroup":
+		limit = "many messages a second (FifoThroughputScope MessageGroup)"
+	case "Topic":
+		limit = "3000 messages a second (FifoThroughputScope Topic)"
+	}
+	if a["FifoTopic"] != "true" {
+		risks = append(risks, "it is no FIFO topic, so nothing is in order, and a repeat is delivered again; recreate it with FifoTopic true")
+	}
+	switch n, err := strconv.Atoi(a["SubscriptionsConfirmed"]); {
+	case err != nil:
+		risks = append(risks, "whether it has subscriptions is not known: the answer has no SubscriptionsConfirmed")
+	case n == 0:
+		risks = append(risks, "it has no subscription, so an event is acknowledged and nothing gets it; subscribe a FIFO queue")
+	}
+	return limit, risks
+}
+
+// ofQueue says what the attributes of a queue mean.
+func ofQueue(a map[string]string) (limit string, risks []string) {
 	number := func(name types.QueueAttributeName) int {
 		n, err := strconv.Atoi(a[string(name)])
 		if err != nil {
@@ -98,8 +122,8 @@ func ofAttributes(a map[string]string) (limit string, risks []string) {
 	switch most := number(types.QueueAttributeNameMaximumMessageSize); {
 	case most < 0:
 		risks = append(risks, "the size from which on it refuses an event is not known: the answer has no MaximumMessageSize")
-	case most < maxMessage:
-		risks = append(risks, fmt.Sprintf("an event of more than %d bytes is poison; set MaximumMessageSize to %d", most, maxMessage))
+	case most < SQS.maxMessage():
+		risks = append(risks, fmt.Sprintf("an event of more than %d bytes is poison; set MaximumMessageSize to %d", most, SQS.maxMessage()))
 	}
 	if text := a[string(types.QueueAttributeNameRedrivePolicy)]; text != "" {
 		var policy struct {

@@ -44,17 +44,17 @@ func (t *transport) failure(op string, err error) *lane.Failure {
 	case sent:
 		f.Err = of.Err
 	case status != 0:
-		f.Code, f.Err = lane.CodeUnavailable, fmt.Errorf("an answer with the status %d is none of SQS", status)
+		f.Code, f.Err = lane.CodeUnavailable, fmt.Errorf("an answer with the status %d is none of %s", status, t.service)
 	}
 	return f
 }
 
 // Codes of errors. One that is not here is an outage.
 var (
-	codesMissing = []string{"QueueDoesNotExist", "NonExistentQueue", "QueueDeletedRecently"}
-	codesContent = []string{"InvalidMessageContents", "InvalidParameterValue", "InvalidAttributeValue", "BatchRequestTooLong"}
+	codesMissing = []string{"QueueDoesNotExist", "NonExistentQueue", "QueueDeletedRecently", "NotFound"}
+	codesContent = []string{"InvalidMessageContents", "InvalidParameterValue", "InvalidAttributeValue", "BatchRequestTooLong", "InvalidParameter", "ParameterValueInvalid"}
 	codesDenied  = []string{
-		"AccessDenied", "AccessDeniedException", "KmsAccessDenied", "KMS.AccessDeniedException", "NotAuthorized", "OptInRequired", "InvalidSecurity", "InvalidClientTokenId",
+		"AccessDenied", "AccessDeniedException", "AuthorizationError", "KmsAccessDenied", "KMSAccessDenied", "KMS.AccessDeniedException", "NotAuthorized", "OptInRequired", "InvalidSecurity", "InvalidClientTokenId",
 		"UnrecognizedClientException", "MissingAuthenticationToken", "MissingAuthenticationTokenException", "ExpiredToken", "ExpiredTokenException",
 	}
 	codesSignature = []string{"SignatureDoesNotMatch", "InvalidSignatureException", "IncompleteSignature", "IncompleteSignatureException"}
@@ -63,19 +63,20 @@ var (
 // ofCode says what the code of an error means. status is that of the answer, 0 for one message of it.
 func (t *transport) ofCode(op, code, message string, status int) *lane.Failure {
 	code = code[strings.LastIndexByte(code, '#')+1:]
-	f := &lane.Failure{Op: op, Code: lane.CodeUnavailable, Err: fmt.Errorf("SQS answers %s: %s", code, strings.ReplaceAll(message, "\n", " "))}
+	f := &lane.Failure{Op: op, Code: lane.CodeUnavailable, Err: fmt.Errorf("%s answers %s: %s", t.service, code, strings.ReplaceAll(message, "\n", " "))}
 	is := func(codes []string) bool {
 		return slices.Contains(codes, strings.TrimPrefix(code, "AWS.SimpleQueueService."))
 	}
 	_, throttled := retry.DefaultThrottleErrorCodes[code]
 	switch {
 	case throttled || strings.Contains(code, "Throttl"):
-		f.Remedy = "see the limit of requests for the queue; a FIFO queue with FifoThroughputLimit perMessageGroupId takes more"
-	case is(codesMissing):
-		f.Meaning, f.Code, f.Remedy = lane.Missing, lane.CodeMissing, "create the FIFO queue; see whether receiver.url has its region and its account"
+		f.Remedy = "see the limit of requests for the " + t.service.what() + "; docs/sinks.md names the setting with which it takes more"
+	case is(codesMissing), code == "InvalidParameter" && strings.Contains(message, "TopicArn"):
+		f.Meaning, f.Code = lane.Missing, lane.CodeMissing
+		f.Remedy = "create the FIFO " + t.service.what() + t.service.before() + "; see whether receiver.url has its region and its account"
 	case is(codesSignature):
 		f.Meaning, f.Code = lane.Denied, lane.CodeDenied
-		f.Err = fmt.Errorf("SQS answers %s (its message is not shown, it may repeat the request)", code)
+		f.Err = fmt.Errorf("%s answers %s (its message is not shown, it may repeat the request)", t.service, code)
 		f.Remedy = "check the secret of the access key, the region, and the clock of this machine"
 	case is(codesDenied), status == http.StatusUnauthorized, status == http.StatusForbidden:
 		f.Meaning, f.Code, f.Remedy = lane.Denied, lane.CodeDenied, "give the daemon's user or role the permissions in docs/sinks.md"

@@ -9,9 +9,6 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
-
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
@@ -32,12 +29,9 @@ const (
 // emptyBody is the body of a message whose value has none.
 const emptyBody = "-"
 
-const (
-	maxAttributes = 10
-	maxMessage    = 1 << 20
-)
+const maxAttributes = 10
 
-// message is the form of a record in a FIFO queue. It does not share memory with the record.
+// message is the form of a record in a FIFO queue or topic. It does not share memory with the record.
 type message struct {
 	body, group, once string // once: the deduplication id
 	attributes        []attribute
@@ -91,22 +85,6 @@ func (m *message) add(name string, value []byte) {
 	m.size += len(name) + len("String") + len(value)
 }
 
-// forSQS returns the message as an entry of a request.
-func (m *message) forSQS(id string) types.SendMessageBatchRequestEntry {
-	attributes := make(map[string]types.MessageAttributeValue, len(m.attributes))
-	for _, a := range m.attributes {
-		if a.bytes == nil {
-			attributes[a.name] = types.MessageAttributeValue{DataType: aws.String("String"), StringValue: aws.String(a.text)}
-		} else {
-			attributes[a.name] = types.MessageAttributeValue{DataType: aws.String("Binary"), BinaryValue: a.bytes}
-		}
-	}
-	return types.SendMessageBatchRequestEntry{
-		Id: aws.String(id), MessageBody: aws.String(m.body), MessageGroupId: aws.String(m.group), MessageDeduplicationId: aws.String(m.once),
-		MessageAttributes: attributes,
-	}
-}
-
 // groupOf returns the message group: the key, or for an event without a key its id, as [router.Record.PartitionBy] is.
 // So a group is in one lane, and an event without a key is a group of its own.
 func groupOf(rec *router.Record) string {
@@ -126,13 +104,13 @@ func allowed(text string) string {
 	return "sha256-" + hex.EncodeToString(sum[:])
 }
 
-// Check recognises a record that has no form in a FIFO queue.
+// Check recognises a record that has no form in a FIFO queue or topic.
 func (t *transport) Check(rec *router.Record) *router.Poison {
 	poison := func(cause router.Cause, format string, args ...any) *router.Poison {
 		return &router.Poison{Cause: cause, Topic: rec.Topic, ID: string(rec.ID), Message: fmt.Sprintf(format, args...)}
 	}
 	if !fifoName.MatchString(rec.Topic) {
-		return poison(router.IllegalTopic, "the topic %s is no name of a FIFO queue: up to 75 letters, digits, hyphens and underscores, and .fifo", rec.Topic)
+		return poison(router.IllegalTopic, "the topic %s is no name of a FIFO %s: up to 75 letters, digits, hyphens and underscores, and .fifo", rec.Topic, t.service.what())
 	}
 	m := newMessage(rec)
 	seen := make(map[string]bool, len(m.attributes))
@@ -148,13 +126,13 @@ func (t *transport) Check(rec *router.Record) *router.Poison {
 	switch {
 	case len(m.attributes) > maxAttributes:
 		return poison(router.BadHeaders, "it has %d attributes (headers, id and key), but a message has %d at most; let route.headers name fewer columns", len(m.attributes), maxAttributes)
-	case m.size > maxMessage:
-		return poison(router.TooLarge, "its message has %d bytes, but a queue takes %d", m.size, maxMessage)
+	case m.size > t.service.maxMessage():
+		return poison(router.TooLarge, "its message has %d bytes, but a %s takes %d", m.size, t.service.what(), t.service.maxMessage())
 	}
 	return nil
 }
 
-// fifoName is the name of a FIFO queue.
+// fifoName is the name of a FIFO queue, and of a topic of SNS that a queue may be named after.
 var fifoName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,75}\.fifo$`)
 
 var attributeName = regexp.MustCompile(`^[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*$`)

@@ -2,12 +2,11 @@ package awssink
 
 import (
 	"bytes"
-	"encoding/json"
 	"io"
 	"net"
 	"net/http"
 	"slices"
-	"strings"
+	"strconv"
 	"sync"
 	"testing"
 
@@ -16,7 +15,8 @@ import (
 
 // proxy is between the sink and a server. It has faults at the requests with messages.
 type proxy struct {
-	t      *testing.T
+	t *testing.T
+	dialect
 	addr   string
 	server string
 	held   chan struct{}
@@ -28,10 +28,12 @@ type proxy struct {
 	busy    int                   // answers that the service cannot take it
 	refused map[string]bool       // ids of records
 	denied  bool
+	counts  bool // messages are counted, and go nowhere
+	count   int
 }
 
-func startProxy(t *testing.T, server string) *proxy {
-	p := &proxy{t: t, addr: "127.0.0.1:0", server: server, held: make(chan struct{}), refused: map[string]bool{}, fault: func() sinktest.Fault { return sinktest.None }}
+func startProxy(t *testing.T, server string, d dialect) *proxy {
+	p := &proxy{t: t, dialect: d, addr: "127.0.0.1:0", server: server, held: make(chan struct{}), refused: map[string]bool{}, fault: func() sinktest.Fault { return sinktest.None }}
 	p.start()
 	t.Cleanup(p.stop)
 	return p
@@ -61,20 +63,6 @@ func (p *proxy) set(f func()) {
 	f()
 }
 
-// batch is a request, or an answer.
-type batch struct {
-	QueueURL   string            `json:"QueueUrl,omitempty"`
-	Entries    []json.RawMessage `json:"Entries,omitempty"`
-	Successful []json.RawMessage `json:"Successful"`
-	Failed     []failed          `json:"Failed"`
-}
-
-type failed struct {
-	ID          string `json:"Id"`
-	Code        string `json:"Code"`
-	SenderFault bool   `json:"SenderFault"`
-}
-
 func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	p.running.Add(1)
 	defer p.running.Done()
@@ -82,13 +70,17 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		panic(http.ErrAbortHandler)
 	}
-	if !strings.HasSuffix(r.Header.Get("X-Amz-Target"), ".SendMessageBatch") {
+	if !p.isBatch(r, body) {
 		p.forward(w, r, body, nil)
 		return
 	}
 	p.mu.Lock()
-	fault, denied := p.fault(), p.denied
+	fault, denied, counts := p.fault(), p.denied, p.counts
 	p.mu.Unlock()
+	if counts {
+		p.discard(w, body)
+		return
+	}
 	var refuse []failed
 	switch fault {
 	case sinktest.Lost:
@@ -110,51 +102,50 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		whole := p.busy%2 == 0
 		p.mu.Unlock()
 		if whole {
-			answer(w, "com.amazonaws.sqs#RequestThrottled")
+			p.answer(w, "Throttled")
 			return
 		}
 		refuse = append(refuse, failed{ID: "0", Code: "InternalError"}) // the rest is stored
 	}
 	if denied {
-		answer(w, "com.amazonaws.sqs#AccessDeniedException")
+		p.answer(w, "AccessDenied")
 		return
 	}
 	p.forward(w, r, body, refuse)
 }
 
-func answer(w http.ResponseWriter, code string) {
-	w.Header().Set("X-Amzn-Query-Error", code+";Sender")
-	w.Header().Set("Content-Type", "application/x-amz-json-1.0")
-	w.WriteHeader(http.StatusBadRequest)
-	_, _ = io.WriteString(w, `{"__type":"`+code+`","message":"the proxy says so"}`)
+// discard counts messages, and says that they are stored.
+func (p *proxy) discard(w http.ResponseWriter, body []byte) {
+	events, _, err := p.without(body, func(int, string) bool { return false })
+	if err != nil {
+		p.t.Error(err)
+	}
+	p.set(func() { p.count += len(events) })
+	_, _ = io.WriteString(w, p.stored(len(events)))
 }
 
 // forward passes a request on, without the entries that are refused.
 func (p *proxy) forward(w http.ResponseWriter, r *http.Request, body []byte, refuse []failed) {
-	var b batch
-	if json.Unmarshal(body, &b) == nil && len(b.Entries) > 0 {
-		b.Entries = slices.DeleteFunc(b.Entries, func(text json.RawMessage) bool {
-			var e struct {
-				ID                string `json:"Id"`
-				MessageAttributes struct{ ID struct{ StringValue string } }
+	if p.isBatch(r, body) {
+		var events []string
+		var err error
+		if events, body, err = p.without(body, func(place int, event string) bool {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if p.refused[event] {
+				refuse = append(refuse, failed{ID: strconv.Itoa(place), Code: "InvalidParameterValue", SenderFault: true})
 			}
-			if err := json.Unmarshal(text, &e); err != nil {
+			return slices.ContainsFunc(refuse, func(f failed) bool { return f.ID == strconv.Itoa(place) })
+		}); err != nil {
+			p.t.Error(err)
+		}
+		if len(events) == 0 {
+			text, err := p.withFailed(nil, refuse)
+			if err != nil {
 				p.t.Error(err)
 			}
-			p.mu.Lock()
-			if p.refused[e.MessageAttributes.ID.StringValue] {
-				refuse = append(refuse, failed{ID: e.ID, Code: "InvalidMessageContents", SenderFault: true})
-			}
-			p.mu.Unlock()
-			return slices.ContainsFunc(refuse, func(f failed) bool { return f.ID == e.ID })
-		})
-		if len(b.Entries) == 0 {
-			w.Header().Set("Content-Type", "application/x-amz-json-1.0")
-			_ = json.NewEncoder(w).Encode(batch{Successful: []json.RawMessage{}, Failed: refuse})
+			_, _ = w.Write(text)
 			return
-		}
-		if len(refuse) > 0 {
-			body, _ = json.Marshal(map[string]any{"QueueUrl": b.QueueURL, "Entries": b.Entries})
 		}
 	}
 	req, err := http.NewRequest(r.Method, p.server+r.URL.Path, bytes.NewReader(body)) // a client that is gone ends nothing
@@ -173,12 +164,9 @@ func (p *proxy) forward(w http.ResponseWriter, r *http.Request, body []byte, ref
 		panic(http.ErrAbortHandler)
 	}
 	if len(refuse) > 0 && res.StatusCode == http.StatusOK {
-		var a batch
-		if err := json.Unmarshal(text, &a); err != nil {
+		if text, err = p.withFailed(text, refuse); err != nil {
 			p.t.Error(err)
 		}
-		a.Failed = append(a.Failed, refuse...)
-		text, _ = json.Marshal(a)
 	}
 	w.Header().Set("Content-Type", res.Header.Get("Content-Type"))
 	w.Header().Set("X-Amzn-Query-Error", res.Header.Get("X-Amzn-Query-Error"))

@@ -1,8 +1,9 @@
-// Package awssink delivers events to FIFO queues of Amazon SQS. It is a sink of package sink.
+// Package awssink delivers events to FIFO queues of Amazon SQS, or to FIFO topics of Amazon SNS. It is a sink of
+// package sink.
 //
-// The name of the queue is the record's topic, the message group its key. Only the answer that names a message of a
-// batch as stored is an acknowledgement of it. The deduplication id is the position and the id of the event, so within
-// five minutes the queue drops an event that it has already, and it never takes two events for one.
+// The name of the queue or topic is the record's topic, the message group its key. Only the answer that names a message
+// of a batch as stored is an acknowledgement of it. The deduplication id is the position and the id of the event, so
+// within five minutes the service drops an event that it has already, and it never takes two events for one.
 //
 // A lane (see package sink) has one message in flight, and a message group is in one lane. The messages of several
 // lanes share a request (batch.go), which so never has two messages of one group: what is refused or not answered
@@ -25,13 +26,14 @@ import (
 // Config has the settings of an account. A lane is a message in flight.
 type Config struct {
 	lane.Settings
-	Target func() (Target, error)
+	Service Service
+	Target  func() (Target, error)
 }
 
 // DefaultConfig returns the default settings, without a target.
-func DefaultConfig() Config { return Config{lane.Defaults(), nil} }
+func DefaultConfig(s Service) Config { return Config{lane.Defaults(), s, nil} }
 
-// Target is the account whose queues take the events.
+// Target is the account whose queues or topics take the events.
 type Target struct {
 	URL         string // http or https, a host, and the number of the account as the path
 	Region      string
@@ -41,13 +43,19 @@ type Target struct {
 
 var errAddress = errors.New("the address (not shown, it may have a secret) is not an http or https URL with a host and the number of an account")
 
+// address is that of a service, and the account.
+type address struct {
+	url           *url.URL
+	base, account string
+}
+
 // parse reads the address. The error does not contain it.
-func parse(text string) (*url.URL, error) {
+func parse(text string) (*address, error) {
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" || u.User != nil || strings.Trim(u.Path, "/") == "" {
 		return nil, errAddress
 	}
-	return u, nil
+	return &address{u, u.Scheme + "://" + u.Host, strings.Trim(u.Path, "/")}, nil
 }
 
 // Receiver opens sessions with an account.
@@ -69,18 +77,18 @@ func New(cfg Config, reg prometheus.Registerer) (*Receiver, error) {
 
 // reach returns a transport of a service that accepts a connection, with credentials.
 func (r *Receiver) reach(ctx context.Context, target Target) (*transport, error) {
-	u, err := parse(target.URL)
+	at, err := parse(target.URL)
 	if err != nil {
-		return nil, &lane.Failure{Op: "connect to SQS", Code: lane.CodeSecret, Err: err}
+		return nil, &lane.Failure{Op: "connect to " + string(r.cfg.Service), Code: lane.CodeSecret, Err: err}
 	}
-	op := "connect to SQS at " + u.Host
-	t := newTransport(&r.cfg, &target, u)
+	op := "connect to " + string(r.cfg.Service) + " at " + at.url.Host
+	t := newTransport(&r.cfg, &target, at)
 	if _, err := t.credentials.Retrieve(ctx); err != nil {
 		return nil, &lane.Failure{Op: op, Code: lane.CodeSecret, Err: err}
 	}
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Timeout)
 	defer cancel()
-	conn, err := lane.DialHTTP(ctx, u, target.TLS)
+	conn, err := lane.DialHTTP(ctx, at.url, target.TLS)
 	if err != nil {
 		return nil, &lane.Failure{Op: op, Code: lane.CodeOf(err), Err: err}
 	}

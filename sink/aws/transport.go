@@ -5,15 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
-	"github.com/aws/aws-sdk-go-v2/service/sqs"
-	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
 
 	"github.com/outboxcdc/outboxcdc/sink/lane"
 )
@@ -21,31 +17,29 @@ import (
 // transport is the [lane.Transport] of one session.
 type transport struct {
 	cfg         *Config
+	service     Service
 	host        string
-	account     string // the address of a queue without its name
 	credentials *aws.CredentialsCache
 	http        *http.Transport
-	sqs         *sqs.Client
+	client      client
 	senders     sync.WaitGroup
 
 	mu     sync.Mutex // guards the queues
 	queues map[string]*queue
 }
 
-func newTransport(cfg *Config, target *Target, u *url.URL) *transport {
+func newTransport(cfg *Config, target *Target, at *address) *transport {
 	var only http.Protocols
 	only.SetHTTP1(true) // a request that is cut off takes its connection with it, and no other request
-	t := &transport{cfg: cfg, host: u.Host, account: u.Scheme + "://" + u.Host + "/" + strings.Trim(u.Path, "/"), queues: map[string]*queue{}}
+	t := &transport{cfg: cfg, service: cfg.Service, host: at.url.Host, queues: map[string]*queue{}}
 	t.credentials = aws.NewCredentialsCache(target.Credentials, func(o *aws.CredentialsCacheOptions) { o.ExpiryWindow = 5 * time.Minute })
 	t.http = &http.Transport{
 		Protocols: &only, TLSClientConfig: target.TLS, TLSHandshakeTimeout: cfg.Timeout, MaxIdleConnsPerHost: maxOpen,
 		MaxResponseHeaderBytes: 64 << 10, IdleConnTimeout: time.Minute,
 	}
-	t.sqs = sqs.New(sqs.Options{
-		Region: target.Region, BaseEndpoint: aws.String(u.Scheme + "://" + u.Host), Credentials: t.credentials, AppID: cfg.Name,
-		HTTPClient: &http.Client{Transport: t.http, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }},
-		Retryer:    aws.NopRetryer{}, // lanes send again
-	})
+	cached := *target
+	cached.Credentials = t.credentials
+	t.client = newClient(t.service, &cached, at, t.http, cfg.Name)
 	return t
 }
 
@@ -61,7 +55,7 @@ func (t *transport) Close() {
 // Deliver sends a message with those of other lanes.
 func (t *transport) Deliver(ctx context.Context, items []*lane.Item, done func(stored int, why *lane.Failure)) {
 	rec := items[0].Record
-	op := fmt.Sprintf("send event %s to the queue %s at %s", rec.ID, rec.Topic, t.host)
+	op := fmt.Sprintf("send event %s to the %s %s of %s at %s", rec.ID, t.service.what(), rec.Topic, t.service, t.host)
 	if rec.Position() == "" {
 		done(0, &lane.Failure{
 			Op: op, Code: lane.CodeRefused, Meaning: lane.Refused, Err: errors.New("the event has no position, which is in the deduplication id of its message; set route.position_header: true"),
@@ -84,11 +78,11 @@ var errUnnamed = errors.New("the answer does not name the message")
 func (t *transport) send(ctx context.Context, name string, batch []*entry) {
 	within, cancel := context.WithTimeout(ctx, t.cfg.Timeout)
 	defer cancel()
-	in := &sqs.SendMessageBatchInput{QueueUrl: aws.String(t.account + "/" + name)}
+	messages := make([]*message, len(batch))
 	for i, e := range batch {
-		in.Entries = append(in.Entries, e.message.forSQS(strconv.Itoa(i)))
+		messages[i] = e.message
 	}
-	out, err := t.sqs.SendMessageBatch(within, in)
+	out, err := t.client.publish(within, name, messages)
 	if err != nil && len(batch) > 1 && t.failure("", err).Meaning == lane.Refused {
 		for i := range batch { // which message is refused, only requests of their own show
 			t.send(ctx, name, batch[i:i+1])
@@ -105,14 +99,14 @@ func (t *transport) send(ctx context.Context, name string, batch []*entry) {
 }
 
 // answerOf returns nil if the answer says that the message is stored.
-func (t *transport) answerOf(e *entry, id string, out *sqs.SendMessageBatchOutput) *lane.Failure {
-	for i := range out.Failed {
-		if f := &out.Failed[i]; aws.ToString(f.Id) == id {
+func (t *transport) answerOf(e *entry, id string, out *outcome) *lane.Failure {
+	for i := range out.failed {
+		if f := &out.failed[i]; f.ID == id {
 			return t.refusal(e.op, f)
 		}
 	}
-	for i := range out.Successful {
-		if s := &out.Successful[i]; aws.ToString(s.Id) == id && aws.ToString(s.MessageId) != "" {
+	for _, s := range out.stored {
+		if s.ID == id && s.Message != "" {
 			return nil
 		}
 	}
@@ -120,8 +114,8 @@ func (t *transport) answerOf(e *entry, id string, out *sqs.SendMessageBatchOutpu
 }
 
 // refusal says what it means that a message of a batch is not stored.
-func (t *transport) refusal(op string, f *types.BatchResultErrorEntry) *lane.Failure {
-	why := t.ofCode(op, aws.ToString(f.Code), aws.ToString(f.Message), 0)
+func (t *transport) refusal(op string, f *failedEntry) *lane.Failure {
+	why := t.ofCode(op, f.Code, f.Message, 0)
 	if why.Meaning == lane.Refused && !f.SenderFault {
 		why.Meaning, why.Code = lane.Again, lane.CodeUnavailable
 	}

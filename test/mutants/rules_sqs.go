@@ -4,16 +4,19 @@ var (
 	sqsAnswers = suite{"./sink/aws", "^TestAnswers$"}
 	sqsBatches = suite{"./sink/aws", "^TestBatches$"}
 	sqsMessage = suite{"./sink/aws", "^TestMessage$"}
+	snsAnswers = suite{"./sink/aws", "^TestSNSAnswers$"}
+	snsOrder   = suite{"./sink/aws", "^TestSNSOrder$"}
+	snsRequest = suite{"./sink/aws", "^TestSNSRequest$"}
 )
 
-// sqsMutants has mutants of the sink for SQS.
+// sqsMutants has mutants of the sink for SQS and SNS.
 var sqsMutants = []mutant{
 	wrong("sqs-any-answer-is-an-ack", "A message that the answer does not name is stored.",
 		edits{{"sink/aws/transport.go", "	return &lane.Failure{Op: e.op, Code: lane.CodeUnavailable, Err: errUnnamed}\n", "	return nil\n"}}, sqsAnswers),
 	wrong("sqs-ack-of-another", "A message is stored if any message of its batch is.",
-		edits{{"sink/aws/transport.go", "aws.ToString(s.Id) == id && ", ""}}, sqsAnswers),
+		edits{{"sink/aws/transport.go", "s.ID == id && ", ""}}, sqsAnswers),
 	wrong("sqs-failed-is-an-ack", "A message that failed is stored if the answer has it among the successful ones too.",
-		edits{{"sink/aws/transport.go", "	for i := range out.Failed {", "	for i := range out.Failed[:0] {"}}, sqsAnswers),
+		edits{{"sink/aws/transport.go", "	for i := range out.failed {", "	for i := range out.failed[:0] {"}}, sqsAnswers),
 	wrong("sqs-fault-of-the-service-is-poison", "A message that the service could not store is poison.",
 		edits{{"sink/aws/transport.go", "why.Meaning == lane.Refused && !f.SenderFault", "why.Meaning == lane.Refused && f.SenderFault"}}, sqsAnswers),
 	wrong("sqs-unknown-is-poison", "A code that is not known refuses the message.",
@@ -21,7 +24,7 @@ var sqsMutants = []mutant{
 	wrong("sqs-throttled-is-denied", "A service that has too many requests refuses the daemon.",
 		edits{{"sink/aws/failure.go", "	case throttled || strings.Contains(code, \"Throttl\"):", "	case throttled && code == \"\":"}}, sqsAnswers),
 	wrong("sqs-secret-in-an-error", "An error repeats the request that the service quotes.",
-		edits{{"sink/aws/failure.go", "		f.Err = fmt.Errorf(\"SQS answers %s (its message is not shown, it may repeat the request)\", code)\n", ""}}, sqsAnswers),
+		edits{{"sink/aws/failure.go", "		f.Err = fmt.Errorf(\"%s answers %s (its message is not shown, it may repeat the request)\", t.service, code)\n", ""}}, sqsAnswers),
 	wrong("sqs-batch-is-poison", "If a batch is refused as a whole, all its messages are.",
 		edits{{"sink/aws/transport.go", "if err != nil && len(batch) > 1 && ", "if err != nil && len(batch) > 10 && "}}, sqsBatches),
 	wrong("sqs-request-for-each", "A message does not wait for a full request.",
@@ -36,4 +39,24 @@ var sqsMutants = []mutant{
 		edits{{"sink/aws/message.go", "		return allowed(string(rec.ID))\n", "		return allowed(\"\")\n"}}, sqsMessage),
 	wrong("sqs-text-is-changed", "Bytes that are no text are sent as text.",
 		edits{{"sink/aws/message.go", "	case isText(rec.Value):", "	case true:"}}, sqsMessage),
+	wrong("sns-any-status-is-an-ack", "An answer with any status that has the form of one of SNS acknowledges a message.",
+		edits{{"sink/aws/sns.go", "	if res.StatusCode == http.StatusOK {", "	if res.StatusCode != 0 {"}}, snsAnswers),
+	wrong("sns-part-of-an-answer", "An answer that ends in its middle acknowledges the messages that it names until there.",
+		edits{{"sink/aws/sns.go", "if err = xml.Unmarshal(text, answer); err == nil {", "if err = xml.Unmarshal(text, answer); len(text) > 0 {"}}, snsOrder),
+	wrong("sns-answer-to-something-else", "An answer to another request acknowledges a message.",
+		edits{{"sink/aws/sns.go", "		XMLName xml.Name      `xml:\"PublishBatchResponse\"` // nothing else is an answer\n", ""}}, snsOrder),
+	wrong("sns-rest-of-a-batch", "If a message of a batch is stored, so is one that the answer does not name.",
+		edits{{"sink/aws/transport.go", "	return &lane.Failure{Op: e.op, Code: lane.CodeUnavailable, Err: errUnnamed}\n", "	if len(out.stored) > 0 {\n		return nil\n	}\n	return &lane.Failure{Op: e.op, Code: lane.CodeUnavailable, Err: errUnnamed}\n"}}, snsOrder),
+	wrong("sns-create-while-it-runs", "A missing topic is created like a queue, while the daemon runs.",
+		edits{{"sink/aws/service.go", "		return \", but end the daemon first, until a queue subscribes: SNS acknowledges what is published before that, and drops it\"\n", "		return \"\"\n"}}, snsAnswers),
+	wrong("sns-topic-is-content", "An account or a region in which there is no topic refuses what an event contains.",
+		edits{{"sink/aws/failure.go", "	case is(codesMissing), code == \"InvalidParameter\" && strings.Contains(message, \"TopicArn\"):", "	case is(codesMissing):"}}, snsAnswers),
+	wrong("sns-signed-for-sqs", "A request to SNS is signed for SQS.",
+		edits{{"sink/aws/sns.go", "\"sns\", c.region, time.Now()", "\"sqs\", c.region, time.Now()"}}, snsRequest),
+	wrong("sns-one-partition", "A topic in China has the partition of the rest of the world.",
+		edits{{"sink/aws/service.go", "strings.HasPrefix(region, \"cn-\")", "region == \"cn-\""}}, snsRequest),
+	wrong("sns-no-deduplication-id", "A message of a topic has no deduplication id of ours.",
+		edits{{"sink/aws/sns.go", "	form.Set(entry+\"MessageDeduplicationId\", m.once)\n", ""}}, snsRequest),
+	wrong("sns-size-of-sqs", "A topic takes a message as large as a queue does.",
+		edits{{"sink/aws/service.go", "		return 256 << 10\n", "		return 1 << 20\n"}}, suite{"./sink/aws", "^TestSNSSubscription$"}),
 }

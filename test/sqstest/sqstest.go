@@ -1,5 +1,6 @@
-// Package sqstest provides ElasticMQ, an emulator of Amazon SQS, to tests. It is not SQS: it forgets its queues when it
-// ends, so a test that kills it reads what it has before.
+// Package sqstest provides emulators to tests: ElasticMQ, of Amazon SQS, and moto, of Amazon SNS with queues of SQS
+// that subscribe. They are not SQS and SNS: they forget their queues when they end, so a test that kills one reads what
+// it has before.
 package sqstest
 
 import (
@@ -38,14 +39,17 @@ var pom []byte
 
 var jars = maven.Jars{Name: "ElasticMQ 1.7.1", POM: pom, Want: "elasticmq-server_2.13-1.7.1.jar"}
 
-// Server is an ElasticMQ of a test's own on 127.0.0.1.
+// Server is an emulator of a test's own on 127.0.0.1.
 type Server struct {
-	URL   string      // of the account
-	Admin *sqs.Client // goes past what Cut cuts
-	t     testing.TB
-	proxy *faultproxy.Proxy
-	java  maven.Server
-	proc  *child.Process
+	URL    string      // of the account
+	Admin  *sqs.Client // goes past what Cut cuts
+	t      testing.TB
+	addr   string
+	dir    string
+	proxy  *faultproxy.Proxy
+	launch launch
+	topics bool // a queue has a topic of SNS of its name, to which it subscribes
+	proc   *child.Process
 
 	mu   sync.Mutex // guards the following
 	read map[string][]types.Message
@@ -53,16 +57,22 @@ type Server struct {
 	dead bool
 }
 
-// Credentials are those of a client. ElasticMQ takes any.
+// Credentials are those of a client. The emulators take any.
 var Credentials = aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
 	return aws.Credentials{AccessKeyID: "AKIAIOSFODNN7EXAMPLE", SecretAccessKey: "Geh3im"}, nil
 })
 
-// Start runs a server until the end of the test. A test without ElasticMQ is skipped; with CI=true it fails.
+// Start runs ElasticMQ until the end of the test. A test without it is skipped; with CI=true it fails.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	maven.Need(t, &jars)
 	s, err := Open()
+	return s.of(t, err)
+}
+
+// of makes an opened server one of a test.
+func (s *Server) of(t testing.TB, err error) *Server {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,6 +86,23 @@ func Available() error { return jars.Available() }
 
 // Open runs a server until Close, for a program that is no test. Of its methods, Close and Left are for such a program.
 func Open() (*Server, error) {
+	return open(func(s *Server, port string) (launch, error) {
+		conf := filepath.Join(s.dir, "elasticmq.conf")
+		text := fmt.Sprintf("include classpath(\"application.conf\")\nrest-sqs { bind-port = %s, bind-hostname = \"127.0.0.1\" }\nnode-address { host = \"127.0.0.1\", port = %s }\nrest-stats { enabled = false }\n"+
+			"aws { region = %q, accountId = %q }\npekko.http.server { request-timeout = 15 minutes, idle-timeout = 16 minutes }\n", port, port, Region, Account)
+		java := maven.Server{Jars: &jars, Dir: s.dir, Ready: s.ready}
+		java.Args = func(libs string) []string {
+			return []string{"-Dconfig.file=" + conf, "-cp", filepath.Join(libs, "*"), "org.elasticmq.server.Main"}
+		}
+		return java.Start, os.WriteFile(conf, []byte(text), 0o600)
+	})
+}
+
+// launch starts the process of an emulator.
+type launch func(ctx context.Context) (*child.Process, error)
+
+// open runs the emulator that emulator makes for a server with a port.
+func open(emulator func(s *Server, port string) (launch, error)) (*Server, error) {
 	port, err := child.FreePort()
 	if err != nil {
 		return nil, err
@@ -85,34 +112,31 @@ func Open() (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	dir, err := os.MkdirTemp("", "outboxcdc-sqs-")
-	if err != nil {
-		return nil, err
-	}
-	conf := filepath.Join(dir, "elasticmq.conf")
-	text := fmt.Sprintf("include classpath(\"application.conf\")\nrest-sqs { bind-port = %d, bind-hostname = \"127.0.0.1\" }\nnode-address { host = \"127.0.0.1\", port = %d }\nrest-stats { enabled = false }\n"+
-		"aws { region = %q, accountId = %q }\npekko.http.server { request-timeout = 15 minutes, idle-timeout = 16 minutes }\n", port, port, Region, Account)
-	s := &Server{URL: "http://" + proxy.Addr() + "/" + Account, proxy: proxy, read: map[string][]types.Message{}, has: map[string]bool{}}
+	s := &Server{URL: "http://" + proxy.Addr() + "/" + Account, addr: addr, proxy: proxy, read: map[string][]types.Message{}, has: map[string]bool{}}
 	s.Admin = sqs.New(sqs.Options{Region: Region, BaseEndpoint: aws.String("http://" + addr), Credentials: Credentials, Retryer: aws.NopRetryer{}, HTTPClient: &http.Client{Timeout: time.Minute}})
-	s.java = maven.Server{Jars: &jars, Dir: dir}
-	s.java.Args = func(libs string) []string {
-		return []string{"-Dconfig.file=" + conf, "-cp", filepath.Join(libs, "*"), "org.elasticmq.server.Main"}
+	s.dir, err = os.MkdirTemp("", "outboxcdc-sqs-")
+	if err == nil {
+		s.launch, err = emulator(s, strconv.Itoa(port))
 	}
-	s.java.Ready = func(ctx context.Context) error {
-		_, err := s.Admin.ListQueues(ctx, &sqs.ListQueuesInput{})
-		return err
+	if err == nil {
+		err = s.start()
 	}
-	if err := errors.Join(os.WriteFile(conf, []byte(text), 0o600), s.start()); err != nil {
+	if err != nil {
 		s.Close()
 		return nil, err
 	}
 	return s, nil
 }
 
+func (s *Server) ready(ctx context.Context) error {
+	_, err := s.Admin.ListQueues(ctx, &sqs.ListQueuesInput{})
+	return err
+}
+
 func (s *Server) start() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	s.proc, err = s.java.Start(ctx)
+	s.proc, err = s.launch(ctx)
 	return err
 }
 
@@ -120,11 +144,14 @@ func (s *Server) queue(name string) *string {
 	return aws.String("http://127.0.0.1/" + Account + "/" + name)
 }
 
-// Create creates a FIFO queue.
+// Create creates a FIFO queue, and with SNS its topic.
 func (s *Server) Create(name string) {
 	s.t.Helper()
 	if _, err := s.Admin.CreateQueue(context.Background(), &sqs.CreateQueueInput{QueueName: &name, Attributes: map[string]string{"FifoQueue": "true", "VisibilityTimeout": "5"}}); err != nil {
 		s.t.Error(err)
+	}
+	if s.topics {
+		s.subscribe(name)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -133,9 +160,13 @@ func (s *Server) Create(name string) {
 	}
 }
 
-// Delete deletes a queue, and keeps what it has for Read.
+// Delete deletes a queue, and keeps what it has for Read; with SNS it deletes its topic instead.
 func (s *Server) Delete(name string) {
 	s.t.Helper()
+	if s.topics {
+		s.SNS("sns", "Action", "DeleteTopic", "TopicArn", topicARN+name)
+		return
+	}
 	s.Read(name)
 	if _, err := s.Admin.DeleteQueue(context.Background(), &sqs.DeleteQueueInput{QueueUrl: s.queue(name)}); err != nil {
 		s.t.Error(err)
@@ -219,20 +250,25 @@ func (s *Server) count(ctx context.Context, name string) (waiting, received int,
 	return waiting, received, err
 }
 
-// Count returns the number of messages that wait in a queue.
-func (s *Server) Count(name string) int {
-	s.t.Helper()
-	waiting, _, err := s.count(context.Background(), name)
-	if err != nil {
-		s.t.Error(err)
-	}
-	return waiting
-}
-
 // Left returns the number of messages of a queue that were not deleted.
 func (s *Server) Left(ctx context.Context, name string) (int, error) {
 	waiting, received, err := s.count(ctx, name)
 	return waiting + received, err
+}
+
+// Stored returns the number of messages that a queue has had, and receives none.
+func (s *Server) Stored(name string) int {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.dead {
+		return len(s.read[name])
+	}
+	waiting, received, err := s.count(context.Background(), name)
+	if err != nil {
+		s.t.Error(err)
+	}
+	return len(s.read[name]) + waiting + received
 }
 
 // Kill cuts all clients off, reads what the queues have, and ends the server with SIGKILL.
@@ -285,5 +321,5 @@ func (s *Server) Close() {
 	if s.proc != nil {
 		_ = s.proc.Kill()
 	}
-	_ = os.RemoveAll(s.java.Dir)
+	_ = os.RemoveAll(s.dir)
 }

@@ -13,14 +13,14 @@ import (
 	awssink "github.com/outboxcdc/outboxcdc/sink/aws"
 )
 
-func openSQS(now func() *config.Config, reg prometheus.Registerer, log *slog.Logger) (Receiver, error) {
-	cfg, rcfg := now(), awssink.DefaultConfig()
-	rcfg.Target = func() (awssink.Target, error) { return sqsTarget(now()) }
+func openAWS(service awssink.Service, now func() *config.Config, reg prometheus.Registerer, log *slog.Logger) (Receiver, error) {
+	cfg, rcfg := now(), awssink.DefaultConfig(service)
+	rcfg.Target = func() (awssink.Target, error) { return awsTarget(now()) }
 	rcfg.Timeout, rcfg.Name, rcfg.Logger = cfg.Receiver.Timeout, cfg.ClientID(), log.With("component", "receiver")
 	return awssink.New(rcfg, reg)
 }
 
-func sqsTarget(cfg *config.Config) (t awssink.Target, err error) {
+func awsTarget(cfg *config.Config) (t awssink.Target, err error) {
 	if t.URL, err = cfg.ReceiverURL(); err != nil {
 		return t, err
 	}
