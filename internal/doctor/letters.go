@@ -79,7 +79,7 @@ func (k *brokers) heldReadable(ctx context.Context) bool {
 	case err == nil, errors.Is(err, errOne):
 		return true
 	case errors.As(err, &denied) && denied.PermissionDenied():
-		remedy := []Remedy{k.acls("--operation Read --operation Describe --topic " + k.Letters), k.acls("--operation Describe --group " + k.HeldGroup)}
+		remedy := []Remedy{k.acls("--operation Read --operation Describe --topic " + k.Letters), k.acls("--operation Read --operation Describe --group " + k.HeldGroup)}
 		k.fail(topicDeadLetters, Denied, remedy, "which keys are held cannot be read (hold_key): %s", cause(err))
 	default:
 		k.cannot(topicDeadLetters, err)

@@ -139,16 +139,19 @@ func (c *Cluster) Exists(ctx context.Context, topic string) (bool, error) {
 	ctl := client.takeControl("")
 	defer client.returnControl(ctl)
 	p := patience{client: client}
-	for tries := 1; ; tries++ {
+	for absent := 0; ; {
 		found, err := ctl.topics(ctx, []string{topic})
 		if err == nil {
 			if err = sarama.ErrUnknownTopicOrPartition; found[topic] != nil {
 				err = found[topic].Err
 			}
+			if errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
+				absent++
+			}
 			switch {
 			case errors.Is(err, sarama.ErrNoError), errors.Is(err, sarama.ErrLeaderNotAvailable):
 				return true, nil
-			case errors.Is(err, sarama.ErrUnknownTopicOrPartition) && tries >= missingTries:
+			case absent >= missingTries:
 				return false, nil
 			}
 		}

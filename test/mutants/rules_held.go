@@ -5,7 +5,7 @@ var (
 	heldSim      = suite{"./checkpoint", "^TestSimHeldKeys$"}
 	holding      = suite{"./relay", "^TestHoldKey"}
 	holdSim      = suite{"./relay", "^TestSimHoldKey$"}
-	followed     = suite{"./sink/kafka/deadletter", "^TestFollow"}
+	followed     = suite{"./sink/kafka/deadletter", "^TestFollow|^TestLeaderBehind$"}
 	letterRecord = suite{"./sink/kafka/deadletter", "^TestFollowRenews$"}
 	releases     = suite{"./checkpoint", "^TestRelease"}
 	recoverHolds = suite{"./internal/recovery", "^TestHeldKeys$"}
@@ -92,6 +92,10 @@ var heldMutants = []mutant{
 		edits{{"sink/kafka/deadletter/follow.go", "was != (sarama.Uuid{}) && was != id {", "was != (sarama.Uuid{}) && was == (sarama.Uuid{}) {"}}, followed),
 	wrong("letter-partitions-are-known", "A dead-letter topic keeps its partitions.",
 		edits{{"sink/kafka/deadletter/topic.go", "			known, l.parts = false, append(l.parts, partition{id: s.Partition})\n			continue\n", "			if len(l.parts) == 0 {\n				known, l.parts = false, append(l.parts, partition{id: s.Partition})\n			}\n			continue\n"}}, followed),
+	wrong("letter-end-is-believed", "A topic that ends before a handled letter was created again.",
+		edits{{"sink/kafka/deadletter/topic.go", "			if !believe {\n", "			if false {\n"}}, followed),
+	wrong("letter-end-behind-is-a-new-topic", "A topic that ends before a letter that was read was created again.",
+		edits{{"sink/kafka/deadletter/follow.go", "			if f.open.id == (sarama.Uuid{}) { // the", "			if f.of != nil { // the"}}, followed),
 	wrong("letter-sent-again-overtakes-nothing", "A letter that is sent again does not matter to later events of its key that Kafka has.",
 		edits{{"relay/held.go", "	s.noteSent(pos, topic, key)\n", ""}}, holdSim),
 	wrong("letter-release-has-no-budget", "Other keys may wait for the release of a key.",

@@ -92,8 +92,12 @@ func (f *Follower) Read(ctx context.Context, read func(l *checkpoint.Letter, han
 	now := map[int32]marks{}
 	for i := range f.open.parts {
 		p := &f.open.parts[i]
-		if p.end < f.next[p.id] {
-			return nil, f.createdAgain()
+		if next := f.next[p.id]; p.end < next {
+			if f.open.id == (sarama.Uuid{}) { // the brokers give no ids
+				return nil, f.createdAgain()
+			}
+			return nil, fmt.Errorf("partition %d of topic %s ends at offset %d, although letters before offset %d were read: its leader has lost them, or is an old one",
+				p.id, f.of.Topic, p.end, next)
 		}
 		from, begun := f.next[p.id]
 		if !begun {

@@ -226,6 +226,9 @@ func (l *Topic) release() {
 // or loads.
 const maxRetries = 20
 
+// pauseBetween is the pause between two tries.
+const pauseBetween = 250 * time.Millisecond
+
 // ask sends a request to the group's coordinator, and repeats it after transient errors.
 func (l *Topic) ask(question func(*sarama.Broker) error) error {
 	for tries := 0; ; tries++ {
@@ -233,7 +236,7 @@ func (l *Topic) ask(question func(*sarama.Broker) error) error {
 		if !again || tries == maxRetries {
 			return err
 		}
-		l.client.Pause(250 * time.Millisecond)
+		l.client.Pause(pauseBetween)
 	}
 }
 

@@ -51,7 +51,7 @@ type partition struct {
 }
 
 // ErrNoTopic means that the dead-letter topic does not exist, so there are no dead letters.
-var ErrNoTopic = errors.New("the topic does not exist: create it; until then the daemon waits for it at its first dead letter")
+var ErrNoTopic = errors.New("the topic does not exist: create it; until then the daemon waits for it, with hold_key at its first event, otherwise at its first dead letter")
 
 // Open connects, reads the group's offsets, and finds the beginning and the end of each partition of the topic.
 // Records that are produced later are not read.
@@ -74,10 +74,11 @@ func connect(ctx context.Context, cluster *kafka.Cluster, topic, group string) (
 }
 
 // readState reads the group's offsets, and then the beginning and the end of each partition. In this order no offset
-// that another process commits meanwhile is beyond the end. It reads again if the topic has got partitions.
+// that another process commits meanwhile is beyond the end. It reads again if the topic has got partitions, and for
+// some seconds if an end is before a handled letter, because a leader may have fallen behind.
 func (l *Topic) readState(ctx context.Context) error {
 	defer context.AfterFunc(ctx, l.client.Cut)()
-	for {
+	for tries := 0; ; tries++ {
 		if err := l.readHandled(); err != nil {
 			return err
 		}
@@ -88,14 +89,16 @@ func (l *Topic) readState(ctx context.Context) error {
 		if len(missing) > 0 {
 			return ErrNoTopic
 		}
-		if known, err := l.apply(spans); known || err != nil {
+		known, err := l.apply(spans, tries >= maxRetries)
+		if known || err != nil {
 			return err
 		}
 	}
 }
 
-// apply notes where the partitions begin and end. It reports whether all of them were known before.
-func (l *Topic) apply(spans []kafka.Span) (known bool, err error) {
+// apply notes where the partitions begin and end. It reports whether all of them were known before, and no end is
+// before a handled letter. With believe, such a topic was created again, so its offsets have started again at 0.
+func (l *Topic) apply(spans []kafka.Span, believe bool) (known bool, err error) {
 	known, l.expired = true, 0
 	for i := range l.parts {
 		if id := l.parts[i].id; !slices.ContainsFunc(spans, func(s kafka.Span) bool { return s.Partition == id }) {
@@ -110,7 +113,11 @@ func (l *Topic) apply(spans []kafka.Span) (known bool, err error) {
 		}
 		p := &l.parts[i]
 		l.id, p.first, p.end = s.TopicID, s.First, s.End
-		if p.next > p.end { // the topic was recreated: its offsets started again at 0
+		if p.next > p.end {
+			if !believe {
+				l.client.Pause(pauseBetween)
+				return false, nil
+			}
 			p.handled, p.recorded, p.committed = handled{}, handled{}, false
 		}
 		if p.committed {
