@@ -83,6 +83,18 @@ func TestHeldKeys(t *testing.T) {
 	}
 }
 
+// TestHeldLateLetter: a letter of an earlier session arrives late, and is handled, while one of this session is on its
+// way. It is not that letter, so the key stays held.
+func TestHeldLateLetter(t *testing.T) {
+	h := newHeldTest(t, wide)
+	h.send("a", 2)
+	h.Read(letterOf("a", 1), true)
+	h.want(BecomesLetter, "t", "a", false, true)
+	h.store("a", 2)
+	h.handle(h.offset)
+	h.want(Flows, "t", "a", false, true)
+}
+
 // TestHeldKeyIsReleased: a key is free when all of its letters are handled and none of them is on its way.
 func TestHeldKeyIsReleased(t *testing.T) {
 	h := newHeldTest(t, wide)

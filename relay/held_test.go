@@ -161,6 +161,26 @@ func TestHoldKeyAfterRestart(t *testing.T) {
 	})
 }
 
+// TestHoldKeySuffix: an earlier process has delivered an event, and skipped an older one of its key that is a letter
+// now. The later one follows it as a letter: otherwise a command would send the older state after it.
+func TestHoldKeySuffix(t *testing.T) {
+	holding(t, nil, func(b *heldBench) {
+		cfg := b.relay.cfg
+		cfg.Deduplication = Deduplication{Slot: "outboxcdc", LookBack: 100, FenceWait: 5 * time.Second, Sources: "s"}
+		b.process(cfg)
+		b.pg.published = "p"
+		p := &fakePositions{b: b.bench, pid: 7, topics: []string{"t"}, ends: map[string][]ended{}}
+		p.saved = []checkpoint.PositionRecord{before(b.bench, func(s *checkpoint.PositionRecord) { s.Clean, s.Topics = false, []string{"t"} })}
+		b.kafka.deduplication, b.kafka.tooLarge["a"] = p, true
+		b.pg.commit("a")
+		x := b.pg.commit("b")
+		p.ends["t"] = []ended{{checkpoint.Position{SystemID: 7, Timeline: 1, CommitLSN: x.Commit}, "b", 3}}
+		b.start()
+		b.sleep(20 * time.Second)
+		b.wantStored("a@dead", "b@dead")
+	})
+}
+
 // TestHoldKeyAwaitsAcks: a letter that begins to hold a key is sent after everything before it is acknowledged.
 func TestHoldKeyAwaitsAcks(t *testing.T) {
 	holding(t, nil, func(b *heldBench) {

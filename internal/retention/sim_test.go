@@ -451,6 +451,7 @@ func TestBlocked(t *testing.T) {
 		{"Kafka is away, rows", 7 * 24 * time.Hour, true, func(w *world) { w.slots["daemon"].ConfirmedFlush = 1 }, func(w *world) { w.slots["daemon"].ConfirmedFlush = always }, BySlot, "daemon", 1},
 		{"another slot does not move", 7 * 24 * time.Hour, false, func(w *world) { w.slots["other"].ConfirmedFlush = 1 }, func(w *world) { w.slots["other"].ConfirmedFlush = always }, BySlot, "other", 1},
 		{"another slot does not move, rows", 7 * 24 * time.Hour, true, func(w *world) { w.slots["other"].ConfirmedFlush = 1 }, func(w *world) { w.slots["other"].ConfirmedFlush = always }, BySlot, "other", 1},
+		{"a slot was just created", time.Hour, false, func(w *world) { w.slots["other"].ConfirmedFlush = w.end }, func(w *world) { w.slots["other"].ConfirmedFlush = always }, BySlot, "other", 1},
 		{"a slot is ahead of its server", time.Hour, false, func(w *world) { w.shrunk = true }, func(w *world) { w.shrunk = false }, BySlot, "daemon", 1},
 		{"a recovery has not finished", 24 * time.Hour, false, func(w *world) { w.recovery = "daemon_recovery" }, func(w *world) { w.recovery = "" }, BySlot, "daemon_recovery", 1},
 	} {

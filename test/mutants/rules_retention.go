@@ -21,7 +21,7 @@ var retentionMutants = []mutant{
 	wrong("retain-takes-a-slot-that-was-created-meanwhile", "A slot that was created after the end of the WAL was read has confirmed the rows.",
 		edits{{"internal/retention/retention.go", "	case s.RestartLSN >= at:\n", "	case false:\n"}}, retains),
 	wrong("retain-takes-a-slot-that-was-created-before", "A slot that has confirmed the end of the WAL has a client.",
-		edits{{"internal/retention/retention.go", "	case s.ConfirmedFlush <= at:\n", "	case s.ConfirmedFlush < at:\n"}}, retains),
+		edits{{"internal/retention/retention.go", "	case s.ConfirmedFlush <= at:\n", "	case s.ConfirmedFlush < at:\n"}}, suite{"./internal/retention", "^TestBlocked$"}),
 	wrong("retain-looks-for-a-recovery-once", "No recovery begins while the archive takes the rows.",
 		edits{{"internal/retention/empty.go", "	_, err = r.slots(ctx) // a recovery may have begun meanwhile\n", ""}}, retains),
 	wrong("retain-asks-one-slot", "Only the daemon's slot counts.",
