@@ -11,8 +11,7 @@ import (
 	"github.com/outboxcdc/outboxcdc/checkpoint"
 )
 
-// Runs in which poison holds its key: one row in twelve is poison, and commands retry and drop letters at any time,
-// one
+// Runs in which poison holds its key: one row in twelve is poison, and commands retry and drop letters at any time, one
 // at a time, and are killed. Additional checks:
 //
 //   - an event of a key comes to its topic for the first time after every older event of the key, unless that was

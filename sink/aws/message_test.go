@@ -43,19 +43,7 @@ func TestMessage(t *testing.T) {
 		"binary": "AP8= binary id=binary outboxcdc-body=base64 type=order.placed",
 		"long":   string(long.Value) + " sha256- id=long outboxcdc-key=" + string(long.Key) + " type=order.placed",
 	}
-	for _, m := range server.Read(topic) {
-		id := aws.ToString(m.MessageAttributes["id"].StringValue)
-		if got := fmt.Sprintf("%s %.7s %s", aws.ToString(m.Body), m.Attributes["MessageGroupId"], attributes(m)); got != want[id] {
-			t.Errorf("%s: %q, want %q", id, got, want[id])
-		}
-		delete(want, id)
-		if at := m.Attributes["MessageDeduplicationId"]; at != aws.ToString(m.MessageAttributes[router.HeaderPosition].StringValue)+"/"+id {
-			t.Errorf("%s: the deduplication id is %q", id, at)
-		}
-	}
-	if len(want) > 0 {
-		t.Errorf("missing: %v", want)
-	}
+	wantMessages(t, server.Read(topic), want)
 	if a, b := allowed(strings.Repeat("k", 128)), allowed(strings.Repeat("k", 129)); len(a) != 128 || len(b) != 71 || b == allowed(strings.Repeat("k", 130)) {
 		t.Error(a, b)
 	}
@@ -128,6 +116,25 @@ func TestPositionOfAnotherEvent(t *testing.T) {
 	}
 	if n := len(server.Read(topic)); n != 2 {
 		t.Errorf("%d messages of two events", n)
+	}
+}
+
+// wantMessages compares messages with what is wanted of each id: body, group and attributes. The deduplication id is
+// the position and the id.
+func wantMessages(t *testing.T, all []types.Message, want map[string]string) {
+	t.Helper()
+	for _, m := range all {
+		id := aws.ToString(m.MessageAttributes["id"].StringValue)
+		if got := fmt.Sprintf("%s %.7s %s", aws.ToString(m.Body), m.Attributes["MessageGroupId"], attributes(m)); got != want[id] {
+			t.Errorf("%s: %q, want %q", id, got, want[id])
+		}
+		delete(want, id)
+		if at := m.Attributes["MessageDeduplicationId"]; at != aws.ToString(m.MessageAttributes[router.HeaderPosition].StringValue)+"/"+id {
+			t.Errorf("%s: the deduplication id is %q", id, at)
+		}
+	}
+	if len(want) > 0 {
+		t.Errorf("missing: %v", want)
 	}
 }
 

@@ -159,19 +159,7 @@ func TestSNSSubscription(t *testing.T) {
 		"binary":  "AP8= binary id=binary outboxcdc-body=base64 type=order.placed",
 		"largest": string(largest.Value) + " k id=largest outboxcdc-key=k type=order.placed",
 	}
-	for _, m := range server.Read(topic) {
-		id := aws.ToString(m.MessageAttributes["id"].StringValue)
-		if got := fmt.Sprintf("%s %.7s %s", aws.ToString(m.Body), m.Attributes["MessageGroupId"], attributes(m)); got != want[id] {
-			t.Errorf("%s: %q, want %q", id, got, want[id])
-		}
-		delete(want, id)
-		if at := m.Attributes["MessageDeduplicationId"]; at != aws.ToString(m.MessageAttributes[router.HeaderPosition].StringValue)+"/"+id {
-			t.Errorf("%s: the deduplication id is %q", id, at)
-		}
-	}
-	if len(want) > 0 {
-		t.Errorf("missing: %v", want)
-	}
+	wantMessages(t, server.Read(topic), want)
 }
 
 // TestSNSSignature: moto, which computes signatures by the rules of AWS itself, takes the signature of a request, and

@@ -38,12 +38,7 @@ func StartSNS(t testing.TB) *Server {
 	if err == nil {
 		packages, err = moto.Fetch(ctx)
 	}
-	if err != nil {
-		if os.Getenv("CI") == "true" {
-			t.Fatal(err)
-		}
-		t.Skipf("SKIPPED, THERE IS NO MOTO, THE EMULATOR OF SNS: %v", err)
-	}
+	child.Need(t, "MOTO, THE EMULATOR OF SNS", err)
 	s, err := open(func(s *Server, port string) (launch, error) {
 		s.topics = true
 		log := filepath.Join(s.dir, "log")
