@@ -209,6 +209,20 @@ func (s *PositionRecord) Next(l Lineage, producer int64, sources string) Positio
 	return next
 }
 
+// mergeTurns adds the producers of list, which may be written without having read all of into, and returns into. The
+// order of each is kept. What only list has comes before what follows there: it may have been forgotten by Settle.
+func mergeTurns(into, list []int64) []int64 {
+	next := len(into)
+	for _, id := range slices.Backward(list) {
+		if at := slices.Index(into, id); at >= 0 {
+			next = at
+		} else {
+			into = slices.Insert(into, next, id)
+		}
+	}
+	return into
+}
+
 // HasTurnAfter reports whether another process has had the slot since the process with this producer id. A process that
 // gets the slot back needs a new id: then the order of Producers is that in which all their sessions were.
 func (s *PositionRecord) HasTurnAfter(producer int64) bool {
@@ -329,8 +343,8 @@ const Recent = 20
 // System, timeline and settings are those of the last record of the newest generation: the last record of the topic
 // may be a late one, of a process that was frozen or that had the slot only for a moment. The merged record has the
 // highest positions, and all producers and topics, those of each writer's last record: each record was true when it
-// was written, and neither Kafka nor the slot goes back. An adoption invalidates all records up to its generation,
-// late ones included.
+// was written, and neither Kafka nor the slot goes back. An adoption invalidates all records up to its generation, late
+// ones included.
 func Merge(records []PositionRecord) *PositionRecord {
 	if len(records) == 0 {
 		return nil
@@ -359,13 +373,7 @@ func Merge(records []PositionRecord) *PositionRecord {
 		if r.Generation <= adopted && !r.Adopted {
 			continue
 		}
-		// The newest list goes to the end as a whole: Next keeps the end, and the list after a Settle is short.
-		listed := make(map[int64]bool, len(r.Producers))
-		for _, id := range r.Producers {
-			listed[id] = true
-		}
-		out.Producers = slices.DeleteFunc(out.Producers, func(id int64) bool { return listed[id] })
-		out.Producers = append(out.Producers, r.Producers...)
+		out.Producers = mergeTurns(out.Producers, r.Producers)
 		by := writer{generation: r.Generation}
 		if n := len(r.Producers); n > 0 {
 			by.producer = r.Producers[n-1]

@@ -291,7 +291,7 @@ func TestMerge(t *testing.T) {
 		"the last of a session":              {[]PositionRecord{base, clean}, clean},
 		"a late one":                         {[]PositionRecord{clean, late}, with(func(s *PositionRecord) { s.Confirm, s.Acked = 12, at(11, 0) })},
 		"a late one that is clean":           {[]PositionRecord{base, with(func(s *PositionRecord) { s.Generation, s.Clean = 3, true })}, base},
-		"two at a time":                      {[]PositionRecord{base, clean, other}, with(func(s *PositionRecord) { s.Confirm, s.Acked, s.Producers = 12, at(11, 0), []int64{2, 1, 3} })},
+		"two at a time":                      {[]PositionRecord{base, clean, other}, with(func(s *PositionRecord) { s.Confirm, s.Acked, s.Producers = 12, at(11, 0), []int64{1, 2, 3} })},
 		"an adoption":                        {[]PositionRecord{clean, adopted}, adopted},
 		"late, of before an adoption":        {[]PositionRecord{clean, adopted, base}, adopted},
 		"late, of the adoption's generation": {[]PositionRecord{clean, adopted, with(func(s *PositionRecord) { s.Generation, s.SystemID = 5, 8 })}, with(func(s *PositionRecord) { *s = adopted })},
@@ -304,7 +304,7 @@ func TestMerge(t *testing.T) {
 				with(func(s *PositionRecord) { s.Generation, s.Topics = 3, []string{"w"} }), with(func(s *PositionRecord) { s.Topics = []string{"u"} }),
 				with(func(s *PositionRecord) { s.Producers, s.Topics = []int64{1, 2, 3}, []string{"u"} }), with(func(s *PositionRecord) { s.Topics = []string{"t", "v"} }),
 			},
-			with(func(s *PositionRecord) { s.Producers, s.Topics = []int64{3, 1, 2}, []string{"t", "u", "v", "w"} }),
+			with(func(s *PositionRecord) { s.Producers, s.Topics = []int64{1, 2, 3}, []string{"t", "u", "v", "w"} }),
 		},
 		"a topic has left": {
 			[]PositionRecord{with(func(s *PositionRecord) { s.Topics = []string{"t", "u"} }), with(func(s *PositionRecord) { s.Topics, s.Recent = []string{"t"}, []string{"u"} })},
@@ -345,6 +345,27 @@ func TestMergeProducers(t *testing.T) {
 			if at := len(got) - 1 - int(back); want >= min(id, settled) && (at < 0 || got[at] != want) {
 				t.Fatalf("session %d: producers %v, want %d to be number %d from the end", id, got, want, back)
 			}
+		}
+	}
+}
+
+// TestMergeOrder: two processes began with the same record, and one of them was frozen: its record was stored after
+// those of the other one, and names only what it had read. The producers stay in the order of their turns.
+func TestMergeOrder(t *testing.T) {
+	first := (*PositionRecord)(nil).Next(server{}, 1, "")
+	second := first.Next(server{}, 2, "")
+	again, other, frozen := second.Next(server{}, 2, ""), second.Next(server{}, 3, ""), first.Next(server{}, 3, "")
+	for name, c := range map[string]struct {
+		records []PositionRecord
+		want    []int64
+		back    int64 // the producer of the process that has the slot now
+	}{
+		"one that has sent nothing":              {[]PositionRecord{first, second, frozen}, []int64{1, 2, 3}, 2},
+		"one that had the slot, and comes again": {[]PositionRecord{first, second, other, again}, []int64{1, 2, 3}, 2},
+		"and the first record is gone":           {[]PositionRecord{second, other, again}, []int64{1, 2, 3}, 2},
+	} {
+		if got := Merge(c.records); !slices.Equal(got.Producers, c.want) || !got.HasTurnAfter(c.back) {
+			t.Errorf("%s: %v, want %v; a turn after that of %d: %v", name, got.Producers, c.want, c.back, got.HasTurnAfter(c.back))
 		}
 	}
 }

@@ -200,38 +200,43 @@ func TestSuffixOfSingleEvents(t *testing.T) {
 
 // TestSuffixOfOthers: the process has delivered an event after a gap. Another process has the slot meanwhile, and sends
 // the event in the gap. What this process has delivered before that, of the same key, is sent again after it; what it
-// has delivered since is not.
+// has delivered since is not. The same if a record of this process, from before the other one's turn, was stored last.
 func TestSuffixOfOthers(t *testing.T) {
-	for _, one := range []bool{true, false} {
+	for _, c := range []struct{ one, frozen bool }{{one: true}, {one: false}, {one: true, frozen: true}} {
 		deduplicating(t, func(b *bench, p *fakePositions) {
-			b.kafka.oneKey = one
+			b.kafka.oneKey = c.one
 			p.saved = []checkpoint.PositionRecord{before(b, nil)}
 			b.kafka.hold()
 			b.start()
 			at := func(e string) checkpoint.Position {
 				return checkpoint.Position{SystemID: 7, Timeline: 1, CommitLSN: b.pg.commit(e).Commit}
 			}
-			gap, a, c := at("gap@u"), at("a"), at("c")
+			gap, a, later := at("gap@u"), at("a"), at("c")
 			b.sleep(3 * time.Second)
 			b.kafka.ack("c")
 			b.sleep(100 * time.Millisecond)
 			p.locked(func() {
 				other := p.saved[len(p.saved)-1]
 				other.Producers = []int64{3, 7, 99}
-				p.saved = append(p.saved, other)
-				p.ends["t"] = []ended{{c, "c", 7}, {a, "a", 99}}
+				p.ends["t"] = []ended{{later, "c", 7}, {a, "a", 99}}
 				p.ends["u"] = []ended{{gap, "gap", 99}}
-				p.pid = 8
+				if p.saved = append(p.saved, other); c.frozen {
+					frozen := other
+					frozen.Producers = []int64{3, 7}
+					p.saved = append(p.saved, frozen) // so that the next session has to take another id
+				} else {
+					p.pid = 8
+				}
 			})
 			b.kafka.edit(func() { b.kafka.acked["a"], b.kafka.acked["gap"] = true, true })
 			b.pg.cut()
 			b.sleep(20 * time.Second)
 			want := ""
-			if one {
+			if c.one {
 				want = "c"
 			}
 			if got := strings.Join(b.kafka.flying(), " "); got != want {
-				b.Fatalf("one key: %v: in flight %s", one, got)
+				b.Fatalf("%+v: in flight %s", c, got)
 			}
 			b.kafka.ack()
 			x := b.pg.commit("e")
