@@ -224,10 +224,11 @@ func mergeTurns(into, list []int64) []int64 {
 }
 
 // HasTurnAfter reports whether another process has had the slot since the process with this producer id. A process that
-// gets the slot back needs a new id: then the order of Producers is that in which all their sessions were.
-func (s *PositionRecord) HasTurnAfter(producer int64) bool {
+// gets the slot back needs a new id: then the order of Producers is that in which all their sessions were. An id that
+// was used and that the record does not name had its turn before those that it names.
+func (s *PositionRecord) HasTurnAfter(producer int64, used bool) bool {
 	i := slices.Index(s.Producers, producer)
-	return i >= 0 && i < len(s.Producers)-1
+	return (i >= 0 || used) && i < len(s.Producers)-1
 }
 
 // AckedFor returns Acked and its transaction if the reader's settings have the given fingerprint. With other settings

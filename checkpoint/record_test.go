@@ -364,8 +364,8 @@ func TestMergeOrder(t *testing.T) {
 		"one that had the slot, and comes again": {[]PositionRecord{first, second, other, again}, []int64{1, 2, 3}, 2},
 		"and the first record is gone":           {[]PositionRecord{second, other, again}, []int64{1, 2, 3}, 2},
 	} {
-		if got := Merge(c.records); !slices.Equal(got.Producers, c.want) || !got.HasTurnAfter(c.back) {
-			t.Errorf("%s: %v, want %v; a turn after that of %d: %v", name, got.Producers, c.want, c.back, got.HasTurnAfter(c.back))
+		if got := Merge(c.records); !slices.Equal(got.Producers, c.want) || !got.HasTurnAfter(c.back, false) {
+			t.Errorf("%s: %v, want %v; a turn after that of %d: %v", name, got.Producers, c.want, c.back, got.HasTurnAfter(c.back, false))
 		}
 	}
 }

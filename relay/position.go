@@ -55,7 +55,7 @@ func (s *session) loadPosition(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read the position record: %w", err)
 	}
-	if predecessor != nil && predecessor.HasTurnAfter(s.sink.ProducerID()) {
+	if id := s.sink.ProducerID(); predecessor != nil && predecessor.HasTurnAfter(id, slices.Contains(r.mem.producers, id)) {
 		s.sink.RenewProducer()
 		return errOtherTurn
 	}

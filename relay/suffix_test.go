@@ -200,9 +200,10 @@ func TestSuffixOfSingleEvents(t *testing.T) {
 
 // TestSuffixOfOthers: the process has delivered an event after a gap. Another process has the slot meanwhile, and sends
 // the event in the gap. What this process has delivered before that, of the same key, is sent again after it; what it
-// has delivered since is not. The same if a record of this process, from before the other one's turn, was stored last.
+// has delivered since is not. The same if a record of this process, from before the other one's turn, was stored last,
+// and if so many turns have followed that the record no longer names this one.
 func TestSuffixOfOthers(t *testing.T) {
-	for _, c := range []struct{ one, frozen bool }{{one: true}, {one: false}, {one: true, frozen: true}} {
+	for _, c := range []struct{ one, frozen, forgotten bool }{{one: true}, {one: false}, {one: true, frozen: true}, {one: true, forgotten: true}} {
 		deduplicating(t, func(b *bench, p *fakePositions) {
 			b.kafka.oneKey = c.one
 			p.saved = []checkpoint.PositionRecord{before(b, nil)}
@@ -220,12 +221,16 @@ func TestSuffixOfOthers(t *testing.T) {
 				other.Producers = []int64{3, 7, 99}
 				p.ends["t"] = []ended{{later, "c", 7}, {a, "a", 99}}
 				p.ends["u"] = []ended{{gap, "gap", 99}}
-				if p.saved = append(p.saved, other); c.frozen {
+				switch { // the next session has to take another id, or has one
+				case c.frozen:
 					frozen := other
 					frozen.Producers = []int64{3, 7}
-					p.saved = append(p.saved, frozen) // so that the next session has to take another id
-				} else {
-					p.pid = 8
+					p.saved = append(p.saved, other, frozen)
+				case c.forgotten:
+					other.Producers = []int64{98, 99}
+					p.saved = []checkpoint.PositionRecord{other}
+				default:
+					p.saved, p.pid = append(p.saved, other), 8
 				}
 			})
 			b.kafka.edit(func() { b.kafka.acked["a"], b.kafka.acked["gap"] = true, true })

@@ -161,6 +161,8 @@ var historyMutants = []mutant{
 		edits{{"checkpoint/record.go", "	for _, r := range inOrder {\n		if r.Generation <= adopted", "	for _, r := range records[len(records)-1:] {\n		if r.Generation <= adopted"}}, history, positions, simDeduplicated),
 	wrong("oldest-record-kept-longest", "Of more producers than are kept, those that the oldest record names are kept.",
 		edits{{"checkpoint/record.go", "mergeTurns(out.Producers, r.Producers)\n", "append(slices.Clone(r.Producers), out.Producers...)\n"}}, history, positions),
+	wrong("forgotten-turn-has-not-been", "A producer that the record does not name has not had the slot.",
+		edits{{"checkpoint/record.go", "(i >= 0 || used) &&", "i >= 0 &&"}}, suite{"./relay", "^TestSuffixOfOthers$"}),
 	wrong("last-record-had-the-last-turn", "The producers that the last record names had their turns after all other ones.",
 		edits{{"checkpoint/record.go", "mergeTurns(out.Producers, r.Producers)\n", "append(slices.DeleteFunc(out.Producers, func(id int64) bool { return slices.Contains(r.Producers, id) }), r.Producers...)\n"}}, suite{"./relay", "^TestSuffixOfOthers$"}),
 	wrong("forgotten-turns-are-the-last", "A producer that a settled record has forgotten had its turn after those that it names.",
