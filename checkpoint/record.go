@@ -209,28 +209,6 @@ func (s *PositionRecord) Next(l Lineage, producer int64, sources string) Positio
 	return next
 }
 
-// mergeTurns adds the producers of list, which may be written without having read all of into, and returns into. The
-// order of each is kept. What only list has comes before what follows there: it may have been forgotten by Settle.
-func mergeTurns(into, list []int64) []int64 {
-	next := len(into)
-	for _, id := range slices.Backward(list) {
-		if at := slices.Index(into, id); at >= 0 {
-			next = at
-		} else {
-			into = slices.Insert(into, next, id)
-		}
-	}
-	return into
-}
-
-// HasTurnAfter reports whether another process has had the slot since the process with this producer id. A process that
-// gets the slot back needs a new id: then the order of Producers is that in which all their sessions were. An id that
-// was used and that the record does not name had its turn before those that it names.
-func (s *PositionRecord) HasTurnAfter(producer int64, used bool) bool {
-	i := slices.Index(s.Producers, producer)
-	return (i >= 0 || used) && i < len(s.Producers)-1
-}
-
 // AckedFor returns Acked and its transaction if the reader's settings have the given fingerprint. With other settings
 // an event may have another ordinal, and the server may not send the transaction that verifies its history, so
 // AckedFor returns zero.
@@ -374,7 +352,7 @@ func Merge(records []PositionRecord) *PositionRecord {
 		if r.Generation <= adopted && !r.Adopted {
 			continue
 		}
-		out.Producers = mergeTurns(out.Producers, r.Producers)
+		out.Producers = addTurns(r.Producers, out.Producers)
 		by := writer{generation: r.Generation}
 		if n := len(r.Producers); n > 0 {
 			by.producer = r.Producers[n-1]
