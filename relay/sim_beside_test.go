@@ -58,7 +58,7 @@ type besideResult struct {
 func (w *world) beside(seed uint64) (res besideResult) {
 	w.small()
 	w.pg.trickle, w.pg.async, w.kafka.lookUp = false, false, false
-	w.cfg.MaxEvents, w.cfg.ShutdownTimeout = 50, 10*time.Second
+	w.cfg.MaxEvents, w.cfg.ShutdownTimeout = 100, 10*time.Second // all events of a history fit, acknowledged or not: awaitSent
 	w.cfg.Deduplication.LookBack = min(w.cfg.Deduplication.LookBack, 10_000)
 	w.kafka.keepLogs = true
 	plan := rand.New(rand.NewPCG(seed, 77))
