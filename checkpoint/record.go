@@ -322,8 +322,8 @@ const Recent = 20
 // System, timeline and settings are those of the last record of the newest generation: the last record of the topic
 // may be a late one, of a process that was frozen or that had the slot only for a moment. The merged record has the
 // highest positions, and all producers and topics, those of each writer's last record: each record was true when it
-// was written, and neither Kafka nor the slot goes back. An adoption invalidates all records up to its generation, late
-// ones included.
+// was written, and neither Kafka nor the slot goes back. An adoption invalidates all records up to its generation,
+// late ones included. If lists of producers differ in the order, the newer record decides.
 func Merge(records []PositionRecord) *PositionRecord {
 	if len(records) == 0 {
 		return nil

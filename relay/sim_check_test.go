@@ -38,11 +38,12 @@ func (w *world) calm() {
 	for _, t := range []time.Time{cleared, st.lastSent, st.began, w.trouble, tx.readAt, pg.moved} {
 		since = maxTime(since, t)
 	}
-	// Nothing is confirmed before the server has sent again what an earlier session of the process has delivered
-	// (ARCHITECTURE.md, "The confirm rule", 9). A full window may keep the stream from getting there.
+	// Nothing is confirmed before the server has sent again what an earlier session of the process has delivered, or has
+	// found in Kafka (ARCHITECTURE.md, "The confirm rule", 9). A full window may keep the stream from getting there, and
+	// so may the reading of the ends of partitions.
 	for _, later := range pg.wal[i:min(pg.done, len(pg.wal))] {
 		for _, r := range later.rows {
-			if r.ev == nil || !st.p.delivered(r.ev) {
+			if r.ev == nil || !st.p.delivered(r.ev) && !(w.deduplicates() && r.ev.acked) {
 				continue
 			}
 			if later.readIn != st {
