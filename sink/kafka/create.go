@@ -139,19 +139,16 @@ func (c *Cluster) Exists(ctx context.Context, topic string) (bool, error) {
 	ctl := client.takeControl("")
 	defer client.returnControl(ctl)
 	p := patience{client: client}
-	for absent := 0; ; {
+	for absent := (absences{}); ; {
 		found, err := ctl.topics(ctx, []string{topic})
 		if err == nil {
 			if err = sarama.ErrUnknownTopicOrPartition; found[topic] != nil {
 				err = found[topic].Err
 			}
-			if errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
-				absent++
-			}
 			switch {
 			case errors.Is(err, sarama.ErrNoError), errors.Is(err, sarama.ErrLeaderNotAvailable):
 				return true, nil
-			case absent >= missingTries:
+			case absent.count(topic, err):
 				return false, nil
 			}
 		}

@@ -1,7 +1,6 @@
 package kafka
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -174,6 +173,7 @@ func (e *ends) run() {
 func (e *ends) read(topics []string) {
 	began, cfg := time.Now(), &e.p.cluster.cfg
 	var open []*endRead // partitions that have not been read
+	absent := absences{}
 	for tries, last := 0, began; len(topics)+len(open) > 0 && e.p.dialer.ctx.Err() == nil; tries++ {
 		if tries > 0 {
 			e.p.dialer.pause(doubling(cfg.RetryMin, cfg.RetryMax, tries-1))
@@ -193,7 +193,7 @@ func (e *ends) read(topics []string) {
 			continue
 		}
 		topics = slices.DeleteFunc(topics, func(name string) bool {
-			reads, done := e.partitions(name, found[name], tries, took)
+			reads, done := e.partitions(name, found[name], absent, tries, took)
 			open = append(open, reads...)
 			return done
 		})
@@ -220,11 +220,12 @@ func (e *ends) noteTrouble(topics []string, why error) {
 
 // partitions begins to read a topic. done is false if the topic must be looked up again. A missing topic has no
 // records, and is never created here.
-func (e *ends) partitions(name string, md *sarama.TopicMetadata, tries int, took time.Duration) (reads []*endRead, done bool) {
+func (e *ends) partitions(name string, md *sarama.TopicMetadata, absent absences, tries int, took time.Duration) (reads []*endRead, done bool) {
 	err := error(sarama.ErrUnknownTopicOrPartition)
 	if md != nil {
 		err = checkComplete(md)
 	}
+	missing := absent.count(name, err)
 	switch {
 	case err == nil:
 		for _, part := range md.Partitions {
@@ -248,7 +249,7 @@ func (e *ends) partitions(name string, md *sarama.TopicMetadata, tries int, took
 		e.search.NoteUnread()
 		maps.DeleteFunc(e.kept.reads, func(id endID, _ *endRead) bool { return id.name == name })
 		return nil, true
-	case errors.Is(err, sarama.ErrUnknownTopicOrPartition) && tries+1 >= missingTries:
+	case missing:
 		return nil, true
 	}
 	e.kept.away[name] += took

@@ -83,22 +83,44 @@ func (l *positionLog) preconnect(ctx context.Context) {
 	}
 }
 
-// missingTries is how many look-ups must lack the topic, or all brokers, because a broker that has just started has
-// incomplete metadata. A daemon stops without the topic, and a supervisor may not start it again, so it looks for 5
-// s.
+// missingTries is how many answers must lack the topic, or all brokers, because a broker that has just started has
+// incomplete metadata. A failure to get one does not count. A daemon stops without the topic, and a supervisor may not
+// start it again, so it looks for 5 s.
 const (
 	missingTries = 4
 	daemonTries  = 25
 )
 
+// absences counts for each topic how many answers in a row have lacked it.
+type absences map[string]int
+
+// count counts an answer about the topic, and reports whether it is missing. err is what the answer says: nil, or why
+// the topic cannot be used.
+func (a absences) count(topic string, err error) (missing bool) {
+	if !errors.Is(err, sarama.ErrUnknownTopicOrPartition) {
+		delete(a, topic)
+		return false
+	}
+	a[topic]++
+	return a[topic] >= missingTries
+}
+
 // find looks up the topic, at most most times if it is missing.
 func (l *positionLog) find(ctx context.Context, most int) (*sarama.TopicMetadata, error) {
-	for tries := 1; ; tries++ {
+	for starting, absent := 0, 0; ; {
 		md, err := l.lookUp(ctx)
 		if err == nil {
 			return md, l.checkReadable(md)
 		}
-		if u, ok := errors.AsType[*checkpoint.Unusable](err); tries >= most || !errors.Is(err, errStarting) && !(ok && u.Missing) {
+		switch u, ok := errors.AsType[*checkpoint.Unusable](err); {
+		case errors.Is(err, errStarting):
+			starting++
+		case ok && u.Missing:
+			absent++
+		default:
+			return nil, err
+		}
+		if starting >= most || absent >= most {
 			return nil, err
 		}
 		l.ctl.dialer.pause(200 * time.Millisecond)

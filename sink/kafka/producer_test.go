@@ -218,9 +218,7 @@ func TestMissingTopic(t *testing.T) {
 		}
 	}
 	eventually(t, "the topic among those waited for", func() bool { return slices.Equal(p.Waiting(), []string{"orders"}) })
-	if !p.Missing("orders") {
-		t.Error("Kafka answers that there is none, and it is not missing")
-	}
+	eventually(t, "enough answers that there is none", func() bool { return p.Missing("orders") })
 	if p.Missing("never asked for") {
 		t.Error("missing before anybody knows")
 	}
@@ -379,6 +377,37 @@ func TestWrongClockIsNoPoison(t *testing.T) {
 		if _, refused := refusedEvents(err); refused != (of == "row") || isTransient(err) || strings.Contains(err.Error(), "clocks") == refused {
 			t.Errorf("time of the %s: refused %v: %v", of, refused, err)
 		}
+	}
+}
+
+// TestMissingInARow: some answers in a row must lack a topic before it is missing, and so many again after Kafka was
+// away: a broker that has just started has incomplete metadata.
+func TestMissingInARow(t *testing.T) {
+	f := newFake(t)
+	cfg := testConfig(f.ListenAddrs()...)
+	cfg.LookUpMin, cfg.LookUpMax, cfg.Refresh = time.Hour, time.Hour, time.Hour // the test looks up
+	p, _ := openSession(t, newTestCluster(t, cfg))
+	orders := p.topic("orders")
+	eventually(t, "the first look-up", func() bool { return orders.absent.Load() == 1 })
+	missingAfter := func(more int) bool {
+		for range more {
+			p.lookUpDue(false)
+		}
+		return p.Missing("orders")
+	}
+	if missingAfter(missingTries - 2) {
+		t.Error("missing after too few answers")
+	}
+	f.loseAnswers.Store(1 << 20)
+	if p.lookUpDue(false) {
+		t.Error("an answer was not lost")
+	}
+	f.loseAnswers.Store(0)
+	if missingAfter(missingTries - 1) {
+		t.Error("missing after too few answers since Kafka was away")
+	}
+	if !missingAfter(1) {
+		t.Error("not missing after enough answers")
 	}
 }
 

@@ -40,7 +40,7 @@ func spanPermissions(topic string) string { return "Read and Describe on topic "
 func (c *Client) Spans(ctx context.Context, topics []string, since time.Time) (spans []Span, missing []string, err error) {
 	ctl := c.takeControl("")
 	defer c.returnControl(ctl)
-	l := &spanLookup{client: c, ctl: ctl, since: since, unlisted: slices.Compact(slices.Sorted(slices.Values(topics)))}
+	l := &spanLookup{client: c, ctl: ctl, since: since, unlisted: slices.Compact(slices.Sorted(slices.Values(topics))), absent: absences{}}
 	for p := (patience{client: c}); len(l.unlisted)+len(l.open) > 0; {
 		if ctx.Err() != nil {
 			return nil, nil, context.Cause(ctx)
@@ -91,7 +91,7 @@ type spanLookup struct {
 	since    time.Time
 	unlisted []string // topics whose partitions are not known
 	missing  []string
-	absent   int     // how often in a row unlisted topics were missing
+	absent   absences
 	open     []*Span // whose offsets are not known
 	found    []Span
 }
@@ -115,7 +115,6 @@ func (l *spanLookup) round(ctx context.Context) (topic string, err error) {
 			topic, err = s.Topic, problem
 		}
 	}
-	l.absent++
 	l.unlisted = slices.DeleteFunc(l.unlisted, func(name string) bool {
 		listed, problem := l.list(name, all[name])
 		if problem != nil {
@@ -150,13 +149,14 @@ func (l *spanLookup) list(name string, md *sarama.TopicMetadata) (listed bool, e
 	} else if err = checkComplete(md); err == nil && !isAllowed(md, read) {
 		err = fmt.Errorf("reading is not allowed: %w", sarama.ErrTopicAuthorizationFailed)
 	}
+	missing := l.absent.count(name, err)
 	switch {
 	case err == nil:
 		for _, part := range md.Partitions {
 			l.open = append(l.open, &Span{Topic: name, TopicID: md.Uuid, Partition: part.ID})
 		}
 		return true, nil
-	case errors.Is(err, sarama.ErrUnknownTopicOrPartition) && l.absent >= missingTries:
+	case missing:
 		l.missing = append(l.missing, name)
 		return true, nil
 	}

@@ -256,16 +256,7 @@ func TestSpansMissingTopic(t *testing.T) {
 		t.Errorf("spans %v, missing %v, %v", spans, missing, err)
 	}
 	// A broker that does not know a topic yet is asked again.
-	left := 2
-	f.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
-		f.KeepControl()
-		if left--; left < 0 {
-			return nil, nil, false
-		}
-		res := f.metadata(r.(*kmsg.MetadataRequest), []int32{0}, 0, -1<<31)
-		res.Topics[0].ErrorCode, res.Topics[0].Partitions = kerr.UnknownTopicOrPartition.Code, nil
-		return res, nil, true
-	})
+	f.startSlowly("there", kerr.LeaderNotAvailable, kerr.UnknownTopicOrPartition, kerr.LeaderNotAvailable, kerr.UnknownTopicOrPartition)
 	if spans, missing, err = c.Spans(t.Context(), []string{"there"}, time.Time{}); err != nil || len(spans) != 2 || len(missing) > 0 {
 		t.Errorf("spans %v, missing %v, %v", spans, missing, err)
 	}

@@ -1,6 +1,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -16,6 +17,7 @@ import (
 type topic struct {
 	name    string
 	verdict atomic.Pointer[verdict] // nil until the first look-up
+	absent  atomic.Int32            // how many answers in a row have lacked it
 
 	limit      int // max.message.bytes
 	limitKnown bool
@@ -72,14 +74,15 @@ func (p *Producer) Ready(name string) (bool, error) {
 }
 
 // Missing reports whether Kafka answers and the topic does not exist or may not be written: Kafka may answer that
-// permission is missing for a topic that does not exist.
+// permission is missing for a topic that does not exist. Some answers in a row must lack the topic, and so many again
+// after Kafka was away, because a broker that has just started has incomplete metadata.
 func (p *Producer) Missing(name string) bool {
 	t := p.byName[name]
 	if t == nil {
 		return false
 	}
 	v := t.verdict.Load()
-	return v != nil && (v.missing || v.err != nil && kindOf(v.err).class == denied) && p.lookUpErr.Load() == nil
+	return v != nil && (t.absent.Load() >= missingTries || v.err != nil && kindOf(v.err).class == denied) && p.lookUpErr.Load() == nil
 }
 
 // Why says why the topic cannot be used yet; "": it is not known.
@@ -168,6 +171,11 @@ func (p *Producer) lookUpDue(all bool) bool {
 		p.control.doubt() // what the broker said last time does not hold
 	}
 	changed, err := p.lookUp(due)
+	if err != nil {
+		for _, t := range p.topicsToLookUp(false) {
+			t.absent.Store(0)
+		}
+	}
 	if err != nil && all {
 		p.leadersStale.Store(true)
 	}
@@ -220,8 +228,11 @@ func (p *Producer) lookUp(due []*topic) (changed bool, err error) {
 	var unknown []string // ready except for their limits
 	for _, t := range due {
 		v := p.judge(ctx, t, found[t.name])
-		if v.missing && why[t.name] != "" {
-			v.reason = why[t.name]
+		if v.missing {
+			t.absent.Add(1)
+			v.reason = cmp.Or(why[t.name], v.reason)
+		} else {
+			t.absent.Store(0)
 		}
 		judged[t] = v
 		switch {

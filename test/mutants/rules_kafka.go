@@ -14,6 +14,14 @@ var (
 
 // kafkaMutants has mutants of requests to Kafka, and of what its answers mean.
 var kafkaMutants = []mutant{
+	wrong("failure-lacks-the-topic", "A look-up that has failed counts as an answer that lacks the topic.",
+		edits{{"sink/kafka/positions.go", "		delete(a, topic)\n", "		a[topic]++\n"}}, suite{"./sink/kafka", "^(TestEndsOfABrokerThatStarts|TestSpansMissingTopic)$"}),
+	wrong("one-answer-lacks-the-topic", "A topic is missing when one answer lacks it.",
+		edits{{"sink/kafka/topic.go", "t.absent.Load() >= missingTries", "t.absent.Load() > 0"}}, suite{"./sink/kafka", "^TestMissingInARow$"}),
+	wrong("outage-between-answers", "Answers that lack a topic count from before an outage.",
+		edits{{"sink/kafka/topic.go", "	if err != nil {\n		for _, t := range p.topicsToLookUp(false) {\n			t.absent.Store(0)\n		}\n	}\n", ""}}, suite{"./sink/kafka", "^TestMissingInARow$"}),
+	wrong("brokers-missing-like-topics", "A broker without metadata counts as one that lacks the position topic.",
+		edits{{"sink/kafka/positions.go", "			starting++\n", "			starting++\n			absent++\n"}}, suite{"./sink/kafka", "^TestBrokerKnowsNoBrokers$"}),
 	wrong("the-last-topic-has-the-series", "A series that several topics share says what the last one of them has gained.",
 		edits{{"sink/kafka/pin.go", ".Add(gained - p.gained)", ".Set(gained)"}}, suite{"./sink/kafka", "^TestChangedTopicsShareASeries$"}),
 	wrong("domain-is-no-number", "A domain is a type of its own, whatever it is based on.",
