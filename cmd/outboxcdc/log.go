@@ -32,17 +32,10 @@ func readableDuration(_ []string, a slog.Attr) slog.Attr {
 	return a
 }
 
-// newLogger returns a logger that writes to w as configured. log.format auto is text on a terminal and JSON otherwise.
-func newLogger(cfg config.Log, level slog.Leveler, w *os.File) *slog.Logger {
+// newLogger returns a logger that writes to w: text on a terminal, and JSON otherwise.
+func newLogger(level slog.Leveler, w *os.File) *slog.Logger {
 	opts := &slog.HandlerOptions{Level: level, ReplaceAttr: readableDuration}
-	format := cfg.Format
-	if format == "auto" {
-		format = "json"
-		if isTerminal(w) {
-			format = "text"
-		}
-	}
-	if format == "text" {
+	if isTerminal(w) {
 		return slog.New(slog.NewTextHandler(w, opts))
 	}
 	return slog.New(slog.NewJSONHandler(w, opts))

@@ -51,7 +51,7 @@ func newPeekCommand(load func() (*config.Config, error)) *cobra.Command {
 				return err
 			}
 			p.out, p.notes = cmd.OutOrStdout(), cmd.ErrOrStderr()
-			return p.run(cmd.Context(), cfg, newLogger(cfg.Log, logLevel(cfg), os.Stderr))
+			return p.run(cmd.Context(), cfg, newLogger(logLevel(cfg), os.Stderr))
 		},
 	}
 	f := cmd.Flags()

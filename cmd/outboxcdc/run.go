@@ -29,7 +29,7 @@ func newRunCommand(load func() (*config.Config, error)) *cobra.Command {
 		Args:  noArgs,
 		RunE: withConfig(load, func(cmd *cobra.Command, cfg *config.Config) error {
 			level := logLevel(cfg)
-			return run(cmd.Context(), cfg, load, level, newLogger(cfg.Log, level, os.Stderr))
+			return run(cmd.Context(), cfg, load, level, newLogger(level, os.Stderr))
 		}),
 	}
 }

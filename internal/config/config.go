@@ -312,8 +312,6 @@ type HTTP struct {
 type Log struct {
 	// Level is the lowest level that is logged.
 	Level string `yaml:"level" default:"info" oneof:"debug info warn error" live:"true"`
-	// Format is the format of log lines; auto is text on a terminal and JSON otherwise.
-	Format string `yaml:"format" default:"auto" oneof:"auto json text"`
 }
 
 // Tuning are settings that few users have to change. The defaults fit databases and clusters in one data center.

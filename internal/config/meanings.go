@@ -27,7 +27,6 @@ var meanings = map[string]string{
 	"kafka.sasl.token_url":                   "The URL from which OAUTHBEARER requests tokens, with the grant \"client credentials\".",
 	"kafka.sasl.user":                        "The user, or the id of the OAuth client.",
 	"log":                                    "The log on standard error.",
-	"log.format":                             "The format of log lines; auto is text on a terminal and JSON otherwise.",
 	"log.level":                              "The lowest level that is logged.",
 	"messages":                               "Logical messages (pg_logical_emit_message) as a source of events, beside or instead of tables.",
 	"messages.prefix":                        "The prefix of the logical messages that are events, compared exactly; \"\" means no message is an event. The content is a JSON object. route applies to it as to a row.",

@@ -85,7 +85,6 @@ func TestValidate(t *testing.T) {
 		{func(c *Config) { c.HTTP.Listen = "" }, ""},
 		{func(c *Config) { c.HTTP.Listen = "127.0.0.1:0" }, ""},
 		{func(c *Config) { c.HTTP.Listen = "9464" }, `http.listen: "9464"`},
-		{func(c *Config) { c.Log.Format = "xml" }, `log.format`},
 	}
 	for i, test := range tests {
 		c := Default()
