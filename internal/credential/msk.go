@@ -2,16 +2,19 @@ package credential
 
 import (
 	"context"
-	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"net/url"
 	"regexp"
-	"strings"
 	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 )
 
 // MSK is the SASL mechanism AWS_MSK_IAM: Amazon MSK authenticates a client by IAM.
@@ -48,45 +51,22 @@ func MSKToken(ctx context.Context, command []string, region string) (string, err
 	case err != nil:
 		return "", err
 	}
-	signed := presign(keys, "kafka."+region+".amazonaws.com", region, time.Now())
+	signed, err := presign(ctx, keys, region, time.Now())
+	if err != nil {
+		return "", fmt.Errorf("sign a token for Amazon MSK in region %s: %w", region, err)
+	}
 	return base64.RawURLEncoding.EncodeToString([]byte(signed + "&User-Agent=outboxcdc")), nil
 }
 
-// presign signs the request that MSK makes of a token, by Signature Version 4 of AWS ("Create a signed AWS API request"
-// in the IAM User Guide, with the signature in the query).
-func presign(keys *AWSKeys, host, region string, now time.Time) string {
-	at := now.UTC().Format("20060102T150405Z")
-	scope := at[:8] + "/" + region + "/kafka-cluster/aws4_request"
-	query := url.Values{
-		"Action":              {"kafka-cluster:Connect"},
-		"X-Amz-Algorithm":     {"AWS4-HMAC-SHA256"},
-		"X-Amz-Credential":    {keys.ID + "/" + scope},
-		"X-Amz-Date":          {at},
-		"X-Amz-Expires":       {fmt.Sprint(int(mskLife.Seconds()))},
-		"X-Amz-SignedHeaders": {"host"},
+// presign signs the request that MSK makes of a token.
+func presign(ctx context.Context, keys *AWSKeys, region string, now time.Time) (string, error) {
+	query := url.Values{"Action": {"kafka-cluster:Connect"}, "X-Amz-Expires": {fmt.Sprint(int(mskLife.Seconds()))}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://kafka."+region+".amazonaws.com/?"+query.Encode(), nil)
+	if err != nil {
+		return "", errors.New("the region is part of no host name")
 	}
-	if keys.Session != "" {
-		query.Set("X-Amz-Security-Token", keys.Session)
-	}
-	encoded := strings.ReplaceAll(query.Encode(), "+", "%20") // sorted by name
 	nothing := sha256.Sum256(nil)
-	request := sha256.Sum256([]byte("GET\n/\n" + encoded + "\nhost:" + host + "\n\nhost\n" + hex.EncodeToString(nothing[:])))
-	key := signingKey(keys.Secret, at[:8], region, "kafka-cluster")
-	signature := mac(key, "AWS4-HMAC-SHA256\n"+at+"\n"+scope+"\n"+hex.EncodeToString(request[:]))
-	return "https://" + host + "/?" + encoded + "&X-Amz-Signature=" + hex.EncodeToString(signature)
-}
-
-// signingKey is the key of a day, a region and a service.
-func signingKey(secret, day, region, service string) []byte {
-	key := []byte("AWS4" + secret)
-	for _, part := range []string{day, region, service, "aws4_request"} {
-		key = mac(key, part)
-	}
-	return key
-}
-
-func mac(key []byte, text string) []byte {
-	h := hmac.New(sha256.New, key)
-	h.Write([]byte(text))
-	return h.Sum(nil)
+	credentials := aws.Credentials{AccessKeyID: keys.ID, SecretAccessKey: keys.Secret, SessionToken: keys.Session}
+	signed, _, err := v4.NewSigner().PresignHTTP(ctx, credentials, req, hex.EncodeToString(nothing[:]), "kafka-cluster", region, now)
+	return signed, err
 }
