@@ -2,7 +2,7 @@
 --
 -- pg_hba.conf: allow one database and one network, with TLS. The daemon needs no line for the database "replication", which is for base
 -- backups:
---     hostssl  {{ if .Database }}{{ hbaName .Database }}{{ else }}<database>{{ end }}  {{ hbaName .Role }}  {{ if .Network }}{{ comment .Network }}{{ else }}<network>{{ end }}  scram-sha-256
+--     hostssl  {{ if .Database }}{{ hbaName .Database }}{{ else }}<database>{{ end }}  {{ hbaName .Role }}  <network>  scram-sha-256
 --
 -- Every role that can connect may write messages of any size into the WAL, and every slot of this database decodes them
 {{- if .Messages }}.

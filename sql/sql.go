@@ -45,7 +45,6 @@ type Params struct {
 	RDS         bool          // Amazon RDS: membership in rds_replication replaces the attribute REPLICATION
 	Timeout     time.Duration // how long creating the slot may wait for open transactions
 	Shards      int           // number of daemons that share the partitions of the table; 0: one daemon delivers everything
-	Network     string        // for the suggested pg_hba.conf line; "" means a placeholder
 }
 
 // The names of the statements.

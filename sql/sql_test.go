@@ -46,7 +46,7 @@ func pollingParams() Params {
 
 func oddNames() Params {
 	return Params{
-		Role: `Out"box`, Publication: `p"; DROP TABLE x; --`, Slot: "s_1", Timeout: 1500 * time.Millisecond, Network: "10.0.0.0/8",
+		Role: `Out"box`, Publication: `p"; DROP TABLE x; --`, Slot: "s_1", Timeout: 1500 * time.Millisecond,
 		Tables: []Table{{
 			Schema: "My Schema", Name: "Out\nbox'", Partitioned: true,
 			Columns: Columns{ID: "eventId", AggregateType: "Typ", AggregateID: "key", EventType: "Typ", Payload: "payload"},
@@ -175,7 +175,7 @@ func TestRules(t *testing.T) {
 func TestNamesStayInTheirPlace(t *testing.T) {
 	const evil = "x\n; DROP evil \\'; \"--"
 	p := Params{
-		Database: evil, Role: evil, Publication: evil, Slot: evil, Network: evil, Messages: evil,
+		Database: evil, Role: evil, Publication: evil, Slot: evil, Messages: evil,
 		Tables: []Table{{Schema: evil, Name: evil, Columns: Columns{evil + "1", evil + "2", evil + "3", evil + "4", evil + "5", evil + "6"}}},
 	}
 	for _, tables := range [][]Table{p.Tables, append(p.Tables, p.Tables...), nil} {

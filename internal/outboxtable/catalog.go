@@ -2,7 +2,6 @@ package outboxtable
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -67,12 +66,7 @@ func (s *Snapshot) describe(ctx context.Context, tables []Table, source int) (*t
 	op := "read the columns of table " + t.String()
 	var kind string
 	var hidden bool
-	// regclass finds the table that is locked. pg_class is read as of the snapshot, and may have an older table of that
-	// name.
 	err := s.queryRow(ctx, `SELECT c.oid, c.relkind::text, row_security_active(c.oid) FROM pg_class c WHERE c.oid = $1::text::regclass`, t.from).Scan(&t.oid, &kind, &hidden)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, fmt.Errorf("%s: the snapshot is older than the table; remedy: try again", op)
-	}
 	if err != nil {
 		return nil, s.fail(ctx, op, err)
 	}
@@ -123,7 +117,7 @@ func (s *Snapshot) describe(ctx context.Context, tables []Table, source int) (*t
 			return nil, s.fail(ctx, "read the partitions of table "+t.String(), err)
 		}
 	}
-	return t, s.checkStorage(ctx, t)
+	return t, nil
 }
 
 // refuseChildren refuses a plain table with children by inheritance. Their rows are not in the stream, so the result
@@ -174,24 +168,6 @@ func (s *Snapshot) readPartitions(ctx context.Context, t *table) error {
 		t.partitions[fmt.Sprint(rel.OID)] = &rel
 	}
 	return rows.Err()
-}
-
-// checkStorage refuses a table that was truncated or rewritten after the snapshot was taken: its rows would not be
-// found. It can only happen to an imported snapshot, which is older than the lock.
-func (s *Snapshot) checkStorage(ctx context.Context, t *table) error {
-	op := "read the storage of table " + t.String()
-	var changed []string
-	// pg_class is read as of the snapshot; the function returns what is true now.
-	err := s.queryRow(ctx, `SELECT ARRAY(SELECT c.oid::regclass::text FROM pg_class c
- WHERE (c.oid = $1 OR c.oid IN (SELECT relid FROM pg_partition_tree($1))) AND c.relkind = 'r' AND c.relfilenode <> pg_relation_filenode(c.oid))`,
-		t.oid).Scan(&changed)
-	switch {
-	case err != nil:
-		return s.fail(ctx, op, err)
-	case len(changed) > 0:
-		return fmt.Errorf("%s: %s was truncated or rewritten after the snapshot was taken; remedy: try again", op, strings.Join(changed, ", "))
-	}
-	return nil
 }
 
 // check finds configured columns that the table does not have.

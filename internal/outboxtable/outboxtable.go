@@ -59,20 +59,15 @@ type Snapshot struct {
 //
 // When the context of a method ends, the method returns at once and closes conn.
 func Open(ctx context.Context, conn *pgx.Conn, tables []Table) (*Snapshot, error) {
-	return OpenExported(ctx, conn, "", tables)
-}
-
-// OpenExported is Open with a snapshot that another connection has exported, such as the one of a new replication slot.
-func OpenExported(ctx context.Context, conn *pgx.Conn, exported string, tables []Table) (*Snapshot, error) {
 	s := &Snapshot{conn: conn}
-	if err := s.begin(ctx, exported, tables); err != nil {
+	if err := s.begin(ctx, tables); err != nil {
 		s.Close(ctx)
 		return nil, err
 	}
 	return s, nil
 }
 
-func (s *Snapshot) begin(ctx context.Context, exported string, tables []Table) error {
+func (s *Snapshot) begin(ctx context.Context, tables []Table) error {
 	const op = "begin a transaction that reads the outbox"
 	if err := s.exec(ctx, op, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"); err != nil {
 		return err
@@ -86,11 +81,6 @@ func (s *Snapshot) begin(ctx context.Context, exported string, tables []Table) e
 	// "Caveats" of concurrency control). Neither SET nor LOCK takes a snapshot.
 	for i := range tables {
 		if err := s.lock(ctx, &tables[i]); err != nil {
-			return err
-		}
-	}
-	if exported != "" {
-		if err := s.exec(ctx, "import snapshot "+exported, "SET TRANSACTION SNAPSHOT "+literal(exported)); err != nil {
 			return err
 		}
 	}

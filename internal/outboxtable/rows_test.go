@@ -40,7 +40,6 @@ func testRows(t *testing.T, server *pgtest.Server) {
 		{"errors of fn", testErrorsOfFn},
 		{"context", testContext},
 		{"consistent", testConsistent},
-		{"exported", testExported},
 		{"existing", testExisting},
 		{"indexed", testIndexed},
 		{"large rows", testLargeRows},
@@ -423,48 +422,6 @@ func testConsistent(b *bench) {
 	b.exec(`TRUNCATE outbox`)
 	if s.conn.IsClosed() {
 		b.Error("Close has closed the connection")
-	}
-}
-
-// testExported: the rows are those before a new replication slot; the stream has all later ones.
-func testExported(b *bench) {
-	table := b.outbox(`id int, created_at timestamptz`)
-	b.exec(`CREATE TABLE second (id int) PARTITION BY RANGE (id); CREATE TABLE second_1 PARTITION OF second FOR VALUES FROM (0) TO (10)`)
-	b.exec(`GRANT SELECT ON second TO ` + b.name)
-	b.exec(`INSERT INTO outbox VALUES (1); INSERT INTO second VALUES (1)`)
-	cfg, err := pgconn.ParseConfig(b.url())
-	must(b, err)
-	cfg.RuntimeParams["replication"] = "database"
-	export := func() (string, *pgconn.PgConn) {
-		walsender, err := pgconn.ConnectConfig(b.Context(), cfg)
-		must(b, err)
-		b.Cleanup(func() { _ = walsender.Close(context.Background()) })
-		res, err := walsender.Exec(b.Context(), `CREATE_REPLICATION_SLOT exported TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT`).ReadAll()
-		must(b, err)
-		return string(res[0].Rows[0][2]), walsender
-	}
-	second := Table{Schema: "public", Name: "second"}
-	name, walsender := export()
-	b.exec(`INSERT INTO outbox VALUES (2)`)
-	s, err := OpenExported(b.Context(), pgtest.Connect(b, b.url()), name, []Table{table, second})
-	must(b, err)
-	b.want(b.ids(s, Range{}), []string{"1"})
-	_ = walsender.Close(b.Context())
-	b.want(b.ids(s, Range{}), []string{"1"})
-	s.Close(b.Context())
-	b.await(`SELECT count(*)::text FROM pg_replication_slots WHERE slot_name = 'exported'`, "0")
-	// Rows that were removed by other means than DELETE cannot be read any more.
-	for _, sql := range []string{`TRUNCATE outbox`, `ALTER TABLE outbox ALTER id TYPE bigint`, `TRUNCATE second`, `DROP TABLE second; CREATE TABLE second (id int); GRANT SELECT ON second TO ` + b.name} {
-		name, walsender := export()
-		b.exec(sql)
-		if _, err := OpenExported(b.Context(), pgtest.Connect(b, b.url()), name, []Table{table, second}); err == nil || !strings.Contains(err.Error(), "; remedy: try again") {
-			b.Errorf("%s: %v", sql, err)
-		}
-		_ = walsender.Close(b.Context())
-		b.await(`SELECT count(*)::text FROM pg_replication_slots WHERE slot_name = 'exported'`, "0")
-	}
-	if _, err := OpenExported(b.Context(), pgtest.Connect(b, b.url()), "0/0-1", []Table{table}); err == nil || !strings.Contains(err.Error(), "import snapshot 0/0-1: ") {
-		b.Errorf("%v", err)
 	}
 }
 

@@ -55,7 +55,7 @@ COMMIT;
 --
 -- pg_hba.conf: allow one database and one network, with TLS. The daemon needs no line for the database "replication", which is for base
 -- backups:
---     hostssl  <database>  "Out""box"  10.0.0.0/8  scram-sha-256
+--     hostssl  <database>  "Out""box"  <network>  scram-sha-256
 --
 -- Every role that can connect may write messages of any size into the WAL, and every slot of this database decodes them.
 -- If no application uses logical messages:
