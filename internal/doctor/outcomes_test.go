@@ -28,7 +28,26 @@ type world struct {
 	n     int // number of databases
 }
 
-// TestEveryOutcome causes every outcome of the catalogue on real servers, and checks that a correct set-up has no
+// outcomes are the checks that can have a result other than OK: WARN, or FAIL with an exit code.
+var outcomes = map[string]string{
+	"WARN": "password_command version encoding wal_level max_wal_senders max_replication_slots wal_sender_timeout " +
+		"max_slot_wal_keep_size idle_replication_slot_timeout prepared_transactions long_transactions clock inserts " +
+		"partition_key unique_ids table_privileges order retention messages publish publish_via_partition_root shards " +
+		"other_tables active retained_wal failover standby_slots standby_hosts standby_connect standby_copy " +
+		"standby_settings standby_waited_for token_command brokers authentication cluster_size routing " +
+		"replication_factor min.insync.replicas cleanup.policy max.message.bytes message.timestamp dead_letters " +
+		"receiver",
+	"FAIL 69": "password_command connect primary replication max_wal_senders plugin_and_database wal_status standby_slots " +
+		"token_command brokers authentication advertised_listeners producer_id topic min.insync.replicas partitions " +
+		"dead_letters receiver",
+	"FAIL 77": "connect replication output_plugin_libraries table_privileges producer_id topic dead_letters position_topic",
+	"FAIL 78": "connect version wal_level max_replication_slots synchronous_standby_names table columns generated_columns " +
+		"replica_identity column_list publish_via_partition_root plugin_and_database standby_hosts authentication " +
+		"dead_letters position_topic receiver",
+	"FAIL 79": "table publication publish tables row_filter shards slot recovery plugin_and_database wal_status standby_hosts",
+}
+
+// TestEveryOutcome causes every outcome on real servers, and checks that a correct set-up has no
 // finding.
 func TestEveryOutcome(t *testing.T) {
 	w := &world{t: t, seen: map[string]bool{}}
@@ -61,17 +80,17 @@ func TestEveryOutcome(t *testing.T) {
 	if t.Failed() || ran < len(groups) { // -run has chosen some groups
 		return
 	}
-	for _, c := range Checks() {
-		for _, o := range c.Outcomes {
-			if !w.seen[c.Name+" "+o] {
-				t.Errorf("no case reaches %s of %s", o, c.Name)
+	can := map[string]bool{}
+	for result, checks := range outcomes {
+		for check := range strings.FieldsSeq(checks) {
+			if can[check+" "+result] = true; !w.seen[check+" "+result] {
+				t.Errorf("no case reaches %s of %s", result, check)
 			}
 		}
 	}
 	for name := range w.seen {
-		check, outcome, _ := strings.Cut(name, " ")
-		if at := slices.IndexFunc(Checks(), func(c Check) bool { return c.Name == check }); at < 0 || !slices.Contains(Checks()[at].Outcomes, outcome) {
-			t.Errorf("the catalogue does not say that there is %s", name)
+		if !can[name] {
+			t.Errorf("outcomes does not have %s", name)
 		}
 	}
 }

@@ -33,30 +33,16 @@ const (
 	upgradeSteps    = "steps"
 )
 
-// UpgradeChecks is the catalogue of `upgrade check`. docs/upgrade.md has a row for each check. The exit code of every
+// UpgradeChecks is the catalogue of `upgrade check`. docs/upgrade.md says what each check asks. The exit code of every
 // Fail is 1.
 func UpgradeChecks() []Check {
-	fails := []string{"FAIL 1"}
-	return []Check{
-		{pgConnect, groupPostgres, "can the daemon's role connect to the server that is to be upgraded", fails},
-		{pgPrimary, groupPostgres, "is the server the primary", fails},
-		{upgradeVersion, groupPostgres, "does pg_upgrade keep the slot: the version is 17 or later", []string{"WARN"}},
-		{upgradePrepared, groupPostgres, "are there no prepared transactions, which pg_upgrade refuses", fails},
-
-		{upgradeSessions, groupWriters, "is no client connected that may write to an outbox", []string{"WARN"}},
-		{upgradeOpen, groupWriters, "have the transactions ended that were open when the check began", fails},
-
-		{slotExists, groupSlot, "does the slot exist", fails},
-		{slotFits, groupSlot, "is it a permanent pgoutput slot of this database", fails},
-		{slotWAL, groupSlot, "is it neither lost nor invalidated", fails},
-		{slotHolder, groupSlot, "does the daemon read it, and so confirm what other processes write until the server stops", []string{"WARN"}},
-		{upgradeConsumed, groupSlot, "is everything confirmed that was in the WAL when the check began", fails},
-		{upgradeOthers, groupSlot, "can pg_upgrade keep the other logical slots of the server (it refuses all of them together)", []string{"WARN", "FAIL 1"}},
-
-		{upgradeRecord, groupRecord, "with `delivery.mode: deduplicated`: does the position record agree with the slot", []string{"WARN", "FAIL 1"}},
-
-		{upgradeSteps, groupUpgrade, "what to do next, and after pg_upgrade", []string{"OK"}},
-	}
+	return checksOf(
+		group{groupPostgres, []string{pgConnect, pgPrimary, upgradeVersion, upgradePrepared}},
+		group{groupWriters, []string{upgradeSessions, upgradeOpen}},
+		group{groupSlot, []string{slotExists, slotFits, slotWAL, slotHolder, upgradeConsumed, upgradeOthers}},
+		group{groupRecord, []string{upgradeRecord}},
+		group{groupUpgrade, []string{upgradeSteps}},
+	)
 }
 
 // CheckUpgrade checks whether pg_upgrade can upgrade the server, and whether Kafka has everything that the slot had
