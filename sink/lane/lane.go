@@ -4,13 +4,13 @@ import (
 	"time"
 )
 
-// lane is a queue of records that are stored in order. A busy one has one call of Deliver that runs, or waits for one:
-// then it has no goroutine.
+// lane is a queue of records that are stored in order. It has one call of Deliver that runs, or waits for one: then it
+// has no goroutine. It ends with its last record, so that lanes without records take no memory.
 type lane struct {
-	queue   []waiting // not acknowledged
-	items   []*Item   // the first ones of them, which are those of the call of Deliver
-	sent    unpacked  // has items
-	busy    bool
+	at      key
+	queue   []waiting   // not acknowledged
+	items   []*Item     // the first ones of them, which are those of the call of Deliver
+	sent    unpacked    // has items
 	began   time.Time   // the first call with these items
 	attempt int         // number of calls in a row that have stored nothing
 	again   *time.Timer // the next call
@@ -121,12 +121,14 @@ func (p *Producer) answered(l *lane, stored int, why *Failure) {
 	}
 }
 
-// next has the next records of a lane delivered, if it has any.
+// next has the next records of a lane delivered. A lane without any ends.
 func (p *Producer) next(l *lane) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if l.busy = len(l.queue) > 0; l.busy {
+	if len(l.queue) > 0 {
 		p.wake(l)
+	} else {
+		delete(p.lanes, l.at)
 	}
 }
 
@@ -158,8 +160,8 @@ func (p *Producer) acked(l *lane, stored int) {
 	p.mu.Lock()
 	clear(l.queue[:stored])
 	l.queue, l.items = l.queue[stored:], l.items[stored:]
-	if len(l.queue) == 0 {
-		l.queue = nil
+	if len(l.items) == 0 {
+		l.sent.drop()
 	}
 	l.attempt, l.failing, l.since = 0, nil, time.Time{}
 	p.unacked -= stored

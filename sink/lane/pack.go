@@ -51,6 +51,7 @@ func unpackText(b []byte) (text, rest []byte) {
 // unpacked are the records of the call of Deliver that runs. Each call uses them again.
 type unpacked struct {
 	items   []*Item
+	used    int // of items, by the last call
 	headers []router.Header
 }
 
@@ -59,7 +60,7 @@ func (u *unpacked) unpack(queue []waiting, names map[string]string) []*Item {
 	for len(u.items) < len(queue) {
 		u.items = append(u.items, &Item{Record: &router.Record{}})
 	}
-	u.headers = u.headers[:0]
+	u.used, u.headers = len(queue), u.headers[:0]
 	for i, w := range queue {
 		it, b, from := u.items[i], w.packed, len(u.headers)
 		it.N, *it.Record = w.n, router.Record{Topic: w.topic}
@@ -77,6 +78,14 @@ func (u *unpacked) unpack(queue []waiting, names map[string]string) []*Item {
 		}
 	}
 	return u.items[:len(queue)]
+}
+
+// drop forgets the texts of the records, which may be large.
+func (u *unpacked) drop() {
+	for _, it := range u.items[:u.used] {
+		*it.Record = router.Record{}
+	}
+	clear(u.headers)
 }
 
 // maxNames is the maximum number of names of headers that are kept. The settings determine them, so there are few.

@@ -43,4 +43,13 @@ func TestPack(t *testing.T) {
 		_ = append(it.Record.ID, "overwrites"...) // a text ends where the next one begins
 		_ = append(it.Record.Headers, router.Header{Name: "overwrites"})
 	}
+	u.drop()
+	for i, it := range u.items[:len(queue)] {
+		if !reflect.DeepEqual(it.Record, &router.Record{}) {
+			t.Errorf("record %d is held: %+v", i, it.Record)
+		}
+	}
+	if !reflect.DeepEqual(u.headers, make([]router.Header, len(u.headers))) {
+		t.Errorf("headers are held: %+v", u.headers)
+	}
 }

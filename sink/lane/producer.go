@@ -63,8 +63,8 @@ type Producer struct {
 	cut       context.CancelFunc
 	running   sync.WaitGroup
 
-	mu      sync.Mutex // guards the following, and the lanes; no goroutine waits while holding it
-	lanes   map[key]*lane
+	mu      sync.Mutex        // guards the following, and the lanes; no goroutine waits while holding it
+	lanes   map[key]*lane     // those with records
 	names   map[string]string // of headers
 	missing map[string]bool   // topics that the receiver does not know
 	due     []*lane           // those that Deliver is to be called for
@@ -139,14 +139,11 @@ func (p *Producer) Send(rec *router.Record, n uint64) error {
 	}
 	l := p.lanes[at]
 	if l == nil {
-		l = &lane{}
+		l = &lane{at: at}
 		p.lanes[at] = l
-	}
-	l.queue = append(l.queue, w)
-	if !l.busy {
-		l.busy = true
 		p.wake(l)
 	}
+	l.queue = append(l.queue, w)
 	return nil
 }
 

@@ -31,9 +31,12 @@ var sinkMutants = []mutant{
 	{
 		name:  "http-two-requests-of-a-lane",
 		rule:  "A record whose lane has a request in flight gets another lane.",
-		edits: []edit{{"sink/lane/producer.go", "	if l == nil {\n", "	if l == nil || l.busy {\n"}},
+		edits: []edit{{"sink/lane/producer.go", "	if l == nil {\n", "	if l == nil || len(l.queue) > 0 {\n"}},
 		tests: []suite{{"./sink/lane", "^TestOneCallInALane$"}},
 	},
+	wrong("lane-remains", "A lane without records remains, so that the memory grows with the number of topics.",
+		edits{{"sink/lane/lane.go", "	} else {\n		delete(p.lanes, l.at)\n	}\n", "	}\n"}, {"sink/lane/producer.go", "	if l == nil {\n", "	if l == nil || len(l.queue) == 0 {\n"}},
+		suite{"./sink/lane", "^TestMemoryAfterAcknowledgement$"}),
 	{
 		name:  "http-key-in-several-lanes",
 		rule:  "The events of a key are in several lanes.",
