@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/sink/lane"
@@ -64,13 +63,6 @@ func (t *transport) answerError(op string, res *http.Response) *lane.Failure {
 		f.Code, f.Wait = lane.CodeUnavailable, retryAfter(res, time.Now())
 	}
 	return f
-}
-
-func (t *transport) withoutSecrets(text string) string {
-	for _, s := range t.secrets {
-		text = strings.ReplaceAll(text, s, "xxxxx")
-	}
-	return text
 }
 
 // withoutQuery masks the query and the user of an address, which may have a secret.

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -68,8 +69,8 @@ func newMessage(items []*lane.Item, batched bool) *message {
 }
 
 // request makes the request of a message for one try.
-func (t *transport) request(ctx context.Context, to string, m *message, now time.Time) (*http.Request, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, to, bytes.NewReader(m.body))
+func (t *transport) request(ctx context.Context, to *url.URL, m *message, now time.Time) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, to.String(), bytes.NewReader(m.body))
 	if err != nil {
 		return nil, err
 	}

@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/url"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/outboxcdc/outboxcdc/router"
@@ -19,18 +16,15 @@ import (
 type transport struct {
 	receiver *Receiver
 	target   *Target
-	secrets  []string // texts that errors must not have
+	secrets  []string // texts that errors must not have: see secretsOf
 	http     *http.Transport
 	calls    lane.Pool
 	life     context.Context // ends when the connections are closed
 	cut      context.CancelFunc
-
-	mu   sync.Mutex
-	urls map[string]string // by topic
 }
 
 func newTransport(r *Receiver, target *Target) *transport {
-	t := &transport{receiver: r, target: target, secrets: secretsOf(target), calls: lane.NewPool(), urls: map[string]string{}}
+	t := &transport{receiver: r, target: target, secrets: secretsOf(target), calls: lane.NewPool()}
 	t.life, t.cut = context.WithCancel(context.Background())
 	var only http.Protocols
 	only.SetHTTP1(true)
@@ -39,26 +33,6 @@ func newTransport(r *Receiver, target *Target) *transport {
 		MaxIdleConnsPerHost: r.cfg.Lanes, MaxResponseHeaderBytes: 64 << 10, IdleConnTimeout: time.Minute,
 	}
 	return t
-}
-
-// secretsOf returns the parts of the settings that a receiver may repeat in an answer, and that errors must not have.
-func secretsOf(t *Target) (all []string) {
-	u, err := url.Parse(t.URL)
-	if err != nil {
-		return nil
-	}
-	if password, ok := u.User.Password(); ok && password != "" {
-		all = append(all, password)
-	}
-	for _, values := range u.Query() {
-		all = append(all, values...)
-	}
-	if u.RawQuery != "" {
-		all = append(all, u.RawQuery)
-	}
-	all = slices.DeleteFunc(all, func(s string) bool { return s == "" || s == topicInURL })
-	slices.SortFunc(all, func(a, b string) int { return len(b) - len(a) }) // a secret may be a part of another one
-	return all
 }
 
 // dial opens a connection that is closed with the session.
@@ -92,21 +66,6 @@ func (t *transport) Close() {
 	t.http.CloseIdleConnections()
 }
 
-// urlOf returns the address of a topic.
-func (t *transport) urlOf(topic string) (string, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if text, ok := t.urls[topic]; ok {
-		return text, nil
-	}
-	u, err := t.target.at(topic)
-	if err != nil {
-		return "", err
-	}
-	t.urls[topic] = u.String()
-	return t.urls[topic], nil
-}
-
 // Deliver has a goroutine wait for the answer.
 func (t *transport) Deliver(ctx context.Context, items []*lane.Item, done func(stored int, why *lane.Failure)) {
 	t.calls.Go(ctx, func() { done(t.deliver(ctx, items)) })
@@ -121,7 +80,7 @@ func (t *transport) deliver(ctx context.Context, items []*lane.Item) (stored int
 	if more := len(items) - 1; more > 0 {
 		op += fmt.Sprintf(" and %d more", more)
 	}
-	to, err := t.urlOf(first.Topic)
+	to, err := t.target.at(first.Topic)
 	if err != nil {
 		return 0, &lane.Failure{Op: op, Code: lane.CodeSecret, Err: err}
 	}
@@ -129,10 +88,11 @@ func (t *transport) deliver(ctx context.Context, items []*lane.Item) (stored int
 	if err != nil {
 		return 0, &lane.Failure{Op: op, Code: lane.CodeSecret, Err: errors.New("the address is invalid")}
 	}
-	op += " to " + req.URL.Host
+	op += " to " + to.Host
 	res, err := t.http.RoundTrip(req)
 	if err != nil {
 		code := lane.CodeOf(err)
+		err = errors.New(t.withoutSecrets(err.Error())) // it may quote what was answered
 		if code == lane.CodeTimeout {
 			err = fmt.Errorf("no answer within %s (receiver.timeout)", t.receiver.cfg.Timeout)
 		}

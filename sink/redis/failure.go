@@ -22,7 +22,7 @@ func (t *transport) failure(op string, err error) *lane.Failure {
 		f.Code = codeReplicas
 	case errors.Is(err, errAnswer), errors.Is(err, errProtocol):
 	case errors.As(err, new(serverError)):
-		text := err.Error()
+		text, _, _ := strings.Cut(err.Error(), ", with args beginning with") // which may end in a part of the password
 		if t.client.password != "" {
 			text = strings.ReplaceAll(text, t.client.password, "xxxxx")
 		}

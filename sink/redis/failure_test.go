@@ -167,6 +167,10 @@ func TestMeanings(t *testing.T) {
 		if f := hidden.failure("log in", serverError(text+" "+password)); strings.Contains(f.Error(), password) {
 			t.Error(f)
 		}
+		long := &transport{client: &client{password: strings.Repeat(password, 30)}} // which a server cuts off
+		if f := long.failure("log in", serverError("ERR unknown command 'AUTH', with args beginning with: 'shop' '"+strings.Repeat(password, 15))); strings.Contains(f.Error(), password) {
+			t.Error(f)
+		}
 		if got, code, _ := meaningOf(text); got != want || code == "" {
 			t.Errorf("%s: %d %s", text, got, code)
 		}

@@ -3,6 +3,7 @@ package main
 var (
 	httpContract = suite{"./sink/http", "^TestContract$/^structured$/^(Order|AckLost|Lost|Unavailable|Refused)$"}
 	httpAnswers  = suite{"./sink/http", "^(TestAnswers|TestRedirect)$"}
+	httpSecrets  = suite{"./sink/http", "^TestNoSecretInErrors$"}
 )
 
 // sinkMutants has mutants of the sink for HTTP.
@@ -87,4 +88,10 @@ var sinkMutants = []mutant{
 		edits: []edit{{"sink/http/answer.go", `text += fmt.Sprintf(", %q", t.withoutSecrets(string(body)))`, `text += fmt.Sprintf(", %q", string(body))`}},
 		tests: []suite{{"./sink/http", "^TestRefusal$"}},
 	},
+	wrong("http-quotes-a-part-of-a-secret", "An error quotes the beginning of a secret, because the answer is cut before it is searched.",
+		edits{{"sink/http/secret.go", "wasCut := len(text) == maxQuoted", "wasCut := len(text) > maxQuoted"}}, httpSecrets),
+	wrong("http-path-is-no-secret", "The path of the address is shown.",
+		edits{{"sink/http/secret.go", "		add(minSegment, path)\n		add(minSegment, strings.Split(path, \"/\")...)\n", ""}, {"sink/http/secret.go", "for _, path := range", "for range"}}, httpSecrets),
+	wrong("http-broken-answer-shows-secrets", "An error quotes what is no answer of HTTP.",
+		edits{{"sink/http/transport.go", "errors.New(t.withoutSecrets(err.Error()))", "errors.New(err.Error())"}}, httpSecrets),
 }
