@@ -33,7 +33,14 @@ func newSender(t *testing.T, url string, change ...func(*Config)) *sender {
 
 func (s *sender) send(rec *router.Record) *lane.Failure {
 	s.t.Helper()
-	n, why := s.deliver(s.t.Context(), []*lane.Item{{Record: rec}})
+	type result struct {
+		n   int
+		why *lane.Failure
+	}
+	landed := make(chan result)
+	go s.Deliver(s.t.Context(), []*lane.Item{{Record: rec}}, func(n int, why *lane.Failure) { landed <- result{n, why} })
+	r := <-landed
+	n, why := r.n, r.why
 	if (n == 1) != (why == nil) {
 		s.t.Errorf("%d, %v", n, why)
 	}
@@ -225,6 +232,11 @@ func TestMessage(t *testing.T) {
 	}
 	if string(m.Data()) != string(rec.Value) || len(m.Headers()) != len(want) || m.Subject() != topic {
 		t.Errorf("%s %q %v", m.Subject(), m.Data(), m.Headers())
+	}
+	twice := recordAt("e", "k", topic, 1)
+	twice.Headers = append(twice.Headers, router.Header{Name: "twice", Value: []byte("1")}, router.Header{Name: "twice", Value: []byte("2")}, router.Header{Name: "last", Value: []byte("3")})
+	if h := message(twice, natstest.Stream).Header; !slices.Equal(h["twice"], []string{"1", "2"}) || !slices.Equal(h["last"], []string{"3"}) || len(h) != 8 {
+		t.Errorf("%q", h)
 	}
 	for name, test := range map[string]struct {
 		change func(*router.Record)

@@ -36,12 +36,15 @@ func parse(text string) (hosts string, tls bool, err error) {
 
 // connection is one connection to a server.
 type connection struct {
-	nc   *nats.Conn
-	life context.Context // ends with the connection
-	end  context.CancelFunc
+	nc    *nats.Conn
+	life  context.Context // ends with the connection
+	end   context.CancelFunc
+	inbox string // what the subjects of answers begin with
 
-	mu     sync.Mutex
-	denied error // what the server has refused, so that the connection was cut
+	mu      sync.Mutex         // guards the following
+	denied  error              // what the server has refused, so that the connection was cut
+	flights map[uint64]*flight // by the number at the end of the subject of the answer
+	last    uint64
 }
 
 // Closed reports whether the connection has ended.
@@ -95,7 +98,7 @@ func (d dialer) Dial(network, address string) (net.Conn, error) {
 
 // dial connects to one of the servers, and logs in.
 func (t *transport) dial(ctx context.Context) (*connection, *lane.Failure) {
-	c := &connection{}
+	c := &connection{flights: map[uint64]*flight{}}
 	c.life, c.end = context.WithCancel(context.Background())
 	forget := context.AfterFunc(ctx, c.end) // until it is connected
 	err := t.login(c)
@@ -137,7 +140,7 @@ func isLogin(err error) bool {
 func (t *transport) login(c *connection) (err error) {
 	options := []nats.Option{
 		nats.Name(t.cfg.Name), nats.Timeout(t.cfg.Timeout), nats.NoReconnect(), nats.IgnoreDiscoveredServers(), nats.SkipHostLookup(),
-		nats.SetCustomDialer(dialer{c.life, t.cfg.Timeout}), nats.PingInterval(pingInterval), nats.ErrorHandler(c.noteError),
+		nats.SetCustomDialer(dialer{c.life, t.cfg.Timeout}), nats.PingInterval(pingInterval), nats.ErrorHandler(c.noteError), nats.ClosedHandler(c.noteClosed),
 	}
 	if t.tls {
 		options = append(options, nats.Secure(t.target.TLS))
@@ -148,7 +151,10 @@ func (t *transport) login(c *connection) (err error) {
 	if c.nc, err = nats.Connect(t.target.URL, options...); err != nil {
 		return err
 	}
-	if err = c.nc.FlushTimeout(t.cfg.Timeout); err != nil { // max_payload of the account comes after the login
+	if err = c.listen(t.cfg.Timeout); err == nil {
+		err = c.nc.FlushTimeout(t.cfg.Timeout) // max_payload of the account comes after the login
+	}
+	if err != nil {
 		c.nc.Close()
 	}
 	return err

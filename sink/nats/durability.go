@@ -37,7 +37,7 @@ func (r *Receiver) Durability(ctx context.Context) (means string, risks []string
 	defer t.Close()
 	c := t.link.Current()
 	subject := "$JS.API.STREAM.INFO." + r.cfg.Stream
-	a, err := t.ask(ctx, c, nats.NewMsg(subject))
+	a, err := c.ask(ctx, subject)
 	var refusal *apiError
 	switch {
 	case err == nil && a.Config != nil:

@@ -21,16 +21,27 @@ const (
 
 // message makes the message of a record. A header that is null is omitted.
 func message(rec *router.Record, stream string) *nats.Msg {
-	m := &nats.Msg{Subject: rec.Topic, Data: rec.Value, Header: make(nats.Header, len(rec.Headers)+4)}
-	m.Header.Set(headerStream, stream)
-	m.Header.Set(headerMsgID, rec.EventID())
-	m.Header.Set(headerID, string(rec.ID))
+	most := len(rec.Headers) + 4
+	m := &nats.Msg{Subject: rec.Topic, Data: rec.Value, Header: make(nats.Header, most)}
+	values := make([]string, 0, most) // of all headers, in one piece of memory
+	set := func(name, value string) {
+		n := len(values)
+		values = append(values, value)
+		m.Header[name] = values[n : n+1 : n+1]
+	}
+	set(headerStream, stream)
+	set(headerMsgID, rec.EventID())
+	set(headerID, string(rec.ID))
 	if rec.Key != nil {
-		m.Header.Set(headerKey, string(rec.Key))
+		set(headerKey, string(rec.Key))
 	}
 	for i := range rec.Headers {
-		if h := &rec.Headers[i]; h.Value != nil && h.Name != headerID {
+		switch h := &rec.Headers[i]; {
+		case h.Value == nil || h.Name == headerID:
+		case m.Header[h.Name] != nil:
 			m.Header.Add(h.Name, string(h.Value))
+		default:
+			set(h.Name, string(h.Value))
 		}
 	}
 	return m

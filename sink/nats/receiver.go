@@ -54,7 +54,7 @@ func New(cfg Config, reg prometheus.Registerer) (*Receiver, error) {
 
 // reach returns a transport with an open connection.
 func (r *Receiver) reach(ctx context.Context, target Target) (*transport, error) {
-	t := &transport{cfg: &r.cfg, target: target, calls: lane.NewPool()}
+	t := &transport{cfg: &r.cfg, target: target}
 	var err error
 	if t.hosts, t.tls, err = parse(target.URL); err != nil {
 		return nil, &lane.Failure{Op: "connect to NATS", Code: lane.CodeSecret, Err: err}

@@ -22,7 +22,6 @@ type transport struct {
 	maxPayload int
 	tied       sync.Once
 	link       *lane.Link[*connection]
-	calls      lane.Pool
 }
 
 // Healthy returns nil: the lanes know whether the server answers.
@@ -58,53 +57,53 @@ const (
 // errAnswer means that something else than a stream answers.
 var errAnswer = errors.New("the answer is not one of the stream")
 
-// Deliver has a goroutine wait for the answer.
+// Deliver sends a message, whose answer may come later.
 func (t *transport) Deliver(ctx context.Context, items []*lane.Item, done func(stored int, why *lane.Failure)) {
-	t.calls.Go(ctx, func() { done(t.deliver(ctx, items)) })
-}
-
-// deliver sends a message, and waits until the stream has acknowledged it.
-func (t *transport) deliver(ctx context.Context, items []*lane.Item) (stored int, why *lane.Failure) {
 	t.tied.Do(func() { context.AfterFunc(ctx, t.link.End) }) // it is the same context in all calls
 	rec := items[0].Record
-	op := fmt.Sprintf("send event %s to the subject %s of NATS at %s", rec.ID, rec.Topic, t.hosts)
 	if rec.Position() == "" {
-		return 0, &lane.Failure{
-			Op: op, Code: lane.CodeRefused, Meaning: lane.Refused, Err: errors.New("the event has no position, which is the id of its message; set route.position_header: true"),
-		}
+		done(0, &lane.Failure{
+			Op: t.op(rec), Code: lane.CodeRefused, Meaning: lane.Refused, Err: errors.New("the event has no position, which is the id of its message; set route.position_header: true"),
+		})
+		return
 	}
 	c, why := t.link.Get(ctx)
 	if why != nil {
-		return 0, why
+		done(0, why)
+		return
 	}
-	if err := t.send(ctx, c, rec); err != nil {
-		return 0, t.failure(op, c, rec.Topic, err)
-	}
-	return 1, nil
+	c.publish(message(rec, t.cfg.Stream), func(m *nats.Msg, err error) {
+		if err == nil {
+			err = t.stored(m)
+		}
+		if err != nil {
+			done(0, t.failure(t.op(rec), c, rec.Topic, err))
+			return
+		}
+		done(1, nil)
+	})
 }
 
-// send returns nil if the stream has answered that it has the message.
-func (t *transport) send(ctx context.Context, c *connection, rec *router.Record) error {
-	a, err := t.ask(ctx, c, message(rec, t.cfg.Stream))
+func (t *transport) op(rec *router.Record) string {
+	return fmt.Sprintf("send event %s to the subject %s of NATS at %s", rec.ID, rec.Topic, t.hosts)
+}
+
+// stored returns nil if it is the stream that has answered that it has the message.
+func (t *transport) stored(m *nats.Msg) error {
+	a, err := read(m)
 	if err == nil && (a.Stream != t.cfg.Stream || a.Seq == 0) {
 		err = errAnswer
 	}
 	return err
 }
 
-// ask sends a message, and reads the answer. Without an answer in time, the connection is cut.
-func (t *transport) ask(ctx context.Context, c *connection, m *nats.Msg) (*answer, error) {
-	within, cancel := context.WithTimeout(ctx, t.cfg.Timeout)
-	defer cancel()
-	got, err := c.nc.RequestMsgWithContext(within, m)
-	if err != nil {
-		if within.Err() != nil {
-			c.End()
-		}
-		return nil, err
+// read returns what an answer says.
+func read(m *nats.Msg) (*answer, error) {
+	if len(m.Data) == 0 && m.Header.Get("Status") == "503" { // of the server: it has no subscription for the subject
+		return nil, nats.ErrNoResponders
 	}
 	var a answer
-	if err := json.Unmarshal(got.Data, &a); err != nil {
+	if err := json.Unmarshal(m.Data, &a); err != nil {
 		return nil, fmt.Errorf("%w: %w", errAnswer, err)
 	}
 	if a.Error != nil {
