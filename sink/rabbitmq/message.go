@@ -13,7 +13,8 @@ import (
 // contentType is the header of a record that becomes the property content_type.
 const contentType = "content-type"
 
-// publishing makes the message of a record.
+// publishing makes the message of a record. The id is its message id, and not a header as well: a broker takes headers
+// apart, and a queue keeps their parts in memory.
 func publishing(rec *router.Record) amqp.Publishing {
 	p := amqp.Publishing{DeliveryMode: amqp.Persistent, MessageId: string(rec.ID), Timestamp: time.Now(), Body: rec.Value}
 	if len(rec.Headers) > 0 {
@@ -22,6 +23,7 @@ func publishing(rec *router.Record) amqp.Publishing {
 	for i := range rec.Headers {
 		h := &rec.Headers[i]
 		switch {
+		case h.Name == router.HeaderID:
 		case strings.EqualFold(h.Name, contentType) && len(h.Value) <= maxShort:
 			p.ContentType = string(h.Value)
 		case h.Value == nil:

@@ -63,7 +63,7 @@ func TestMessage(t *testing.T) {
 	b := newBroker(t)
 	p, l := sinktest.Open(t, testReceiver(t, b.url(b.password)).Open)
 	rec := record("id-1", "customer 7", "orders")
-	rec.Headers = []router.Header{{Name: "Content-Type", Value: []byte("application/json")}, {Name: "a", Value: []byte("ä")}, {Name: "nothing"}}
+	rec.Headers = []router.Header{{Name: "Content-Type", Value: []byte("application/json")}, {Name: "a", Value: []byte("ä")}, {Name: "nothing"}, {Name: "id", Value: rec.ID}}
 	began := uint64(time.Now().Unix())
 	sinktest.Send(t, p, 1, rec)
 	sinktest.Send(t, p, 2, &router.Record{ID: []byte("id-2"), Topic: "orders", PartitionBy: []byte("id-2")})
@@ -78,7 +78,7 @@ func TestMessage(t *testing.T) {
 			t.Errorf("mandatory %v, delivery mode %d", m.mandatory, m.mode)
 		}
 	}
-	if want := "\x01aS\x00\x00\x00\x02ä"; !strings.Contains(string(m.headers), want) || !strings.Contains(string(m.headers), "\x07nothingV") || strings.Contains(string(m.headers), "ontent") {
+	if want := "\x01aS\x00\x00\x00\x02ä"; !strings.Contains(string(m.headers), want) || !strings.Contains(string(m.headers), "\x07nothingV") || strings.Contains(string(m.headers), "ontent") || strings.Contains(string(m.headers), "\x02id") {
 		t.Errorf("headers %q", m.headers)
 	}
 	if empty.key != "" || len(empty.body) > 0 {

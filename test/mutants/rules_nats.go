@@ -5,6 +5,7 @@ var (
 	natsMessage = suite{"./sink/nats", "^TestMessage$"}
 	natsLimits  = suite{"./sink/nats", "^TestAccountLimits$"}
 	natsLogin   = suite{"./sink/nats", "^TestLogin$"}
+	natsRules   = suite{"./sink/nats", "^TestContract$"}
 )
 
 // natsMutants has mutants of the sink for NATS JetStream.
@@ -16,13 +17,13 @@ var natsMutants = []mutant{
 	wrong("nats-error-is-an-ack", "An answer with an error acknowledges an event.",
 		edits{{"sink/nats/transport.go", "		return nil, a.Error\n", "		return &answer{Stream: t.cfg.Stream, Seq: 1}, nil\n"}}, natsAnswers),
 	wrong("nats-stream-is-not-expected", "The server is not asked to refuse a message that another stream would take.",
-		edits{{"sink/nats/message.go", "	m.Header.Set(headerStream, stream)\n", ""}}, natsAnswers, natsMessage),
+		edits{{"sink/nats/message.go", "	set(headerStream, stream)\n", ""}}, natsAnswers, natsMessage),
 	wrong("nats-id-of-the-event", "The id of a message is the id of the event, which two events may have.",
-		edits{{"sink/nats/message.go", "m.Header.Set(headerMsgID, rec.EventID())", "m.Header.Set(headerMsgID, string(rec.ID))"}}, suite{"./sink/nats", "^TestRepeats$"}),
+		edits{{"sink/nats/message.go", "set(headerMsgID, rec.EventID())", "set(headerMsgID, string(rec.ID))"}}, suite{"./sink/nats", "^TestRepeats$"}),
 	wrong("nats-position-is-one-event", "Two events never have one position.",
 		edits{{"router/record.go", `return r.Position() + "/" + string(r.ID)`, "return r.Position()"}}, suite{"./sink/nats", "^TestPositionOfAnotherEvent$"}),
 	wrong("nats-no-message-id", "A message has no id, so a repeat is stored again.",
-		edits{{"sink/nats/message.go", "	m.Header.Set(headerMsgID, rec.EventID())\n", ""}}, suite{"./sink/nats", "^TestRepeats$"}),
+		edits{{"sink/nats/message.go", "	set(headerMsgID, rec.EventID())\n", ""}}, suite{"./sink/nats", "^TestRepeats$"}),
 	wrong("nats-no-stream-is-an-outage", "A subject without a stream is an outage.",
 		edits{{"sink/nats/transport.go", "f.Meaning, f.Code, f.Err = lane.Missing, lane.CodeMissing, errors.New(\"no stream", "f.Meaning, f.Code, f.Err = lane.Again, lane.CodeMissing, errors.New(\"no stream"}}, natsAnswers),
 	wrong("nats-full-is-poison", "A stream that is full refuses the event for good.",
@@ -42,9 +43,15 @@ var natsMutants = []mutant{
 	wrong("nats-account-full-is-poison", "An account that is full refuses the event for good.",
 		edits{{"sink/nats/transport.go", "	case tooLargeForStream, headersTooLarge:", "	case tooLargeForStream, headersTooLarge, 10002:"}}, natsLimits),
 	wrong("nats-limit-of-the-server", "An account takes a message as large as the server does.",
-		edits{{"sink/nats/dial.go", "	if err = c.nc.FlushTimeout(t.cfg.Timeout); err != nil { // max_payload of the account comes after the login\n		c.nc.Close()\n	}\n", ""}}, natsLimits),
+		edits{{"sink/nats/dial.go", "		err = c.nc.FlushTimeout(t.cfg.Timeout) // max_payload of the account comes after the login\n", ""}}, natsLimits),
 	wrong("nats-login-never-expires", "The error does not say that the JWT has expired.",
 		edits{{"sink/nats/dial.go", "!until.IsZero() && time.Now().After(until)", "until.IsZero() && time.Now().After(until)"}}, suite{"./sink/nats", "^TestCredentialsFile$"}),
+	wrong("nats-answer-of-another-message", "An answer is that to the message that was sent last.",
+		edits{{"sink/nats/flight.go", "		c.land(number, m, nil)\n", "		_ = number\n		c.mu.Lock()\n		n := c.last\n		c.mu.Unlock()\n		c.land(n, m, nil)\n"}}, natsRules),
+	wrong("nats-late-message-may-arrive", "The connection of a message that is not answered in time goes on.",
+		edits{{"sink/nats/flight.go", "	c.End()\n	for _, f := range late", "	for _, f := range late"}}, natsRules),
+	wrong("nats-lost-answer-is-awaited", "What is in flight when the connection is lost waits for its answer.",
+		edits{{"sink/nats/flight.go", "c.take(func(*flight) bool { return true })", "c.take(func(*flight) bool { return false })"}}, natsRules),
 	wrong("nats-two-connections", "Each caller opens a connection of its own.",
 		edits{{"sink/lane/link.go", "		if wait == nil {", "		if true {"}, {"sink/lane/link.go", "	close(l.dialing)\n	l.dialing = nil\n", ""}}, suite{"./sink/lane", "^TestLink$"}),
 	wrong("nats-asks-in-turn", "After a failure each lane connects at once.",
