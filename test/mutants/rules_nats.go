@@ -5,7 +5,7 @@ var (
 	natsMessage = suite{"./sink/nats", "^TestMessage$"}
 	natsLimits  = suite{"./sink/nats", "^TestAccountLimits$"}
 	natsLogin   = suite{"./sink/nats", "^TestLogin$"}
-	natsRules   = suite{"./sink/nats", "^TestContract$"}
+	natsFlights = suite{"./sink/nats", "^TestFlights$"}
 )
 
 // natsMutants has mutants of the sink for NATS JetStream.
@@ -47,11 +47,11 @@ var natsMutants = []mutant{
 	wrong("nats-login-never-expires", "The error does not say that the JWT has expired.",
 		edits{{"sink/nats/dial.go", "!until.IsZero() && time.Now().After(until)", "until.IsZero() && time.Now().After(until)"}}, suite{"./sink/nats", "^TestCredentialsFile$"}),
 	wrong("nats-answer-of-another-message", "An answer is that to the message that was sent last.",
-		edits{{"sink/nats/flight.go", "		c.land(number, m, nil)\n", "		_ = number\n		c.mu.Lock()\n		n := c.last\n		c.mu.Unlock()\n		c.land(n, m, nil)\n"}}, natsRules),
+		edits{{"sink/nats/flight.go", "		c.land(number, m, nil)\n", "		_ = number\n		c.mu.Lock()\n		n := c.last\n		c.mu.Unlock()\n		c.land(n, m, nil)\n"}}, natsFlights),
 	wrong("nats-late-message-may-arrive", "The connection of a message that is not answered in time goes on.",
-		edits{{"sink/nats/flight.go", "	c.End()\n	for _, f := range late", "	for _, f := range late"}}, natsRules),
+		edits{{"sink/nats/flight.go", "	c.End()\n	for _, f := range late", "	for _, f := range late"}}, natsFlights),
 	wrong("nats-lost-answer-is-awaited", "What is in flight when the connection is lost waits for its answer.",
-		edits{{"sink/nats/flight.go", "c.take(func(*flight) bool { return true })", "c.take(func(*flight) bool { return false })"}}, natsRules),
+		edits{{"sink/nats/flight.go", "c.take(func(*flight) bool { return true })", "c.take(func(*flight) bool { return false })"}}, natsFlights),
 	wrong("nats-two-connections", "Each caller opens a connection of its own.",
 		edits{{"sink/lane/link.go", "		if wait == nil {", "		if true {"}, {"sink/lane/link.go", "	close(l.dialing)\n	l.dialing = nil\n", ""}}, suite{"./sink/lane", "^TestLink$"}),
 	wrong("nats-asks-in-turn", "After a failure each lane connects at once.",
