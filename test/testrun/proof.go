@@ -91,19 +91,32 @@ func load(dir string) (*evidence, error) {
 		lines(filepath.Join(dir, "simulator.jsonl"), &r.Sims),
 		lines(filepath.Join(dir, "cluster.jsonl"), &r.Cluster),
 	)
-	b, readErr := os.ReadFile(filepath.Join(dir, "mutants.json"))
-	switch {
-	case errors.Is(readErr, os.ErrNotExist):
-	case readErr != nil:
-		err = errors.Join(err, readErr)
-	default:
-		err = errors.Join(err, json.Unmarshal(b, &r.Mutants))
+	for _, file := range []string{mutantsFirst, mutantsAgain} {
+		results, why := mutantsIn(filepath.Join(dir, file))
+		if err = errors.Join(err, why); why != nil {
+			continue
+		}
+		for _, m := range results {
+			r.Mutants = append(slices.DeleteFunc(r.Mutants, func(old mutant) bool { return old.Name == m.Name }), m)
+		}
 	}
 	r.Rows, r.Cluster = newestRows(r.Rows), lastOfEach(r.Cluster)
 	slices.SortStableFunc(r.Rows, func(a, b row) int {
 		return cmp.Or(cmp.Compare(number(a.Faults), number(b.Faults)), cmp.Compare(a.Test, b.Test))
 	})
 	return r, err
+}
+
+// mutantsIn reads results of mutants. A file that does not exist has none.
+func mutantsIn(file string) (results []mutant, err error) {
+	b, err := os.ReadFile(file)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(b, &results)
+	}
+	return results, err
 }
 
 // newestRows keeps, for each test, the rows of the last process that ran it.
@@ -218,6 +231,9 @@ func (r *evidence) about(say func(string, ...any)) {
 	}
 	say("- date: %s, %s in all", r.Date.UTC().Format("2006-01-02 15:04 MST"), r.Took.Round(time.Second))
 	say("- seed of the fault suite: %d (`OUTBOXCDC_TEST_SEED`)", r.Seed)
+	for _, a := range r.Again {
+		say("- run again later, with commit %s, %s: `%s`, and the mutants that had survived", a.Commit, a.Date.UTC().Format("2006-01-02 15:04 MST"), a.Tests)
+	}
 	if r.Short {
 		say("- **in the short form**: each fault as short as in `make test`")
 	}

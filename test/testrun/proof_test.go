@@ -130,6 +130,24 @@ func TestRunAgain(t *testing.T) {
 	if _, err := lastRun(dir); err == nil {
 		t.Error("there is no run to add to")
 	}
+	r.Again = []repetition{{Date: begun.Add(2 * time.Hour), Commit: "1234abcd", Tests: "^TestX$"}}
+	if page := r.page(); !strings.Contains(page, "- run again later, with commit 1234abcd, 2026-11-21 18:00 UTC: `^TestX$`") {
+		t.Errorf("the page does not say what is of another commit:\n%s", page)
+	}
+	for file, text := range map[string]string{
+		mutantsFirst: `[{"name":"a","survived":true},{"name":"b","killed_by":"relay.TestB"}]`, mutantsAgain: `[{"name":"a","killed_by":"relay.TestA"}]`,
+	} {
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p := prover{dir: dir, again: true, only: "TestX"}
+	if stages := p.stages(); len(stages) != 2 || stages[1].args[len(stages[1].args)-1] != "^(a)$" {
+		t.Errorf("not the tests and the survivors: %+v", stages)
+	}
+	if all, err := load(dir); err != nil || len(all.Mutants) != 2 || slices.ContainsFunc(all.Mutants, func(m mutant) bool { return m.Survived }) {
+		t.Errorf("%v, %+v", err, all)
+	}
 	if err := r.keep(dir); err != nil {
 		t.Fatal(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -82,6 +83,9 @@ func (p *prover) prove(ctx context.Context) error {
 	if p.page {
 		return p.write(this)
 	}
+	if p.again {
+		this.Again = append(this.Again, repetition{Date: time.Now(), Commit: strings.TrimPrefix(versions(ctx)[0], "commit: "), Tests: p.only})
+	}
 	var failed []error
 	for _, s := range p.stages() {
 		if err := p.do(ctx, s); err != nil {
@@ -94,7 +98,7 @@ func (p *prover) prove(ctx context.Context) error {
 	if !p.again {
 		this.Took = time.Since(this.Date)
 	}
-	if p.only == "" { // nothing can be added to a part
+	if p.only == "" || p.again { // nothing can be added to a part
 		if err := this.keep(p.dir); err != nil {
 			return err
 		}
@@ -133,6 +137,13 @@ type proofRun struct {
 	Seed     uint64
 	Versions []string
 	Short    bool
+	Again    []repetition
+}
+
+// repetition is what was run again later, with another commit: tests, and the mutants that had survived.
+type repetition struct {
+	Date          time.Time
+	Commit, Tests string
 }
 
 func (r proofRun) keep(dir string) error {
@@ -172,10 +183,14 @@ func (p *prover) stages() []stage {
 	nodes := stage{name: "cluster", env: env, args: goTest("-count=1", "-run", "^TestThreeNodes$", "./sink/kafka")}
 	if p.only != "" {
 		suite.args = append(suite.args, "-run", p.only)
+		some := []stage{suite}
 		if only, err := regexp.Compile(p.only); err == nil && only.MatchString("TestThreeNodes") {
-			return []stage{suite, nodes}
+			some = append(some, nodes)
 		}
-		return []stage{suite}
+		if survivors := p.survivors(); len(survivors) > 0 {
+			some = append(some, mutantsOf(p.dir, mutantsAgain, "-run", "^("+strings.Join(survivors, "|")+")$"))
+		}
+		return some
 	}
 	sim := []string{"OUTBOXCDC_TEST_DIR=" + p.dir, "OUTBOXCDC_TEST_SIM=" + strconv.Itoa(simSeconds) + "s"}
 	return []stage{
@@ -183,9 +198,33 @@ func (p *prover) stages() []stage {
 		suite,
 		nodes,
 		{name: "samples", args: []string{"go", "run", "./test/samples", "-kills"}},
-		// A mutant of the simulator must not add rows.
-		{name: "mutants", env: []string{"OUTBOXCDC_TEST_DIR="}, args: []string{"go", "run", "./test/mutants", "-json", filepath.Join(p.dir, "mutants.json")}},
+		mutantsOf(p.dir, mutantsFirst),
 	}
+}
+
+// The results of the mutants, and of those that are run again.
+const mutantsFirst, mutantsAgain = "mutants.json", "mutants-again.json"
+
+// mutantsOf runs mutants. One of the simulator must not add rows.
+func mutantsOf(dir, file string, args ...string) stage {
+	return stage{
+		name: "mutants", env: []string{"OUTBOXCDC_TEST_DIR="},
+		args: append([]string{"go", "run", "./test/mutants", "-json", filepath.Join(dir, file)}, args...),
+	}
+}
+
+// survivors are the mutants that survived the last whole run, if something is added to it.
+func (p *prover) survivors() (names []string) {
+	if !p.again {
+		return nil
+	}
+	results, _ := mutantsIn(filepath.Join(p.dir, mutantsFirst)) // load reports the error
+	for _, m := range results {
+		if m.Survived {
+			names = append(names, m.Name)
+		}
+	}
+	return names
 }
 
 // do runs a stage, shows its output as a summary, and keeps the original.
