@@ -15,7 +15,7 @@ var natsMutants = []mutant{
 	wrong("nats-any-stream-acknowledges", "The answer of another stream acknowledges an event.",
 		edits{{"sink/nats/transport.go", "(a.Stream != t.cfg.Stream || a.Seq == 0)", "a.Seq == 0"}}, natsAnswers),
 	wrong("nats-error-is-an-ack", "An answer with an error acknowledges an event.",
-		edits{{"sink/nats/transport.go", "		return nil, a.Error\n", "		return &answer{Stream: t.cfg.Stream, Seq: 1}, nil\n"}}, natsAnswers),
+		edits{{"sink/nats/transport.go", "	a, err := read(m)\n	if err == nil && (", "	a, err := read(m)\n	if errors.As(err, new(*apiError)) {\n		return nil\n	}\n	if err == nil && ("}}, natsAnswers),
 	wrong("nats-stream-is-not-expected", "The server is not asked to refuse a message that another stream would take.",
 		edits{{"sink/nats/message.go", "	set(headerStream, stream)\n", ""}}, natsAnswers, natsMessage),
 	wrong("nats-id-of-the-event", "The id of a message is the id of the event, which two events may have.",
