@@ -108,6 +108,26 @@ func TestAnswers(t *testing.T) {
 	}
 }
 
+// TestOldestOfASubject: a stream that refuses new messages when it is full acknowledges an event all the same, and
+// drops the oldest one of its subject, unless it was told otherwise.
+func TestOldestOfASubject(t *testing.T) {
+	server := natstest.Start(t, "")
+	for refuses, left := range map[bool]string{false: "b", true: "a"} {
+		server.Delete(natstest.Stream)
+		server.Create(jetstream.StreamConfig{Subjects: []string{topic}, MaxMsgsPerSubject: 1, Discard: jetstream.DiscardNew, DiscardNewPerSubject: refuses})
+		s := newSender(t, "nats://"+server.Addr)
+		if why := s.send(recordAt("a", "k", topic, 1)); why != nil {
+			t.Fatal(why)
+		}
+		if why := s.send(recordAt("b", "k", topic, 2)); (why != nil) != refuses || refuses && why.Meaning != lane.Again {
+			t.Errorf("discard_new_per_subject %v: %v", refuses, why)
+		}
+		if all := server.Read(0); len(all) != 1 || all[0].Headers().Get(headerID) != left {
+			t.Errorf("discard_new_per_subject %v: %d messages", refuses, len(all))
+		}
+	}
+}
+
 // TestOtherAnswers: only the stream of the settings acknowledges. What another program answers is none.
 func TestOtherAnswers(t *testing.T) {
 	server := natstest.Start(t, "")

@@ -18,6 +18,8 @@ type streamConfig struct {
 	Window     time.Duration `json:"duplicate_window"`
 	Retention  string        `json:"retention"`
 	Discard    string        `json:"discard"`
+	PerSubject bool          `json:"discard_new_per_subject"` // discard is meant for max_msgs_per_subject too
+	Mirror     any           `json:"mirror"`
 	MaxMsgs    int64         `json:"max_msgs"`
 	MaxBytes   int64         `json:"max_bytes"`
 	MaxSubject int64         `json:"max_msgs_per_subject"`
@@ -76,13 +78,16 @@ func ofStream(s *streamConfig) (means string, risks []string) {
 	file := s.Storage != "memory"
 	risk(s.NoAck, "the stream acknowledges nothing (no_ack), so no event is ever delivered; set it to false")
 	risk(s.Sealed, "the stream is sealed, so it takes no event")
+	risk(s.Mirror != nil, "the stream is a mirror, so it takes no event")
 	risk(!file && s.Replicas < 2, "a restart of the server loses all acknowledged events (storage memory)")
 	risk(!file && s.Replicas > 1, "a restart of all its servers loses all acknowledged events (storage memory)")
 	risk(file && s.Replicas < 2, "a crash of its machine loses what was not synced, by default the last two minutes; whether sync_interval of the server is always, which loses none, a client cannot read")
 	risk(file && s.Replicas > 1, "a crash of several of its machines at once loses what was not synced, by default the last two minutes; whether sync_interval of the servers is always, which loses none, a client cannot read")
 	risk(s.Persist == "async", "an event is acknowledged before it is written (persist_mode async)")
-	risk(s.Discard != "new" && (s.MaxMsgs > 0 || s.MaxBytes > 0 || s.MaxSubject > 0),
-		"at its limit it drops the oldest events, read or not (max_msgs %d, max_bytes %d, max_msgs_per_subject %d; discard new lets events wait)", s.MaxMsgs, s.MaxBytes, s.MaxSubject)
+	risk(s.Discard != "new" && (s.MaxMsgs > 0 || s.MaxBytes > 0),
+		"at its limit it drops the oldest events, read or not (max_msgs %d, max_bytes %d; discard new lets events wait)", s.MaxMsgs, s.MaxBytes)
+	risk(s.MaxSubject > 0 && (s.Discard != "new" || !s.PerSubject),
+		"at its limit it drops the oldest events of a subject, read or not (max_msgs_per_subject %d; discard new with discard_new_per_subject lets events wait)", s.MaxSubject)
 	risk(s.MaxAge > 0, "it drops an event after %s, read or not (max_age)", s.MaxAge)
 	risk(s.Retention == "interest", "it drops an event at once if there is no consumer for its subject (retention interest)")
 	return means, risks

@@ -127,12 +127,17 @@ func TestDurability(t *testing.T) {
 		{jetstream.StreamConfig{NoAck: true}, "", []string{"no_ack", synced}},
 		{jetstream.StreamConfig{MaxMsgs: 9}, "", []string{synced, "drops the oldest"}},
 		{jetstream.StreamConfig{MaxMsgs: 9, Discard: jetstream.DiscardNew}, "", []string{synced}},
+		{jetstream.StreamConfig{MaxMsgsPerSubject: 9, Discard: jetstream.DiscardNew}, "", []string{synced, "oldest events of a subject"}},
+		{jetstream.StreamConfig{MaxMsgsPerSubject: 9, Discard: jetstream.DiscardNew, DiscardNewPerSubject: true}, "", []string{synced}},
+		{jetstream.StreamConfig{Mirror: &jetstream.StreamSource{Name: "ORIGIN"}}, "", []string{"takes no event", synced}},
 		{jetstream.StreamConfig{MaxAge: time.Hour}, "", []string{synced, "after 1h0m0s"}},
 		{jetstream.StreamConfig{Retention: jetstream.InterestPolicy}, "", []string{synced, "retention interest"}},
 		{jetstream.StreamConfig{PersistMode: jetstream.AsyncPersistMode}, "", []string{synced, "before it is written"}},
 	} {
 		server.Delete(natstest.Stream)
-		test.cfg.Subjects = []string{topic}
+		if test.cfg.Mirror == nil {
+			test.cfg.Subjects = []string{topic}
+		}
 		server.Create(test.cfg)
 		says(fmt.Sprintf("%+v", test.cfg), test.means, test.risks...)
 	}

@@ -3,6 +3,7 @@ package redissink
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/outboxcdc/outboxcdc/sink/lane"
@@ -21,7 +22,7 @@ func (r *Receiver) Durability(ctx context.Context) (means string, risks []string
 	}
 	defer t.Close()
 	settings := map[string]string{}
-	for _, name := range []string{"appendonly", "appendfsync", "save", "maxmemory", "maxmemory-policy"} {
+	for _, name := range []string{"appendonly", "appendfsync", "no-appendfsync-on-rewrite", "save", "maxmemory", "maxmemory-policy"} {
 		value, err := t.setting(ctx, name)
 		switch f := t.failure("read the settings of Redis at "+t.client.addr, err); {
 		case err == nil:
@@ -46,6 +47,9 @@ func ofSettings(s map[string]string) (means string, risks []string) {
 	switch {
 	case s["appendonly"] == "yes" && s["appendfsync"] == "always":
 		means = "the event is on the disk of the server (appendfsync always)"
+		if s["no-appendfsync-on-rewrite"] == "yes" {
+			risks = append(risks, "while it rewrites its file, or saves a snapshot, a crash of its machine loses acknowledged events that the operating system has not written yet (no-appendfsync-on-rewrite yes)")
+		}
 	case s["appendonly"] == "yes":
 		means = "the event is in the memory of the server"
 		lost := "about a second of acknowledged events"
@@ -74,13 +78,18 @@ func ofReplication(info string, wait int) []string {
 			fields[name] = value
 		}
 	}
+	replicas, err := strconv.Atoi(fields["connected_slaves"])
 	switch {
 	case fields["role"] == "slave":
 		return []string{"it is a replica, and takes no events; let receiver.url name the primary"}
-	case wait > 0:
-		return nil
-	case fields["connected_slaves"] != "0":
-		return []string{fmt.Sprintf("a failover loses acknowledged events that its %s replicas have not received (receiver.wait_replicas)", fields["connected_slaves"])}
+	case err != nil:
+		return []string{"how many replicas it has could not be read"}
+	case replicas < wait:
+		return []string{fmt.Sprintf("it has %d replicas now, so no event is acknowledged (receiver.wait_replicas %d)", replicas, wait)}
+	case replicas > wait && wait > 0:
+		return []string{fmt.Sprintf("an event is acknowledged when %d of its %d replicas have received it, and a failover to another one loses it (receiver.wait_replicas)", wait, replicas)}
+	case replicas > wait:
+		return []string{fmt.Sprintf("a failover loses acknowledged events that its %d replicas have not received (receiver.wait_replicas)", replicas)}
 	}
 	return nil
 }

@@ -353,7 +353,8 @@ func TestReplicas(t *testing.T) {
 		t.Error("acknowledged, and the replica does not have it")
 	}
 	replica.Freeze()
-	for range 2 { // the second time it is a repeat, which writes nothing
+	other := newSender(t, primary, func(c *Config) { c.WaitReplicas, c.Timeout = 1, 2*time.Second })
+	for _, slow := range []*sender{slow, slow, other} { // then it is a repeat, which writes nothing, also over a new connection
 		if n, why := slow.deliver("b@20-0"); n != 0 || why == nil || why.Code != codeReplicas || why.Meaning != lane.Again {
 			t.Errorf("without the replica: %d, %v", n, why)
 		}

@@ -52,6 +52,8 @@ var natsMutants = []mutant{
 		edits{{"sink/nats/flight.go", "	c.End()\n	for _, f := range late", "	for _, f := range late"}}, natsFlights),
 	wrong("nats-lost-answer-is-awaited", "What is in flight when the connection is lost waits for its answer.",
 		edits{{"sink/nats/flight.go", "c.take(func(*flight) bool { return true })", "c.take(func(*flight) bool { return false })"}}, natsFlights),
+	wrong("nats-subject-never-drops", "A stream that refuses what is new drops nothing, whatever its limit for a subject.",
+		edits{{"sink/nats/durability.go", "s.MaxSubject > 0 && (s.Discard != \"new\" || !s.PerSubject)", "s.MaxSubject > 0 && s.Discard != \"new\""}}, suite{"./sink/nats", "^TestDurability$"}),
 	wrong("nats-two-connections", "Each caller opens a connection of its own.",
 		edits{{"sink/lane/link.go", "		if wait == nil {", "		if true {"}, {"sink/lane/link.go", "	close(l.dialing)\n	l.dialing = nil\n", ""}}, suite{"./sink/lane", "^TestLink$"}),
 	wrong("nats-asks-in-turn", "After a failure each lane connects at once.",
