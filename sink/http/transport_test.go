@@ -146,8 +146,8 @@ func TestRefusal(t *testing.T) {
 	}
 }
 
-// TestNoSecretInErrors: everything but the host of the address may be a secret. A receiver repeats it in many ways: in a
-// redirect, in its answer, as it was encoded, or by sending back what it has got.
+// TestNoSecretInErrors: everything but the host of the address may be a secret. A receiver repeats it in many ways: in
+// a redirect, in its answer, as it was encoded, or by sending back what it has got.
 func TestNoSecretInErrors(t *testing.T) {
 	echo := sinktest.Listen(t, "")
 	defer echo.Close()
