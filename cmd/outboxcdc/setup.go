@@ -278,12 +278,15 @@ func newSetupApplyCommand(loadConfig func() (*config.Config, error)) *cobra.Comm
 	return cmd
 }
 
+// letterPartitions is the number of partitions of a new dead-letter topic, unless a setting gives another one.
+const letterPartitions = 6
+
 // setupTopics are the topics that the daemon needs besides those of events. With kafka.create_topics they are like the
 // topics that it creates; otherwise the brokers' default decides about replicas.
 func setupTopics(cluster *kafka.Cluster, cfg *config.Config) (all []setup.Topic) {
 	t := &cfg.Kafka.CreateTopics
-	like := &kafka.Create{Partitions: int32(cmp.Or(cfg.Route.Partitions[cfg.Poison.Topic], t.Partitions)), ReplicationFactor: -1}
-	if t.Enabled {
+	like := &kafka.Create{Partitions: int32(cmp.Or(cfg.Route.Partitions[cfg.Poison.Topic], t.Partitions, letterPartitions)), ReplicationFactor: -1}
+	if t.Partitions > 0 {
 		like.ReplicationFactor, like.Config = int16(t.ReplicationFactor), t.Config
 	}
 	if cfg.Deduplicated() {

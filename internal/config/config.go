@@ -185,12 +185,9 @@ type Kafka struct {
 
 // CreateTopics is how missing topics are created, the dead-letter topic included. It requires the permission Create.
 type CreateTopics struct {
-	// Enabled is whether the daemon creates missing topics. Otherwise, and where Kafka refuses, it waits until the
-	// topic exists (route.missing_topic).
-	Enabled bool `yaml:"enabled" default:"false"`
-	// Partitions is the number of partitions of a new topic, at least 1. A topic in route.partitions gets the number
-	// given there.
-	Partitions int `yaml:"partitions" default:"6"`
+	// Partitions is the number of partitions of a new topic. A topic in route.partitions gets the number given there. 0:
+	// the daemon creates no topics, and waits until a topic exists (route.missing_topic), as where Kafka refuses.
+	Partitions int `yaml:"partitions" default:"0"`
 	// ReplicationFactor is the replication factor of a new topic, at least 1.
 	ReplicationFactor int `yaml:"replication_factor" default:"3"`
 	// Config is the configuration of a new topic, with Kafka's names, e.g. min.insync.replicas: 2.
@@ -238,7 +235,8 @@ type Receiver struct {
 	// Secret is the secret that signs requests (Standard Webhooks), with sink: http: whsec_ and base64, or several
 	// separated by spaces while it is rotated. "" means no signature. It is a secret.
 	Secret string `yaml:"secret" default:"" secret:"true" live:"true"` // read it with [Config.ReceiverSecret]
-	// SecretFile is a file with the secret, instead of secret.
+	// SecretFile is a file with the secret, instead of secret; with sink: nats the file that authenticates the daemon: a
+	// credentials file (the JWT and the seed of a user), or the seed of an NKey.
 	SecretFile string `yaml:"secret_file" default:"" live:"true"`
 	// MaxLength is the number of entries to which a stream is trimmed when events are added, with sink: redis,
 	// approximately and never below it; 0 trims nothing. Entries are removed whether they were read or not.
@@ -249,9 +247,6 @@ type Receiver struct {
 	// Stream is the stream that has the topics as its subjects, with sink: nats. Only this stream may acknowledge an
 	// event.
 	Stream string `yaml:"stream" default:""`
-	// CredentialsFile is a file that authenticates the daemon, with sink: nats: a credentials file (the JWT and the
-	// seed of a user), or the seed of an NKey.
-	CredentialsFile string `yaml:"credentials_file" default:"" live:"true"`
 }
 
 // TLS is the encryption of connections to the sink. The files are PEM, and are read at the start of each session, the

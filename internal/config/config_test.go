@@ -166,8 +166,8 @@ func TestLoadErrors(t *testing.T) {
 		{yaml: "tls: {enabled: true, cert_file: /c.pem}\n", want: []string{"tls.key_file: is empty, but tls.cert_file is set"}},
 		{yaml: "tls: {enabled: true, key_file: /k.pem}\n", want: []string{"tls.cert_file: is empty"}},
 		{env: "OUTBOXCDC_KAFKA_SASL_PASSWORD=s3cr3t", want: []string{"OUTBOXCDC_KAFKA_SASL_PASSWORD: kafka.sasl.password: is set, but kafka.sasl.mechanism is empty; write PLAIN |"}},
-		{yaml: "kafka: {create_topics: {partitions: 0, replication_factor: 40000}}\n", want: []string{
-			"t.yaml:1:37: kafka.create_topics.partitions: 0 is out of range; write 1 to 2147483647", "kafka.create_topics.replication_factor: 40000 is out of range; write 1 to 32767",
+		{yaml: "kafka: {create_topics: {partitions: -1, replication_factor: 40000}}\n", want: []string{
+			"t.yaml:1:37: kafka.create_topics.partitions: -1 is out of range; write 0 to 2147483647", "kafka.create_topics.replication_factor: 40000 is out of range; write 1 to 32767",
 		}},
 		{yaml: "postgres: {url: 'postgres://h/d?target_session_attrs=standby'}\n", want: []string{"t.yaml:1:17: postgres.url: target_session_attrs=standby is for standbys"}},
 		{yaml: "postgres: {url: 'host=a,b target_session_attrs=read-only password=s3cr3t'}\n", want: []string{"postgres.url: target_session_attrs=read-only is for standbys"}},

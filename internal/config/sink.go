@@ -32,11 +32,11 @@ var schemes = map[string][]string{
 	SinkSNS:      {"https", "http"},
 }
 
-// ofOneSink are settings that only one sink has.
+// ofOneSink are settings that only one sink has, or two.
 var ofOneSink = map[string]string{
-	"receiver.lanes": SinkHTTP, "receiver.batch": SinkHTTP, "receiver.secret": SinkHTTP, "receiver.secret_file": SinkHTTP,
+	"receiver.lanes": SinkHTTP, "receiver.batch": SinkHTTP, "receiver.secret": SinkHTTP, "receiver.secret_file": SinkHTTP + " " + SinkNATS,
 	"receiver.max_length": SinkRedis, "receiver.wait_replicas": SinkRedis,
-	"receiver.stream": SinkNATS, "receiver.credentials_file": SinkNATS, "tls.enabled": "kafka",
+	"receiver.stream": SinkNATS, "tls.enabled": "kafka",
 }
 
 // HasReceiver reports whether events are delivered to receiver.url, and not to Kafka.
@@ -54,7 +54,7 @@ func (v *validation) sink(s *Receiver) {
 	for _, s := range knownSettings() {
 		section, _, _ := strings.Cut(s.path, ".")
 		only, one := ofOneSink[s.path]
-		foreign := section == "kafka" && v.c.HasReceiver() || section == "receiver" && !v.c.HasReceiver() || one && only != v.c.Sink
+		foreign := section == "kafka" && v.c.HasReceiver() || section == "receiver" && !v.c.HasReceiver() || one && !slices.Contains(strings.Fields(only), v.c.Sink)
 		if foreign && !reflect.DeepEqual(s.value(v.c), s.value(defaults)) {
 			v.report(s.path, "is set, but sink is "+v.c.Sink+"; remove it, or write another sink")
 		}
@@ -263,11 +263,6 @@ func (c *Config) ReceiverURL() (string, error) {
 // ReceiverSecret is receiver.secret, or the content of receiver.secret_file. Call it for each session.
 func (c *Config) ReceiverSecret() (string, error) {
 	return c.receiverSecret("receiver.secret_file", c.Receiver.Secret, c.Receiver.SecretFile, "the secret")
-}
-
-// ReceiverCredentials is the content of receiver.credentials_file, "" without one. Call it for each session.
-func (c *Config) ReceiverCredentials() (string, error) {
-	return c.receiverSecret("receiver.credentials_file", "", c.Receiver.CredentialsFile, "the credentials")
 }
 
 func (c *Config) receiverSecret(setting, value, file, what string) (string, error) {

@@ -16,7 +16,7 @@ delivery: {mode: at_least_once}
 		return load([]source{{"a.yaml", []byte(settings)}, {"b.yaml", []byte(more)}}, nil)
 	}
 	for _, more := range []string{
-		"", "route: {format: envelope}", "preset: debezium\nroute: {position_header: true}", "receiver: {credentials_file: /nope}", "receiver: {url: 'tls://Geh3im@a.example'}",
+		"", "route: {format: envelope}", "preset: debezium\nroute: {position_header: true}", "receiver: {secret_file: /nope}", "receiver: {url: 'tls://Geh3im@a.example'}",
 		"receiver: {url: 'tls://u:Geh3im@a.example:4222,tls://u:Geh3im@b.example:4222, nats://u:Geh3im@c.example/'}", "receiver: {url: 'nats://a.example,nats://u:Geh3im@b.example'}",
 	} {
 		c, err := read(more)
@@ -32,6 +32,7 @@ delivery: {mode: at_least_once}
 		"preset: debezium":                               "route.position_header: is false, but sink: nats",
 		"receiver: {stream: ''}":                         `receiver.stream: "" is no name of a stream`,
 		"receiver: {stream: 'EVENTS.a'}":                 `receiver.stream: "EVENTS.a" is no name of a stream`,
+		"receiver: {secret: Geh3im}":                     "receiver.secret: is set, but sink is nats",
 		"receiver: {batch: 2}":                           "receiver.batch: is set, but sink is nats",
 		"receiver: {max_length: 2}":                      "receiver.max_length: is set, but sink is nats",
 		"receiver: {url: 'http://u:Geh3im@h'}":           "begins with nats:// or tls://",

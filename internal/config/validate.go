@@ -256,11 +256,11 @@ func (v *validation) kafka(k *Kafka) {
 	for _, b := range k.Brokers {
 		v.report("kafka.brokers", checkBroker(b))
 	}
-	for path, n := range map[string]struct{ value, most int }{
-		"partitions": {k.CreateTopics.Partitions, math.MaxInt32}, "replication_factor": {k.CreateTopics.ReplicationFactor, math.MaxInt16},
+	for path, n := range map[string]struct{ value, least, most int }{
+		"partitions": {k.CreateTopics.Partitions, 0, math.MaxInt32}, "replication_factor": {k.CreateTopics.ReplicationFactor, 1, math.MaxInt16},
 	} {
-		if n.value < 1 || n.value > n.most {
-			v.report("kafka.create_topics."+path, fmt.Sprintf("%d is out of range; write 1 to %d", n.value, n.most))
+		if n.value < n.least || n.value > n.most {
+			v.report("kafka.create_topics."+path, fmt.Sprintf("%d is out of range; write %d to %d", n.value, n.least, n.most))
 		}
 	}
 	v.sasl(&k.SASL)

@@ -18,7 +18,7 @@ func (e *examination) checkReceiver(ctx context.Context) {
 	case err == nil:
 		e.ok(receiverReached, "%s accepts a connection; whether it takes events, only an event can show", e.ReceiverName)
 	case errors.As(err, &r) && r.Reason() == receiverUnready:
-		e.fail(receiverReached, Wrong, []Remedy{advicef("see docs/sinks.md: receiver.url_file, receiver.secret_file, receiver.credentials_file, tls.*_file")}, "%s", cause(err))
+		e.fail(receiverReached, Wrong, []Remedy{advicef("see docs/sinks.md: receiver.url_file, receiver.secret_file, tls.*_file")}, "%s", cause(err))
 	default:
 		e.fail(receiverReached, Unavailable, []Remedy{advicef("check that the receiver is running, that receiver.url has its address, that its certificate is one of tls.ca_file, and that no firewall blocks the connection")},
 			"%s", cause(err))

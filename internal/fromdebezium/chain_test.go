@@ -164,11 +164,11 @@ func TestForms(t *testing.T) {
 func TestCounterparts(t *testing.T) {
 	const head = router + "transforms=outbox\n"
 	_, c := convert(t, head+"topic.creation.default.partitions=3\ntopic.creation.default.replication.factor=2\ntopic.creation.default.cleanup.policy=compact\nerrors.tolerance=all")
-	if k := c.Kafka.CreateTopics; !k.Enabled || k.Partitions != 3 || k.ReplicationFactor != 2 || k.Config["cleanup.policy"] != "compact" || c.Poison.Policy != "skip" {
+	if k := c.Kafka.CreateTopics; k.Partitions != 3 || k.ReplicationFactor != 2 || k.Config["cleanup.policy"] != "compact" || c.Poison.Policy != "skip" {
 		t.Errorf("%+v, policy %s", k, c.Poison.Policy)
 	}
 	r, c := convert(t, head+"topic.creation.default.partitions=-1\ntopic.creation.default.replication.factor=-1")
-	if !c.Kafka.CreateTopics.Enabled || !noted(r, "topic.creation.default.partitions", "broker's default") {
+	if c.Kafka.CreateTopics.Partitions != 6 || !noted(r, "topic.creation.default.partitions", "broker's default") {
 		t.Errorf("%+v, notes %v", c.Kafka.CreateTopics, r.Notes)
 	}
 	if _, c = convert(t, head+"table.include.list=^public.outbox$"); c.Outbox.Table != "public.outbox" {

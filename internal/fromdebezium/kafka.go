@@ -33,15 +33,17 @@ func (c *conversion) createTopics() {
 	if partitions == "" && factor == "" || c.props[creation+"enable"] == "false" {
 		return
 	}
-	c.yaml.WriteString("  create_topics:\n    enabled: true\n")
-	for _, s := range []struct{ option, key, value string }{
-		{creation + "default.partitions", "partitions", partitions}, {creation + "default.replication.factor", "replication_factor", factor},
+	c.yaml.WriteString("  create_topics:\n")
+	for _, s := range []struct{ option, key, value, otherwise string }{
+		{creation + "default.partitions", "partitions", partitions, "6"}, {creation + "default.replication.factor", "replication_factor", factor, "3"},
 	} {
-		if n, err := strconv.Atoi(s.value); err == nil && n > 0 {
-			fmt.Fprintf(&c.yaml, "    %s: %d\n", s.key, n)
-		} else if s.value != "" {
-			c.note(s.option, "the broker's default has no counterpart: kafka.create_topics.%s has its own default", s.key)
+		if n, err := strconv.Atoi(s.value); err != nil || n < 1 {
+			if s.value != "" {
+				c.note(s.option, "the broker's default has no counterpart: kafka.create_topics.%s is %s", s.key, s.otherwise)
+			}
+			s.value = s.otherwise
 		}
+		fmt.Fprintf(&c.yaml, "    %s: %s\n", s.key, s.value)
 	}
 	var config []string
 	for _, name := range slices.Sorted(maps.Keys(c.props)) {

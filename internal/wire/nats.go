@@ -20,13 +20,13 @@ func natsTarget(cfg *config.Config) (t natssink.Target, err error) {
 	if t.URL, err = cfg.ReceiverURL(); err != nil {
 		return t, err
 	}
-	if cfg.Receiver.CredentialsFile != "" {
-		text, err := cfg.ReceiverCredentials()
-		if err != nil {
-			return t, err
-		}
+	text, err := cfg.ReceiverSecret()
+	if err != nil {
+		return t, err
+	}
+	if text != "" {
 		if t.Login, err = natssink.ParseCredentials([]byte(text)); err != nil {
-			return t, cfg.Problem("receiver.credentials_file", err.Error())
+			return t, cfg.Problem("receiver.secret_file", err.Error())
 		}
 	}
 	t.TLS, err = clientTLS(cfg)

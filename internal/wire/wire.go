@@ -170,7 +170,7 @@ func ClusterWith(now func() *config.Config, reg prometheus.Registerer, log *slog
 		kcfg.Partitions[topic] = int32(n)
 	}
 	kcfg.PositionTopic, kcfg.LetterTopic, kcfg.Slot = cfg.Delivery.PositionTopic, cfg.Poison.Topic, cfg.Postgres.Slot
-	if ct := &cfg.Kafka.CreateTopics; ct.Enabled {
+	if ct := &cfg.Kafka.CreateTopics; ct.Partitions > 0 {
 		kcfg.Create = &kafka.Create{Partitions: int32(ct.Partitions), ReplicationFactor: int16(ct.ReplicationFactor), Config: ct.Config}
 	}
 	kcfg.Security = func() (brokerauth.Config, error) { return KafkaSecurity(now()) }

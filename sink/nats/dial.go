@@ -113,9 +113,9 @@ func (t *transport) dial(ctx context.Context) (*connection, *lane.Failure) {
 	switch {
 	case isLogin(err):
 		f.Meaning, f.Code = lane.Denied, lane.CodeDenied
-		f.Remedy = "let the server accept the user and password, or the token, in receiver.url, or receiver.credentials_file"
+		f.Remedy = "let the server accept the user and password, or the token, in receiver.url, or receiver.secret_file"
 		if until := t.target.Login.Until; !until.IsZero() && time.Now().After(until) {
-			f.Remedy = fmt.Sprintf("the JWT in receiver.credentials_file has expired at %s; put a new one there", until.UTC().Format(time.RFC3339))
+			f.Remedy = fmt.Sprintf("the JWT in receiver.secret_file has expired at %s; put a new one there", until.UTC().Format(time.RFC3339))
 		}
 	case errors.Is(err, nats.ErrSecureConnWanted):
 		f.Code, f.Remedy = lane.CodeTLS, "let receiver.url begin with nats://, or give the server a certificate"

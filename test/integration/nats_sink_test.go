@@ -51,7 +51,7 @@ func TestNATSFull(t *testing.T) {
 	server.Create(jetstream.StreamConfig{Subjects: []string{o.name + ".>"}})
 	file := filepath.Join(t.TempDir(), "creds")
 	must(t, os.WriteFile(file, []byte(account.Credentials(time.Time{})), 0o600))
-	r := o.startAs([]string{"run"}, o.natsEnv("nats://"+server.Addr, "OUTBOXCDC_RECEIVER_CREDENTIALS_FILE="+file))
+	r := o.startAs([]string{"run"}, o.natsEnv("nats://"+server.Addr, "OUTBOXCDC_RECEIVER_SECRET_FILE="+file))
 	const keys, each = 5, 100
 	for k := range keys {
 		o.insert("order", fmt.Sprint("k", k), 1, each)

@@ -140,7 +140,7 @@ func newPipeline(t *testing.T, o options) *pipeline {
 		"OUTBOXCDC_SETUP_URL=" + p.url(),
 		"OUTBOXCDC_POSTGRES_SLOT=" + name,
 		"OUTBOXCDC_KAFKA_BROKERS=" + strings.Join(shared.kafka.Brokers(), ","),
-		"OUTBOXCDC_KAFKA_CREATE_TOPICS_ENABLED=true",
+		"OUTBOXCDC_KAFKA_CREATE_TOPICS_PARTITIONS=6",
 		"OUTBOXCDC_KAFKA_CREATE_TOPICS_REPLICATION_FACTOR=1",
 		"OUTBOXCDC_ROUTE_TOPIC=" + name + ".{aggregate_type}",
 		"OUTBOXCDC_POISON_TOPIC=" + name + ".dead",
