@@ -116,7 +116,6 @@ func (s *session) sendStatus(now time.Time, reply bool) error {
 // watch returns an error if Postgres or Kafka has been silent for too long.
 func (s *session) watch(now time.Time) error {
 	events, _ := s.tracker.InFlight()
-	topics := s.sink.Waiting()
 	if events == 0 && s.awaiting == "" && !s.rule.Saving() {
 		s.waitSince = time.Time{}
 		return s.watchServer(now)
@@ -135,7 +134,7 @@ func (s *session) watch(now time.Time) error {
 		return nil
 	}
 	what := fmt.Sprintf("%d events in flight for %s", events, limit)
-	switch {
+	switch topics := s.sink.Waiting(); {
 	case len(topics) > 0 && s.awaiting != "":
 		what = fmt.Sprintf("topic %s is missing, or access to it is denied; create it, or grant access", topics[0])
 	case events == 0 && s.awaiting == "":

@@ -100,12 +100,10 @@ func (p *Producer) first(l *lane) []*Item {
 // answered notes the result of a call of Deliver, and whether there is another one.
 func (p *Producer) answered(l *lane, stored int, why *Failure) {
 	defer p.end()
-	topic := l.items[0].Record.Topic
 	if stored > 0 {
 		p.cfg.Metrics.acked(l.items[:stored], time.Since(l.began))
 		p.acked(l, stored)
 	}
-	p.noteMissing(topic, why != nil && why.Meaning == Missing)
 	switch {
 	case len(l.items) == 0:
 		p.next(l)
@@ -137,17 +135,6 @@ func (p *Producer) end() {
 	defer p.mu.Unlock()
 	if p.open--; p.open == 0 {
 		p.idle.Broadcast()
-	}
-}
-
-// noteMissing notes whether the receiver knows the topic, as its newest answer says.
-func (p *Producer) noteMissing(topic string, missing bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if missing {
-		p.missing[topic] = true
-	} else {
-		delete(p.missing, topic)
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"hash/fnv"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -66,7 +65,6 @@ type Producer struct {
 	mu      sync.Mutex        // guards the following, and the lanes; no goroutine waits while holding it
 	lanes   map[key]*lane     // those with records
 	names   map[string]string // of headers
-	missing map[string]bool   // topics that the receiver does not know
 	due     []*lane           // those that Deliver is to be called for
 	some    *sync.Cond        // due is not empty, or the session has ended
 	ended   bool              // by the first failure, or by Close: no more requests are sent
@@ -84,7 +82,7 @@ type Producer struct {
 
 // New begins a session, which owns the transport.
 func New(cfg Config, t Transport, cb sink.Callbacks) *Producer {
-	p := &Producer{cfg: cfg, transport: t, cb: cb, lanes: map[key]*lane{}, names: map[string]string{}, missing: map[string]bool{}}
+	p := &Producer{cfg: cfg, transport: t, cb: cb, lanes: map[key]*lane{}, names: map[string]string{}}
 	if p.cfg.Silence == nil {
 		p.cfg.Silence = &Silence{} // receivers of this kind do not ask for it
 	}
@@ -197,16 +195,18 @@ func (p *Producer) Healthy() error {
 	return nil
 }
 
-// Waiting lists the topics that the receiver does not know.
+// Waiting lists the topics that the receiver does not know, as its newest answers say.
 func (p *Producer) Waiting() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var out []string
-	for topic := range p.missing {
-		out = append(out, topic)
+	for _, l := range p.lanes {
+		if l.failing != nil && l.failing.Meaning == Missing {
+			out = append(out, l.queue[0].topic)
+		}
 	}
-	slices.SortFunc(out, strings.Compare)
-	return out
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // Close ends the session. The error has the number of unacknowledged events, some of which the receiver may have.
