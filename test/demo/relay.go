@@ -44,7 +44,7 @@ func newRelay(binary, dir, postgres, settings string) (*relay, error) {
 		binary: binary, config: filepath.Join(dir, "outboxcdc.yaml"), log: filepath.Join(dir, "outboxcdc.log"),
 		url: "http://" + listen,
 	}
-	yaml := fmt.Sprintf("postgres:\n  url: %s\n%s\nhttp:\n  listen: %s\nlog:\n  format: text\n", postgres, settings, listen)
+	yaml := fmt.Sprintf("postgres:\n  url: %s\n%s\nhttp:\n  listen: %s\n", postgres, settings, listen)
 	if err := os.WriteFile(r.config, []byte(yaml), 0o600); err != nil {
 		return nil, fmt.Errorf("write the relay's configuration: %w", err)
 	}

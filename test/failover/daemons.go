@@ -31,7 +31,7 @@ func newRelay(c *cluster, name, binary string, brokers []string) (*relay, error)
 		name: name, binary: binary, cluster: c, url: "http://" + listen,
 		config: filepath.Join(c.dir, name+".yaml"), log: filepath.Join(c.dir, name+".log"),
 	}
-	return r, c.owned(r.config, []byte(fmt.Sprintf("postgres:\n  url: %q\n  standbys: auto\n  slot: %s\nkafka:\n  brokers: [%q]\nhttp:\n  listen: %s\nlog:\n  format: text\ntuning:\n  fence_wait: %s\n",
+	return r, c.owned(r.config, []byte(fmt.Sprintf("postgres:\n  url: %q\n  standbys: auto\n  slot: %s\nkafka:\n  brokers: [%q]\nhttp:\n  listen: %s\ntuning:\n  fence_wait: %s\n",
 		c.url(role), slotName, strings.Join(brokers, `", "`), listen, fenceWait)))
 }
 
