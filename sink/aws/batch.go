@@ -23,6 +23,7 @@ type entry struct {
 type queue struct {
 	waiting []*entry
 	open    int // requests
+	door    door
 }
 
 // take returns the next batch if it may be sent: it is full, or no request is open. So a request that is alone does not
@@ -64,7 +65,14 @@ func (t *transport) add(ctx context.Context, name string, e *entry) {
 // sendAll sends a batch, and then what has been gathered meanwhile.
 func (t *transport) sendAll(ctx context.Context, name string, q *queue, batch []*entry) {
 	for batch != nil {
-		t.send(ctx, name, batch)
+		if why := t.enter(ctx, name, &q.door); why != nil {
+			for _, e := range batch {
+				f := *why
+				e.answer(&f)
+			}
+		} else {
+			t.send(ctx, name, q, batch)
+		}
 		t.mu.Lock()
 		q.open--
 		batch = q.take()

@@ -156,6 +156,20 @@ func (snsDialect) stored(n int) string {
 	return snsResult("<Successful>" + strings.Join(all, "") + "</Successful><Failed/>")
 }
 
+// snsAttributes is an answer with the attributes of a topic.
+func snsAttributes(pairs ...string) string {
+	var all strings.Builder
+	for i := 0; i < len(pairs); i += 2 {
+		fmt.Fprintf(&all, "<entry><key>%s</key><value>%s</value></entry>", pairs[i], pairs[i+1])
+	}
+	return "<GetTopicAttributesResponse><GetTopicAttributesResult><Attributes>" + all.String() + "</Attributes></GetTopicAttributesResult></GetTopicAttributesResponse>"
+}
+
+// snsError is an answer that a request has failed.
+func snsError(code string) string {
+	return "<ErrorResponse><Error><Code>" + code + "</Code></Error></ErrorResponse>"
+}
+
 // snsResult is an answer about a batch.
 func snsResult(text string) string {
 	return `<PublishBatchResponse xmlns="http://sns.amazonaws.com/doc/2010-03-31/"><PublishBatchResult>` + text + "</PublishBatchResult></PublishBatchResponse>"

@@ -53,9 +53,9 @@ func (r *Receiver) Durability(ctx context.Context, topics []string) (means strin
 func (t *transport) examine(ctx context.Context, name string) (limit string, risks []string, why *lane.Failure) {
 	ctx, cancel := context.WithTimeout(ctx, t.cfg.Timeout)
 	defer cancel()
-	what, flag, permission, meaningOf := "queue", "FifoQueue", "sqs:GetQueueAttributes", ofQueue
+	what, flag, permission, unread, meaningOf := "queue", "FifoQueue", "sqs:GetQueueAttributes", "whether an event can be lost is not known", ofQueue
 	if t.service == SNS {
-		what, flag, permission, meaningOf = "topic", "FifoTopic", "sns:GetTopicAttributes", ofTopic
+		what, flag, permission, unread, meaningOf = "topic", "FifoTopic", "sns:GetTopicAttributes", "the daemon sends it nothing", ofTopic
 	}
 	if !fifoName.MatchString(name) {
 		return "", []string{"it is no name of a FIFO " + what + ", so its events are poison"}, nil
@@ -67,9 +67,9 @@ func (t *transport) examine(ctx context.Context, name string) (limit string, ris
 	}
 	switch why := t.failure(fmt.Sprintf("read the attributes of the %s %s of %s at %s", what, name, t.service, t.host), err); why.Meaning {
 	case lane.Missing:
-		return "", []string{"it does not exist, so its events wait; create it with " + flag + " true" + t.service.before()}, nil
+		return "", []string{"it does not exist, so its events wait; create it with " + flag + " true"}, nil
 	case lane.Denied:
-		return "", []string{"its attributes could not be read, so whether an event can be lost is not known; allow " + permission}, nil
+		return "", []string{"its attributes could not be read, so " + unread + "; allow " + permission}, nil
 	default:
 		return "", nil, why
 	}
@@ -86,11 +86,8 @@ func ofTopic(a map[string]string) (limit string, risks []string) {
 	if a["FifoTopic"] != "true" {
 		risks = append(risks, "it is no FIFO topic, so nothing is in order, and a repeat is delivered again; recreate it with FifoTopic true")
 	}
-	switch n, err := strconv.Atoi(a["SubscriptionsConfirmed"]); {
-	case err != nil:
-		risks = append(risks, "whether it has subscriptions is not known: the answer has no SubscriptionsConfirmed")
-	case n == 0:
-		risks = append(risks, "it has no subscription, so an event is acknowledged and nothing gets it; subscribe a FIFO queue")
+	if err := subscribed(a); err != nil {
+		risks = append(risks, err.Error()+"; the daemon waits until it has one: subscribe a FIFO queue")
 	}
 	return limit, risks
 }

@@ -73,13 +73,13 @@ func (t *transport) ofCode(op, code, message string, status int) *lane.Failure {
 		f.Remedy = "see the limit of requests for the " + t.service.what() + "; docs/sinks.md names the setting with which it takes more"
 	case is(codesMissing), code == "InvalidParameter" && strings.Contains(message, "TopicArn"):
 		f.Meaning, f.Code = lane.Missing, lane.CodeMissing
-		f.Remedy = "create the FIFO " + t.service.what() + t.service.before() + "; see whether receiver.url has its region and its account"
+		f.Remedy = "create the FIFO " + t.service.what() + "; see whether receiver.url has its region and its account"
 	case is(codesSignature):
 		f.Meaning, f.Code = lane.Denied, lane.CodeDenied
 		f.Err = fmt.Errorf("%s answers %s (its message is not shown, it may repeat the request)", t.service, code)
 		f.Remedy = "check the secret of the access key, the region, and the clock of this machine"
 	case is(codesDenied), status == http.StatusUnauthorized, status == http.StatusForbidden:
-		f.Meaning, f.Code, f.Remedy = lane.Denied, lane.CodeDenied, "give the daemon's user or role the permissions in docs/sinks.md"
+		f.Meaning, f.Code, f.Remedy = lane.Denied, lane.CodeDenied, "give the daemon's user or role the permissions in docs/sinks.md, such as "+t.service.permissions()
 	case is(codesContent):
 		f.Meaning, f.Code = lane.Refused, lane.CodeRefused
 	}

@@ -23,12 +23,12 @@ func (s Service) what() string {
 	return "queue"
 }
 
-// before says what comes first when a missing queue or topic is created.
-func (s Service) before() string {
+// permissions are those that the daemon needs.
+func (s Service) permissions() string {
 	if s == SNS {
-		return ", but end the daemon first, until a queue subscribes: SNS acknowledges what is published before that, and drops it"
+		return "sns:Publish and sns:GetTopicAttributes"
 	}
-	return ""
+	return "sqs:SendMessage"
 }
 
 // maxMessage is the size from which on a message is refused. A topic of SNS may take more, if it says so.

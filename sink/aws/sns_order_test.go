@@ -32,12 +32,7 @@ type snsOf struct {
 // of the answer.
 type snsFault func(ids []string, store func(place int)) (status int, text string)
 
-func (s *snsOf) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	text, err := io.ReadAll(r.Body)
-	form, wrong := url.ParseQuery(string(text))
-	if err != nil || wrong != nil {
-		s.t.Error(err, wrong)
-	}
+func (s *snsOf) publish(w http.ResponseWriter, form url.Values) {
 	var ids, groups []string
 	for i := 1; form.Has(snsEntries + strconv.Itoa(i) + ".Id"); i++ {
 		entry := snsEntries + strconv.Itoa(i) + "."
@@ -101,7 +96,7 @@ func TestSNSOrder(t *testing.T) {
 	}
 	whole := func(status int, code string) snsFault {
 		return func([]string, func(int)) (int, string) {
-			return status, "<ErrorResponse><Error><Code>" + code + "</Code></Error></ErrorResponse>"
+			return status, snsError(code)
 		}
 	}
 	for name, fault := range map[string]snsFault{
@@ -144,7 +139,7 @@ func TestSNSOrder(t *testing.T) {
 func snsOrder(t *testing.T, fault snsFault) {
 	const groups, each = 12, 5
 	server := &snsOf{t: t, fault: fault, faults: 20, busy: map[string]bool{}, has: map[string]bool{}, order: map[string][]string{}}
-	r := testReceiver(t, account(t, server.ServeHTTP), ofSNS, func(c *Config) { c.Timeout = time.Minute })
+	r := testReceiver(t, snsAccount(t, server.publish), ofSNS, func(c *Config) { c.Timeout = time.Minute })
 	want := map[string][]string{}
 	ids := map[uint64]string{}
 	acked, done := 0, make(chan error, 1)

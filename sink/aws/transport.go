@@ -75,7 +75,7 @@ func (t *transport) Deliver(ctx context.Context, items []*lane.Item, done func(s
 var errUnnamed = errors.New("the answer does not name the message")
 
 // send sends a batch, and answers its entries.
-func (t *transport) send(ctx context.Context, name string, batch []*entry) {
+func (t *transport) send(ctx context.Context, name string, q *queue, batch []*entry) {
 	within, cancel := context.WithTimeout(ctx, t.cfg.Timeout)
 	defer cancel()
 	messages := make([]*message, len(batch))
@@ -83,18 +83,24 @@ func (t *transport) send(ctx context.Context, name string, batch []*entry) {
 		messages[i] = e.message
 	}
 	out, err := t.client.publish(within, name, messages)
-	if err != nil && len(batch) > 1 && t.failure("", err).Meaning == lane.Refused {
-		for i := range batch { // which message is refused, only requests of their own show
-			t.send(ctx, name, batch[i:i+1])
+	if err == nil {
+		for i, e := range batch {
+			e.answer(t.answerOf(e, strconv.Itoa(i), out))
 		}
 		return
 	}
-	for i, e := range batch {
-		if err == nil {
-			e.answer(t.answerOf(e, strconv.Itoa(i), out))
-		} else {
-			e.answer(t.failure(e.op, err))
+	why := t.failure("", err)
+	if len(batch) > 1 && why.Meaning == lane.Refused {
+		for i := range batch { // which message is refused, only requests of their own show
+			t.send(ctx, name, q, batch[i:i+1])
 		}
+		return
+	}
+	q.door.note(why)
+	for _, e := range batch {
+		f := *why
+		f.Op = e.op
+		e.answer(&f)
 	}
 }
 

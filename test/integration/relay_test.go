@@ -177,6 +177,8 @@ type status struct {
 	Received  string `json:"received_lsn"`
 	Confirmed string `json:"confirmed_lsn"`
 	Sink      string `json:"sink"`
+
+	WaitingForTopics []string `json:"waiting_for_topics"`
 }
 
 func (s status) received() pglogrepl.LSN {

@@ -1,13 +1,16 @@
 package integration
 
 import (
+	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/sqs/types"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxcdc/outboxcdc/test/sqstest"
 )
@@ -50,9 +53,9 @@ func queueEntries(t *testing.T, messages []types.Message) (all []streamEntry) {
 }
 
 // TestSNSSink: under load, the daemon and moto are killed again and again. A queue that subscribes to the topic has
-// every row that was committed, and the rows of each key in their order. moto forgets what it has when it ends. Its
-// queue drops a repeat only while it has the first message, so it is read when the daemon is cut off from it, and in
-// the end.
+// every row that was committed, and the rows of each key in their order. moto forgets what it has when it ends, and the
+// daemon reaches it before the topic exists. Its queue drops a repeat only while it has the first message, so it is read
+// when the daemon is cut off from it, and in the end.
 func TestSNSSink(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
@@ -66,4 +69,42 @@ func TestSNSSink(t *testing.T) {
 		slow:    true,
 		read:    func() []streamEntry { return queueEntries(t, server.Read(topic)) },
 	})
+}
+
+// TestSNSWaits: an event waits while its topic is missing, and while it has no subscription, and the daemon names the
+// topic, the cause and the remedy. It is delivered when a queue has subscribed.
+func TestSNSWaits(t *testing.T) {
+	t.Parallel()
+	o := newOutbox(t, options{})
+	server := sqstest.StartSNS(t)
+	const topic = "order.fifo"
+	r := o.startAs(slices.Concat(o.args, []string{"run"}), o.sqsEnv(server.URL, "OUTBOXCDC_SINK=sns"))
+	must(t, o.admin.do(func(ctx context.Context, conn *pgx.Conn) error {
+		return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return insertRows(ctx, tx, "order", "k", 1, 3) })
+	}))
+	awaitTrouble := func(words ...string) {
+		t.Helper()
+		await(t, patience, strings.Join(words, ", "), func() error {
+			st, err := r.status()
+			if err != nil {
+				return err
+			}
+			missing := slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(st.Sink, w) })
+			if missing || !slices.Equal(st.WaitingForTopics, []string{topic}) || st.State != "waiting_for_sink" {
+				return fmt.Errorf("%s, topics %q: %s", st.State, st.WaitingForTopics, st.Sink)
+			}
+			return nil
+		})
+	}
+	awaitTrouble(topic, "NotFound", "create the FIFO topic")
+	server.SNS("sns", "Action", "CreateTopic", "Name", topic, "Attributes.entry.1.key", "FifoTopic", "Attributes.entry.1.value", "true")
+	awaitTrouble(topic, "no confirmed subscription", "subscribe a FIFO queue")
+	server.Create(topic)
+	await(t, patience, "the events", func() error { return waitFor(server.Stored(topic) == 3) })
+	r.term()
+	for i, e := range queueEntries(t, server.Read(topic)) {
+		if e.n != i+1 {
+			t.Errorf("row %d is at place %d", e.n, i+1)
+		}
+	}
 }

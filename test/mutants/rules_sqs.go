@@ -7,6 +7,9 @@ var (
 	snsAnswers = suite{"./sink/aws", "^TestSNSAnswers$"}
 	snsOrder   = suite{"./sink/aws", "^TestSNSOrder$"}
 	snsRequest = suite{"./sink/aws", "^TestSNSRequest$"}
+
+	snsUnsubscribed = suite{"./sink/aws", "^TestSNSUnsubscribed$"}
+	snsReads        = suite{"./sink/aws", "^TestSNSReads$"}
 )
 
 // sqsMutants has mutants of the sink for SQS and SNS.
@@ -47,8 +50,22 @@ var sqsMutants = []mutant{
 		edits{{"sink/aws/sns.go", "		XMLName xml.Name      `xml:\"PublishBatchResponse\"` // nothing else is an answer\n", ""}}, snsOrder),
 	wrong("sns-rest-of-a-batch", "If a message of a batch is stored, so is one that the answer does not name.",
 		edits{{"sink/aws/transport.go", "	return &lane.Failure{Op: e.op, Code: lane.CodeUnavailable, Err: errUnnamed}\n", "	if len(out.stored) > 0 {\n		return nil\n	}\n	return &lane.Failure{Op: e.op, Code: lane.CodeUnavailable, Err: errUnnamed}\n"}}, snsOrder),
-	wrong("sns-create-while-it-runs", "A missing topic is created like a queue, while the daemon runs.",
-		edits{{"sink/aws/service.go", "		return \", but end the daemon first, until a queue subscribes: SNS acknowledges what is published before that, and drops it\"\n", "		return \"\"\n"}}, snsAnswers),
+	wrong("sns-without-subscription", "A topic that exists takes events.",
+		edits{{"sink/aws/subscription.go", "	case n == 0:\n		return errUnsubscribed\n", ""}}, snsUnsubscribed),
+	wrong("sns-unknown-is-a-subscription", "A topic whose answer has no number of subscriptions has one.",
+		edits{{"sink/aws/subscription.go", "		return errUncounted\n", "		return nil\n"}}, snsUnsubscribed),
+	wrong("sns-unknown-is-none", "A topic whose answer has no number of subscriptions has none.",
+		edits{{"sink/aws/subscription.go", "		return errUncounted\n", "		return errUnsubscribed\n"}}, snsUnsubscribed),
+	wrong("sns-unread-is-poison", "An event is poison if SNS refuses to say whether its topic has a subscription.",
+		edits{{"sink/aws/subscription.go", "if why.Meaning == lane.Refused {", "if why.Meaning == lane.Denied {"}}, snsUnsubscribed),
+	wrong("sns-read-for-each-batch", "A topic is read before each request.",
+		edits{{"sink/aws/subscription.go", "	d.open, d.closed = true, lane.Gate{}\n", ""}}, snsReads),
+	wrong("sns-read-for-each-event", "While a topic has no subscription, it is read for each event that waits.",
+		edits{{"sink/aws/subscription.go", "d.closed.Pass(t.cfg.BackoffMin, t.cfg.BackoffMax/10); why != nil {", "d.closed.Pass(0, 0); why != nil {"}}, snsReads),
+	wrong("sns-created-while-it-runs", "What was read of a topic holds until the session ends.",
+		edits{{"sink/aws/subscription.go", "		d.open = false\n", ""}}, snsReads),
+	wrong("sns-known-without-an-answer", "A topic is the same one after a request that was not answered.",
+		edits{{"sink/aws/subscription.go", "	case lane.CodeMissing, lane.CodeConnection, lane.CodeTimeout:", "	case lane.CodeMissing:"}}, snsReads),
 	wrong("sns-topic-is-content", "An account or a region in which there is no topic refuses what an event contains.",
 		edits{{"sink/aws/failure.go", "	case is(codesMissing), code == \"InvalidParameter\" && strings.Contains(message, \"TopicArn\"):", "	case is(codesMissing):"}}, snsAnswers),
 	wrong("sns-signed-for-sqs", "A request to SNS is signed for SQS.",

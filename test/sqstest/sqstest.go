@@ -289,7 +289,8 @@ func (s *Server) Kill() {
 	}
 }
 
-// Restart starts a server that was killed, with empty queues. It no longer knows what it had.
+// Restart starts a server that was killed, with empty queues. It no longer knows what it had. Clients reach it before
+// its queues exist.
 func (s *Server) Restart() {
 	s.t.Helper()
 	if err := s.start(); err != nil {
@@ -298,11 +299,11 @@ func (s *Server) Restart() {
 	s.mu.Lock()
 	s.dead = false
 	s.mu.Unlock()
-	for _, name := range s.names() {
-		s.Create(name)
-	}
 	if err := s.proxy.Set(faultproxy.Faults{}); err != nil {
 		s.t.Fatal(err)
+	}
+	for _, name := range s.names() {
+		s.Create(name)
 	}
 }
 

@@ -290,23 +290,46 @@ func (l *Topic) readHandled() error {
 // members describes the members of the group, by member id.
 func (l *Topic) members() (map[string]string, error) {
 	all := map[string]string{}
-	err := l.ask(func(b *sarama.Broker) error {
-		res, err := b.DescribeGroups(&sarama.DescribeGroupsRequest{Version: 5, Groups: []string{l.group}})
+	err := l.describe(func(g *sarama.GroupDescription) {
+		clear(all)
+		for id, m := range g.Members {
+			all[id] = fmt.Sprintf("%s at %s", m.ClientId, strings.TrimPrefix(m.ClientHost, "/"))
+		}
+	})
+	return all, err
+}
+
+// describe calls fn with what the coordinator says about the group.
+func (l *Topic) describe(fn func(*sarama.GroupDescription)) error {
+	return l.ask(func(b *sarama.Broker) error {
+		res, err := b.DescribeGroups(&sarama.DescribeGroupsRequest{Version: 5, Groups: []string{l.group}, IncludeAuthorizedOperations: true})
 		if err != nil {
 			return err
 		}
-		clear(all)
 		for _, g := range res.Groups {
 			if g.Err != sarama.ErrNoError && g.Err != sarama.ErrGroupIDNotFound {
 				return g.Err
 			}
-			for id, m := range g.Members {
-				all[id] = fmt.Sprintf("%s at %s", m.ClientId, strings.TrimPrefix(m.ClientHost, "/"))
-			}
+			fn(g)
 		}
 		return nil
 	})
-	return all, err
+}
+
+// MayHold returns an error if Kafka says that the user may not hold the group: Read on it is missing. It is nil also if
+// Kafka does not say.
+func (l *Topic) MayHold(ctx context.Context) error {
+	defer context.AfterFunc(ctx, l.client.Cut)()
+	const unknown = -1 << 31
+	var allowed int32 = unknown
+	err := l.describe(func(g *sarama.GroupDescription) { allowed = g.AuthorizedOperations })
+	if err == nil && allowed != unknown && allowed&(1<<sarama.AclOperationRead) == 0 {
+		err = sarama.ErrGroupAuthorizationFailed
+	}
+	if err != nil {
+		return kafka.Failure("ask whether the offsets of group "+l.group+" may be committed", "", l.permissions(), err)
+	}
+	return nil
 }
 
 // Commit stores what was recorded and what was marked as the group's offsets. It requires Hold.
