@@ -24,6 +24,8 @@ func (o *outbox) redisEnv(addr string, more ...string) []string {
 type streamEntry struct {
 	id, key string
 	n       int
+	life    int    // of a server that forgets what it has when it ends
+	once    string // by what such a server knows a repeat
 }
 
 // streamEntries reads the stream from its beginning.

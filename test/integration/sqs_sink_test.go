@@ -33,12 +33,32 @@ func TestSQSSink(t *testing.T) {
 	server := sqstest.Start(t)
 	const queue = "order.fifo"
 	server.Create(queue)
-	o.killsWith("ElasticMQ", o.sqsEnv(server.URL), streamOfTest{
-		length:  func() int { return len(server.Read(queue)) },
-		restart: func() { server.Kill(); server.Restart() },
+	s := streamOfQueue(t, server, queue)
+	s.length = func() int { return len(server.Read(queue)) }
+	o.killsWith("ElasticMQ", o.sqsEnv(server.URL), s)
+}
+
+// streamOfQueue is a queue as a stream.
+func streamOfQueue(t *testing.T, server *sqstest.Server, queue string) streamOfTest {
+	var ends []int // number of messages when the server was killed
+	return streamOfTest{
+		length: func() int { return server.Stored(queue) },
+		restart: func() {
+			server.Kill()
+			ends = append(ends, len(server.Read(queue)))
+			server.Restart()
+		},
 		forgets: true,
-		read:    func() []streamEntry { return queueEntries(t, server.Read(queue)) },
-	})
+		read: func() []streamEntry {
+			all := queueEntries(t, server.Read(queue))
+			for _, end := range ends {
+				for i := range all[end:] {
+					all[end+i].life++
+				}
+			}
+			return all
+		},
+	}
 }
 
 // queueEntries are the events in the messages of a queue.
@@ -47,7 +67,10 @@ func queueEntries(t *testing.T, messages []types.Message) (all []streamEntry) {
 	for _, m := range messages {
 		var payload struct{ N int }
 		must(t, json.Unmarshal([]byte(aws.ToString(m.Body)), &payload))
-		all = append(all, streamEntry{id: aws.ToString(m.MessageAttributes["id"].StringValue), key: aws.ToString(m.MessageAttributes["outboxcdc-key"].StringValue), n: payload.N})
+		all = append(all, streamEntry{
+			id: aws.ToString(m.MessageAttributes["id"].StringValue), key: aws.ToString(m.MessageAttributes["outboxcdc-key"].StringValue), n: payload.N,
+			once: m.Attributes["MessageDeduplicationId"],
+		})
 	}
 	return all
 }
@@ -62,13 +85,9 @@ func TestSNSSink(t *testing.T) {
 	server := sqstest.StartSNS(t)
 	const topic = "order.fifo"
 	server.Create(topic)
-	o.killsWith("moto", o.sqsEnv(server.URL, "OUTBOXCDC_SINK=sns"), streamOfTest{
-		length:  func() int { return server.Stored(topic) },
-		restart: func() { server.Kill(); server.Restart() },
-		forgets: true,
-		slow:    true,
-		read:    func() []streamEntry { return queueEntries(t, server.Read(topic)) },
-	})
+	s := streamOfQueue(t, server, topic)
+	s.slow = true
+	o.killsWith("moto", o.sqsEnv(server.URL, "OUTBOXCDC_SINK=sns", "OUTBOXCDC_RECEIVER_TIMEOUT=5m"), s) // on a busy machine it takes seconds for a request
 }
 
 // TestSNSWaits: an event waits while its topic is missing, and while it has no subscription, and the daemon names the
