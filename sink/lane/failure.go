@@ -61,6 +61,11 @@ func (f *Failure) Reason() string { return f.Code }
 // PermissionDenied reports whether the receiver refuses the daemon.
 func (f *Failure) PermissionDenied() bool { return f.Meaning == Denied }
 
+// isOutage reports whether the receiver has not answered at all.
+func (f *Failure) isOutage() bool {
+	return f != nil && (f.Code == CodeConnection || f.Code == CodeTimeout)
+}
+
 // Refused returns the event numbers of the records, one of which the receiver refuses.
 func (f *Failure) Refused() ([]uint64, bool) {
 	var numbers []uint64

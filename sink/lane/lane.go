@@ -16,6 +16,7 @@ type lane struct {
 	again   *time.Timer // the next call
 	failing *Failure    // why its first record is not taken; nil: it has not failed yet
 	since   time.Time
+	woken   bool // it did not wait for the end of a pause, which happens once while it fails
 }
 
 // run calls Deliver for the lanes that are due, until the session ends.
@@ -81,6 +82,18 @@ func (p *Producer) later(l *lane, d time.Duration) {
 func (p *Producer) wake(l *lane) {
 	p.due = append(p.due, l)
 	p.some.Signal()
+}
+
+// wakeFailing has Deliver called for the lanes that got no answer, because another one has got one after an outage:
+// otherwise they would wait for up to BackoffMax. Each is woken once, so that a receiver that cuts the connection for one
+// record does not get it again and again. p.mu is held.
+func (p *Producer) wakeFailing() {
+	for _, l := range p.lanes {
+		if l.failing.isOutage() && !l.woken && l.again.Stop() {
+			l.woken = true
+			p.wake(l)
+		}
+	}
 }
 
 // maxBatchBytes is the size from which on a batch takes no further record.
@@ -150,7 +163,11 @@ func (p *Producer) acked(l *lane, stored int) {
 	if len(l.items) == 0 {
 		l.sent.drop()
 	}
-	l.attempt, l.failing, l.since = 0, nil, time.Time{}
+	outage := l.failing.isOutage()
+	l.attempt, l.failing, l.since, l.woken = 0, nil, time.Time{}, false
+	if outage {
+		p.wakeFailing()
+	}
 	p.unacked -= stored
 	p.mu.Unlock()
 	p.cbMu.Lock()

@@ -78,6 +78,12 @@ var sinkMutants = []mutant{
 		edits: []edit{{"sink/lane/lane.go", "	if silence > 0 {\n", "	if silence > 0 && l.failing != nil {\n"}},
 		tests: []suite{{"./sink/http", "^TestRetryAfter$"}},
 	},
+	wrong("lane-waits-after-an-outage", "A lane waits for the end of its pause although the receiver has answered another one.",
+		edits{{"sink/lane/lane.go", "	if outage {\n", "	if outage && stored < 0 {\n"}}, suite{"./sink/lane", "^TestEndOfOutage$"}),
+	wrong("lane-woken-again-and-again", "A lane that fails alone is called whenever the receiver has answered another one after a failure.",
+		edits{{"sink/lane/lane.go", " && !l.woken && ", " && "}}, suite{"./sink/lane", "^TestFailsAlone$"}),
+	wrong("lane-woken-though-answered", "A lane that the receiver has refused for now is called again as after an outage.",
+		edits{{"sink/lane/failure.go", "f.Code == CodeConnection || f.Code == CodeTimeout", "f.Code == CodeConnection || f.Code == CodeTimeout || f.Code == CodeUnavailable"}}, suite{"./sink/lane", "^TestEndOfOutage$"}),
 	{
 		name:  "http-batch-id-is-its-first-event",
 		rule:  "The id of a batch is that of its first event, so that a receiver drops a batch that has grown.",
