@@ -51,7 +51,7 @@ var sqsMutants = []mutant{
 	wrong("sns-rest-of-a-batch", "If a message of a batch is stored, so is one that the answer does not name.",
 		edits{{"sink/aws/transport.go", "	return &lane.Failure{Op: e.op, Code: lane.CodeUnavailable, Err: errUnnamed}\n", "	if len(out.stored) > 0 {\n		return nil\n	}\n	return &lane.Failure{Op: e.op, Code: lane.CodeUnavailable, Err: errUnnamed}\n"}}, snsOrder),
 	wrong("sns-without-subscription", "A topic that exists takes events.",
-		edits{{"sink/aws/subscription.go", "	case n == 0:\n		return errUnsubscribed\n", ""}}, snsUnsubscribed),
+		edits{{"sink/aws/subscription.go", "	case n == 0:\n", "	case n == 1<<60:\n"}}, snsUnsubscribed),
 	wrong("sns-unknown-is-a-subscription", "A topic whose answer has no number of subscriptions has one.",
 		edits{{"sink/aws/subscription.go", "		return errUncounted\n", "		return nil\n"}}, snsUnsubscribed),
 	wrong("sns-unknown-is-none", "A topic whose answer has no number of subscriptions has none.",
