@@ -221,26 +221,47 @@ const MostHeld = 1_000_000
 // holdKey checks what the policy hold_key needs: a key decides the partition of its events, and the daemon finds its
 // own letters by their position.
 func (v *validation) holdKey(p *Poison) {
+	other := v.otherPolicy(p)
 	if p.Oversize == "cut" {
 		v.report("poison.oversize", "is cut, but a letter that was cut cannot be retried, so it would hold its key until it is dropped; "+
-			"write stop, or another poison.policy than hold_key")
+			"write stop, or "+other)
 	}
 	for i, s := range v.c.Sources() {
-		v.holdKeyRoute(&s.Route, func(path, problem string) { v.errs = append(v.errs, v.c.SourceProblem(i, path, problem)) })
+		v.holdKeyRoute(&s.Route, other, func(path, problem string) { v.errs = append(v.errs, v.c.SourceProblem(i, path, problem)) })
 	}
 	if v.c.Messages.Prefix != "" && (len(v.c.Outboxes) > 0 || len(v.c.Sources()) == 0) {
-		v.holdKeyRoute(&v.c.Route, v.report)
+		v.holdKeyRoute(&v.c.Route, other, v.report)
 	}
 }
 
-func (v *validation) holdKeyRoute(r *Route, report func(path, problem string)) {
+// otherPolicy says where the policy hold_key is to be replaced, and by what.
+func (v *validation) otherPolicy(p *Poison) string {
+	const policies = "dead_letter, stop or skip"
+	var at []string
+	if p.Policy == HoldKey && v.c.origins["poison.policy"] == "" {
+		at = append(at, "set poison.policy, whose default is hold_key, to "+policies)
+	} else if p.Policy == HoldKey {
+		at = append(at, "set poison.policy to "+policies)
+	}
+	for path, of := range map[string]map[string]string{"poison.causes": p.Causes, "poison.decisions": p.Decisions} {
+		for key, policy := range of {
+			if policy == HoldKey {
+				at = append(at, fmt.Sprintf("set %s of %s to %s", quote(key), path, policies))
+			}
+		}
+	}
+	slices.Sort(at)
+	return strings.Join(at, ", and ")
+}
+
+func (v *validation) holdKeyRoute(r *Route, other string, report func(path, problem string)) {
 	if r.Partition != "" {
 		report("route.partition", "chooses partitions, but a letter of the policy hold_key is retried to the partition of its key, "+
-			"where it would not be in order with later events; remove it, or write another poison.policy")
+			"where it would not be in order with later events; remove it, or "+other)
 	}
 	if !r.PositionHeader {
 		report("route.position_header", "is false, but the policy hold_key recognizes the letters of a session by their position; "+
-			"write true, or another poison.policy")
+			"write true, or "+other)
 	}
 }
 

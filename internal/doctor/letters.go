@@ -74,13 +74,25 @@ func (k *brokers) heldReadable(ctx context.Context) bool {
 		defer letters.Close()
 		err = letters.Read(ctx, true, func(*deadletter.Letter) error { return errOne })
 	}
-	var denied interface{ PermissionDenied() bool }
+	denied := func(err error) bool {
+		var d interface{ PermissionDenied() bool }
+		return errors.As(err, &d) && d.PermissionDenied()
+	}
+	ofGroup := k.acls("--operation Read --operation Describe --group " + k.HeldGroup)
 	switch {
 	case err == nil, errors.Is(err, errOne):
+	case denied(err):
+		k.fail(topicDeadLetters, Denied, []Remedy{k.acls("--operation Read --operation Describe --topic " + k.Letters), ofGroup}, "which keys are held cannot be read (hold_key): %s", cause(err))
+		return false
+	default:
+		k.cannot(topicDeadLetters, err)
+		return false
+	}
+	switch err := letters.MayHold(ctx); {
+	case err == nil:
 		return true
-	case errors.As(err, &denied) && denied.PermissionDenied():
-		remedy := []Remedy{k.acls("--operation Read --operation Describe --topic " + k.Letters), k.acls("--operation Read --operation Describe --group " + k.HeldGroup)}
-		k.fail(topicDeadLetters, Denied, remedy, "which keys are held cannot be read (hold_key): %s", cause(err))
+	case denied(err):
+		k.warn(topicDeadLetters, []Remedy{ofGroup}, "the daemon cannot renew the offsets of the group %s (hold_key): Kafka deletes them after offsets.retention.minutes, and then letters that were handled hold their keys again", k.HeldGroup)
 	default:
 		k.cannot(topicDeadLetters, err)
 	}

@@ -323,6 +323,21 @@ func topicOutcomes(t *testing.T, w *world) {
 		refused := w.kafka.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.OffsetFetch}, Err: kerr.GroupAuthorizationFailed, Count: -1})
 		p.wants(outcome{topicDeadLetters, "FAIL 77", "which keys are held cannot be read"})
 		refused.Remove()
+		const describe = 1 << 8
+		for operations, want := range map[int32][]outcome{
+			describe:        {{topicDeadLetters, "WARN", "cannot renew the offsets of the group outboxcdc-dlq-slot"}},
+			describe | 1<<3: nil, // with Read
+			-1 << 31:        nil, // the broker does not say
+		} {
+			w.kafka.ControlKey(int16(kmsg.DescribeGroups), func(r kmsg.Request) (kmsg.Response, error, bool) {
+				res := r.ResponseKind().(*kmsg.DescribeGroupsResponse)
+				group := kmsg.NewDescribeGroupsResponseGroup()
+				group.Group, group.AuthorizedOperations = "outboxcdc-dlq-slot", operations
+				res.Groups = append(res.Groups, group)
+				return res, nil, true
+			})
+			p.wants(want...)
+		}
 	})
 	t.Run("positions", func(t *testing.T) {
 		p := with(t, 6, 3, two)
