@@ -65,10 +65,10 @@ func (t *transport) unsubscribed(ctx context.Context, name string) *lane.Failure
 		}
 		return why
 	}
-	switch err := subscribed(attributes); err {
-	case nil:
+	switch err := subscribed(attributes); {
+	case err == nil:
 		return nil
-	case errUnsubscribed:
+	case errors.Is(err, errUnsubscribed):
 		return &lane.Failure{Op: op, Code: lane.CodeMissing, Meaning: lane.Missing, Err: err, Remedy: "subscribe a FIFO queue to the topic (docs/sinks.md has the command); the events wait until then"}
 	default:
 		return &lane.Failure{Op: op, Code: lane.CodeUnavailable, Err: err}

@@ -29,7 +29,7 @@ var sqsMutants = []mutant{
 	wrong("sqs-secret-in-an-error", "An error repeats the request that the service quotes.",
 		edits{{"sink/aws/failure.go", "		f.Err = fmt.Errorf(\"%s answers %s (its message is not shown, it may repeat the request)\", t.service, code)\n", ""}}, sqsAnswers),
 	wrong("sqs-batch-is-poison", "If a batch is refused as a whole, all its messages are.",
-		edits{{"sink/aws/transport.go", "if err != nil && len(batch) > 1 && ", "if err != nil && len(batch) > 10 && "}}, sqsBatches),
+		edits{{"sink/aws/transport.go", "	if len(batch) > 1 && why", "	if len(batch) > 10 && why"}}, sqsBatches),
 	wrong("sqs-request-for-each", "A message does not wait for a full request.",
 		edits{{"sink/aws/batch.go", " || q.open > 0 && !full {", " || q.open > maxOpen && !full {"}}, sqsBatches),
 	wrong("sqs-request-too-large", "A request has ten messages of any size.",
