@@ -85,8 +85,8 @@ func (p *Producer) wake(l *lane) {
 }
 
 // wakeFailing has Deliver called for the lanes that got no answer, because another one has got one after an outage:
-// otherwise they would wait for up to BackoffMax. Each is woken once, so that a receiver that cuts the connection for one
-// record does not get it again and again. p.mu is held.
+// otherwise they would wait for up to BackoffMax. Each is woken once, so that a receiver that cuts the connection for
+// one record does not get it again and again. p.mu is held.
 func (p *Producer) wakeFailing() {
 	for _, l := range p.lanes {
 		if l.failing.isOutage() && !l.woken && l.again.Stop() {
