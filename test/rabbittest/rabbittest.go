@@ -293,10 +293,10 @@ func (n *Node) Do(f func(ch *amqp.Channel) error) error {
 	return f(ch)
 }
 
-// Declare makes an exchange with a durable queue of a type, which has the type as its name.
+// Declare makes an exchange with a durable queue of a type, which has the type as its name and gets all messages.
 func Declare(ch *amqp.Channel, exchange, kind string) error {
 	_, err := ch.QueueDeclare(kind, true, false, false, false, amqp.Table{"x-queue-type": kind})
-	return errors.Join(ch.ExchangeDeclare(exchange, amqp.ExchangeTopic, true, false, false, false, nil), err, ch.QueueBind(kind, "#", exchange, false, nil))
+	return errors.Join(ch.ExchangeDeclare(exchange, amqp.ExchangeFanout, true, false, false, false, nil), err, ch.QueueBind(kind, "", exchange, false, nil))
 }
 
 // Count returns the number of messages that a queue has and no consumer has got.
