@@ -16,8 +16,8 @@ import (
 
 // TestSinkRates measures at which rate the daemon delivers a backlog to each sink, its processor time, and its memory.
 // Rows of 200 bytes and of 1 KB, 1,000 keys, in the default format; the rounds of the sinks take turns. RabbitMQ is
-// measured with a queue of each type, from which no consumer reads. A receiver of HTTP is not measured: its rate is that
-// of its round trips.
+// measured with a queue of each type, from which no consumer reads. A receiver of HTTP is not measured: its rate is
+// that of its round trips.
 func TestSinkRates(t *testing.T) {
 	skipUnlessProving(t)
 	const rounds = 3
