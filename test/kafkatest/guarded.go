@@ -162,12 +162,9 @@ func Allow(ctx context.Context, brokers []string, user, topic string, operations
 	return allow(ctx, brokers, user, kmsg.ACLResourceTypeTopic, topic, operations)
 }
 
-// AllowGroup gives a user permissions on a consumer group; without operations those of a member.
-func AllowGroup(ctx context.Context, brokers []string, user, group string, operations ...kmsg.ACLOperation) error {
-	if len(operations) == 0 {
-		operations = []kmsg.ACLOperation{kmsg.ACLOperationRead}
-	}
-	return allow(ctx, brokers, user, kmsg.ACLResourceTypeGroup, group, operations)
+// AllowGroup lets a user be a member of a consumer group.
+func AllowGroup(ctx context.Context, brokers []string, user, group string) error {
+	return allow(ctx, brokers, user, kmsg.ACLResourceTypeGroup, group, []kmsg.ACLOperation{kmsg.ACLOperationRead})
 }
 
 func allow(ctx context.Context, brokers []string, user string, of kmsg.ACLResourceType, name string, operations []kmsg.ACLOperation) error {

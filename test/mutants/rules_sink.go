@@ -36,7 +36,7 @@ var sinkMutants = []mutant{
 		tests: []suite{{"./sink/lane", "^TestOneCallInALane$"}},
 	},
 	wrong("lane-missing-of-another-key", "A topic is missing for no event if another one of it was acknowledged last.",
-		edits{{"sink/lane/lane.go", "	l.attempt, l.failing, l.since = 0, nil, time.Time{}\n", "	for _, l := range p.lanes {\n		l.attempt, l.failing, l.since = 0, nil, time.Time{}\n	}\n"}}, suite{"./sink/lane", "^TestWaiting$"}),
+		edits{{"sink/lane/lane.go", "	l.attempt, l.failing, l.since, l.woken = 0, nil, time.Time{}, false\n", "	for _, l := range p.lanes {\n		l.attempt, l.failing, l.since = 0, nil, time.Time{}\n	}\n"}}, suite{"./sink/lane", "^TestWaiting$"}),
 	wrong("lane-remains", "A lane without records remains, so that the memory grows with the number of topics.",
 		edits{{"sink/lane/lane.go", "	} else {\n		delete(p.lanes, l.at)\n	}\n", "	}\n"}, {"sink/lane/producer.go", "	if l == nil {\n", "	if l == nil || len(l.queue) == 0 {\n"}},
 		suite{"./sink/lane", "^TestMemoryAfterAcknowledgement$"}),
