@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestHoldKeyRemedies: what a policy that holds keys does not allow is refused, the error says where that policy is set,
-// also if it is the default, and each of its remedies is accepted.
+// TestHoldKeyRemedies: what a policy that holds keys does not allow is refused, the error says where that policy is
+// set, also if it is the default, and each of its remedies is accepted.
 func TestHoldKeyRemedies(t *testing.T) {
 	const byDefault = "or set poison.policy, whose default is hold_key, to dead_letter, stop or skip"
 	conflicts := map[string]struct{ yaml, without, remedy string }{

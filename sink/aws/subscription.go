@@ -75,8 +75,8 @@ func (t *transport) unsubscribed(ctx context.Context, name string) *lane.Failure
 	}
 }
 
-// note closes the door if the topic may be another one since it was read: it was missing, or an answer is missing, after
-// which any time may have passed.
+// note closes the door if the topic may be another one since it was read: it was missing, or an answer is missing,
+// after which any time may have passed.
 func (d *door) note(why *lane.Failure) {
 	switch why.Code {
 	case lane.CodeMissing, lane.CodeConnection, lane.CodeTimeout:

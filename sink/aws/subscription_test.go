@@ -120,8 +120,8 @@ func TestSNSUnsubscribed(t *testing.T) {
 }
 
 // TestSNSReads: a topic is read once in a session, however many batches it gets, and again after it was missing, or
-// after a request without an answer: it may be another topic then. While it has no subscription, it is not read for each
-// event.
+// after a request without an answer: it may be another topic then. While it has no subscription, it is not read for
+// each event.
 func TestSNSReads(t *testing.T) {
 	server := newTopics(t)
 	target := account(t, server.ServeHTTP)

@@ -49,8 +49,8 @@ func (s *scripted) session(t *testing.T, acked func(events []uint64)) (send func
 	}
 }
 
-// TestEndOfOutage: when a lane gets an answer after an outage, the rest does not wait for the end of its pauses. It does
-// if the receiver had answered.
+// TestEndOfOutage: when a lane gets an answer after an outage, the rest does not wait for the end of its pauses. It
+// does if the receiver had answered.
 func TestEndOfOutage(t *testing.T) {
 	for code, atOnce := range map[string]bool{CodeConnection: true, CodeTimeout: true, CodeUnavailable: false, CodeMissing: false} {
 		synctest.Test(t, func(t *testing.T) {

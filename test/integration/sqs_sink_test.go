@@ -77,8 +77,8 @@ func queueEntries(t *testing.T, messages []types.Message) (all []streamEntry) {
 
 // TestSNSSink: under load, the daemon and moto are killed again and again. A queue that subscribes to the topic has
 // every row that was committed, and the rows of each key in their order. moto forgets what it has when it ends, and the
-// daemon reaches it before the topic exists. Its queue drops a repeat only while it has the first message, so it is read
-// when the daemon is cut off from it, and in the end.
+// daemon reaches it before the topic exists. Its queue drops a repeat only while it has the first message, so it is
+// read when the daemon is cut off from it, and in the end.
 func TestSNSSink(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})

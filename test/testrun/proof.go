@@ -217,8 +217,11 @@ func (r *evidence) gaps() []error {
 		gaps = append(gaps, errors.New("the mutants left no result"))
 	}
 	for _, m := range r.Mutants {
-		if m.Survived {
+		switch {
+		case m.Survived:
 			gaps = append(gaps, fmt.Errorf("mutant %s survived", m.Name))
+		case m.KilledBy == "": // its tests ended with a panic or a time-out
+			gaps = append(gaps, fmt.Errorf("mutant %s has no verdict", m.Name))
 		}
 	}
 	return gaps
@@ -232,7 +235,7 @@ func (r *evidence) about(say func(string, ...any)) {
 	say("- date: %s, %s in all", r.Date.UTC().Format("2006-01-02 15:04 MST"), r.Took.Round(time.Second))
 	say("- seed of the fault suite: %d (`OUTBOXCDC_TEST_SEED`)", r.Seed)
 	for _, a := range r.Again {
-		say("- run again later, with commit %s, %s: `%s`, and the mutants that had survived", a.Commit, a.Date.UTC().Format("2006-01-02 15:04 MST"), a.Tests)
+		say("- run again later, with commit %s, %s: `%s`, and the mutants that no test had noticed", a.Commit, a.Date.UTC().Format("2006-01-02 15:04 MST"), a.Tests)
 	}
 	if r.Short {
 		say("- **in the short form**: each fault as short as in `make test`")

@@ -47,7 +47,7 @@ func TestGapsAreSaid(t *testing.T) {
 	}
 	for _, want := range []string{
 		"| F21 | 1 | – | 7 | 0 | – | 0 | 1.2 | 30 | `TestF21` |", "| F02 | 1 | 1000 | 7 |", "1000 runs of the simulator",
-		"| relay | 1 | `m` | `relay.TestSim`, after 1.0 s |",
+		"- 1 mutants: the product with one rule wrong, which a test must notice. Caught by a test of:\n  relay 1\n",
 	} {
 		if !strings.Contains(page, want) {
 			t.Errorf("%q is not in the page", want)
@@ -57,6 +57,7 @@ func TestGapsAreSaid(t *testing.T) {
 		t.Error("a whole run is reported as no proof")
 	}
 	for want, spoil := range map[string]func(*evidence){
+		"mutant m has no verdict":                     func(r *evidence) { r.Mutants = []mutant{{Name: "m"}} },
 		"not run: F76":                                func(r *evidence) { r.Rows = slices.DeleteFunc(r.Rows, func(w row) bool { return w.Faults == "F76" }) },
 		"TestF21 failed (F21)":                        func(r *evidence) { r.Rows[18].Passed, r.Rows[18].Faults, r.Rows[18].Test = false, "F21", "TestF21" },
 		"the simulator left no result":                func(r *evidence) { r.Sims = nil },

@@ -140,7 +140,7 @@ type proofRun struct {
 	Again    []repetition
 }
 
-// repetition is what was run again later, with another commit: tests, and the mutants that had survived.
+// repetition is what was run again later, with another commit: tests, and the mutants that no test had noticed.
 type repetition struct {
 	Date          time.Time
 	Commit, Tests string
@@ -213,14 +213,14 @@ func mutantsOf(dir, file string, args ...string) stage {
 	}
 }
 
-// survivors are the mutants that survived the last whole run, if something is added to it.
+// survivors are the mutants that no test noticed in the last whole run, if something is added to it.
 func (p *prover) survivors() (names []string) {
 	if !p.again {
 		return nil
 	}
 	results, _ := mutantsIn(filepath.Join(p.dir, mutantsFirst)) // load reports the error
 	for _, m := range results {
-		if m.Survived {
+		if m.KilledBy == "" {
 			names = append(names, m.Name)
 		}
 	}
