@@ -93,7 +93,7 @@ func (o *outbox) killsWith(name string, env []string, s streamOfTest) {
 
 	var rows int
 	must(t, o.admin.scan("SELECT count(*) FROM outbox", &rows))
-	await(t, patience, "all rows in the stream", func() error {
+	stored := func() int {
 		got := length()
 		if s.forgets && got >= rows { // its length counts repeats
 			ids := map[string]bool{}
@@ -102,11 +102,12 @@ func (o *outbox) killsWith(name string, env []string, s streamOfTest) {
 			}
 			got = len(ids)
 		}
-		if got < rows {
-			return fmt.Errorf("%d of %d", got, rows)
-		}
-		return nil
-	})
+		return got
+	}
+	for now := stored(); now < rows; now = stored() { // on a slow machine the rest may take long
+		from := now
+		await(t, patience, fmt.Sprintf("more than %d of %d rows in the stream", now, rows), func() error { return waitFor(stored() > from) })
+	}
 	r.term()
 	seen, last, repeats := map[string]streamEntry{}, map[string]int{}, 0
 	for _, e := range s.read() {

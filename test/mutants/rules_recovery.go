@@ -14,6 +14,7 @@ const (
 	recoveryAdopt   = "internal/recovery/adopt.go"
 	recoveryHold    = "	if !r.beside() {\n		if err := r.createRecoverySlot(ctx); err != nil {"
 	recoveryHeld    = "	case s.recovery == nil || s.base() == nil:"
+	recoveryAt      = "	at := s.base().ConfirmedFlush\n"
 	recoveryRelease = "	if err := release(ctx, r.Server, s); err != nil {\n		return err\n	}\n"
 )
 
@@ -43,8 +44,8 @@ var recoveryMutants = []mutant{
 		edits{{recoveryCompare, "		if f, err = r.compare(ctx); err != nil {", "		if err := r.Server.DropRecoverySlot(ctx); err != nil {\n			return nil, err\n		}\n		if f, err = r.compare(ctx); err != nil {"}}, crashes, steps),
 	wrong("recovery-restores-before-the-record", "The daemon's slot may exist before the position record does.",
 		edits{
-			{recoverySlots, recoveryRelease + "	r.Operator.Say(\"slot %s is at", "	r.Operator.Say(\"slot %s is at"},
-			{recoverySlots, "	r.created = false // what is recorded from here on rests on it\n", "	r.created = false\n" + recoveryRelease},
+			{recoverySlots, recoveryAt + recoveryRelease + "	r.Operator.Say(\"slot %s is at", "	r.Operator.Say(\"slot %s is at"},
+			{recoverySlots, "	r.created = false // what is recorded from here on rests on it\n", "	r.created = false\n" + recoveryAt + recoveryRelease},
 		}, steps),
 	wrong("recovery-takes-doubt-for-nothing", "Rows that cannot be judged are not missing.",
 		edits{{recoverySteps, "case f.Unjudged.Rows > 0 && r.Unjudged != LeaveUnjudged:", "case false:"}}, steps),
