@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pglogrepl"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -269,32 +268,6 @@ func TestEndsNeverCreateATopic(t *testing.T) {
 	if len(res.Topics) != 1 {
 		t.Errorf("topics %+v", res.Topics)
 	}
-}
-
-// TestEndsOfABrokerThatStarts: an answer that lacks a topic counts by itself. What has failed before is no sign that
-// the topic is gone.
-func TestEndsOfABrokerThatStarts(t *testing.T) {
-	f := newFake(t)
-	f.createTopic(t, "t", 1, nil)
-	cfg := testConfig(f.ListenAddrs()...)
-	id := earlierSession(t, cfg, event("t", "k", at(10)))
-	f.startSlowly("t", kerr.LeaderNotAvailable, kerr.LeaderNotAvailable, kerr.LeaderNotAvailable, kerr.UnknownTopicOrPartition)
-	searchIn(t, cfg, 10, []string{"t"}, id).read(t).want(t, at(10))
-}
-
-// startSlowly answers the next look-ups of a topic with errors.
-func (f *fake) startSlowly(topic string, codes ...*kerr.Error) {
-	f.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
-		f.KeepControl()
-		req := r.(*kmsg.MetadataRequest)
-		if len(codes) == 0 || len(req.Topics) != 1 || *req.Topics[0].Topic != topic {
-			return nil, nil, false
-		}
-		res := f.metadata(req, []int32{0}, 0, -1<<31)
-		res.Topics[0].ErrorCode, res.Topics[0].Partitions = codes[0].Code, nil
-		codes = codes[1:]
-		return res, nil, true
-	})
 }
 
 // TestTopics: Topics returns the topics to which events from a number on were sent.

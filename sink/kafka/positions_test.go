@@ -358,31 +358,6 @@ func TestLoadPositionUnheard(t *testing.T) {
 	}
 }
 
-// TestBrokerKnowsNoBrokers: the look-up of the topic is repeated while the metadata of the broker has no brokers.
-func TestBrokerKnowsNoBrokers(t *testing.T) {
-	f := newFake(t)
-	c := newPositionCluster(t, f)
-	var times atomic.Int32
-	f.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
-		f.KeepControl()
-		return r.ResponseKind(), nil, times.Add(-1) >= 0
-	})
-	check := func(n int32) error {
-		times.Store(n)
-		return c.CheckPositionTopic(t.Context(), positions)
-	}
-	if err := check(missingTries - 1); err != nil {
-		t.Error(err)
-	}
-	f.startSlowly(positions, kerr.UnknownTopicOrPartition) // the controls of kfake take turns, the newest first
-	if err := check(missingTries - 1); err != nil {
-		t.Error(err)
-	}
-	if err := check(missingTries); err == nil || !strings.Contains(err.Error(), "names no brokers") {
-		t.Error(err)
-	}
-}
-
 // TestPositionsAreFoundAhead: a session looks up its position topic in advance, and once, so that neither reading the
 // record nor writing the first one waits for the look-up.
 func TestPositionsAreFoundAhead(t *testing.T) {
