@@ -342,18 +342,25 @@ func simulateHeld(seed uint64) *heldSim {
 	return s
 }
 
-// TestSimHeldKeys: with held keys no event of a key overtakes an older one, and none is lost.
-func TestSimHeldKeys(t *testing.T) {
-	first, runs := rand.Uint64(), 6000
-	if testing.Short() {
-		runs = 1500
-	}
+// simSeeds returns the first seed, and how many to run: as many as given, unless the environment says otherwise.
+func simSeeds(most int) (first uint64, runs int) {
+	first, runs = rand.Uint64(), most
 	if n, err := strconv.Atoi(os.Getenv("OUTBOXCDC_TEST_SIM")); err == nil {
 		runs = n
 	}
 	if seed, err := strconv.ParseUint(os.Getenv("OUTBOXCDC_TEST_SEED"), 10, 64); err == nil {
 		first, runs = seed, 1
 	}
+	return first, runs
+}
+
+// TestSimHeldKeys: with held keys no event of a key overtakes an older one, and none is lost.
+func TestSimHeldKeys(t *testing.T) {
+	most := 6000
+	if testing.Short() {
+		most = 1500
+	}
+	first, runs := simSeeds(most)
 	reached := map[string]int{}
 	for i := range runs {
 		seed := first + uint64(i)

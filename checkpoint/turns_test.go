@@ -3,9 +3,7 @@ package checkpoint
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 )
@@ -116,13 +114,7 @@ func (s *simTurns) take(n int) string {
 // TestSimTurns: whatever processes read and store, and when, the order of producers in what the next one reads is that
 // of all sessions that have sent something.
 func TestSimTurns(t *testing.T) {
-	first, runs := rand.Uint64(), 1000
-	if n, err := strconv.Atoi(os.Getenv("OUTBOXCDC_TEST_SIM")); err == nil {
-		runs = n
-	}
-	if seed, err := strconv.ParseUint(os.Getenv("OUTBOXCDC_TEST_SEED"), 10, 64); err == nil {
-		first, runs = seed, 1
-	}
+	first, runs := simSeeds(1000)
 	reached := map[string]int{}
 	for i := range runs {
 		seed := first + uint64(i)

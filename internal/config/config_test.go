@@ -169,6 +169,8 @@ func TestLoadErrors(t *testing.T) {
 		{yaml: "kafka: {create_topics: {partitions: -1, replication_factor: 40000}}\n", want: []string{
 			"t.yaml:1:37: kafka.create_topics.partitions: -1 is out of range; write 0 to 2147483647", "kafka.create_topics.replication_factor: 40000 is out of range; write 1 to 32767",
 		}},
+		{yaml: "kafka: {create_topics: {replication_factor: 1}}\n", want: []string{"kafka.create_topics: says how to create topics, but without partitions"}},
+		{yaml: "kafka: {create_topics: {config: {retention.ms: 1}}}\n", want: []string{"kafka.create_topics: says how to create topics, but without partitions"}},
 		{yaml: "postgres: {url: 'postgres://h/d?target_session_attrs=standby'}\n", want: []string{"t.yaml:1:17: postgres.url: target_session_attrs=standby is for standbys"}},
 		{yaml: "postgres: {url: 'host=a,b target_session_attrs=read-only password=s3cr3t'}\n", want: []string{"postgres.url: target_session_attrs=read-only is for standbys"}},
 		{yaml: "postgres: {url: 'postgres://u:12?s3cr3t@h/d'}\n", want: []string{"postgres.url: the value (not shown) has an @ after the first / ? or #"}},

@@ -284,6 +284,9 @@ func (v *validation) kafka(k *Kafka) {
 			v.report("kafka.create_topics."+path, fmt.Sprintf("%d is out of range; write %d to %d", n.value, n.least, n.most))
 		}
 	}
+	if c := &k.CreateTopics; c.Partitions == 0 && (c.ReplicationFactor != Default().Kafka.CreateTopics.ReplicationFactor || len(c.Config) > 0) {
+		v.report("kafka.create_topics", "says how to create topics, but without partitions the daemon creates none; set partitions, or remove it")
+	}
 	v.sasl(&k.SASL)
 }
 

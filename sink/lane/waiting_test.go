@@ -6,7 +6,6 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -36,8 +35,12 @@ func TestWaiting(t *testing.T) {
 			t.Fatal(err)
 		}
 		transport := &choosing{}
-		acked := 0
-		p := New(Config{Settings: Defaults(), Metrics: m}, transport, sink.Callbacks{Acked: func(events []uint64) { acked += len(events) }})
+		acked, all := 0, make(chan struct{})
+		p := New(Config{Settings: Defaults(), Metrics: m}, transport, sink.Callbacks{Acked: func(events []uint64) {
+			if acked += len(events); acked == 11 {
+				close(all)
+			}
+		}})
 		send := func(n uint64, key string) {
 			if err := p.Send(&router.Record{Topic: "orders", Key: []byte(key), PartitionBy: []byte(key)}, n); err != nil {
 				t.Fatal(err)
@@ -52,9 +55,9 @@ func TestWaiting(t *testing.T) {
 			send(2+n, "bound")
 		}
 		transport.bound = true
-		time.Sleep(time.Minute) // of the bubble
-		if got := p.Waiting(); len(got) > 0 || acked != 11 {
-			t.Errorf("it waits for %v, %d are acknowledged", got, acked)
+		<-all
+		if got := p.Waiting(); len(got) > 0 {
+			t.Errorf("everything is acknowledged, and it waits for %v", got)
 		}
 		if err := p.Close(t.Context()); err != nil {
 			t.Error(err)
