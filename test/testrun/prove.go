@@ -179,7 +179,7 @@ func (p *prover) env() []string {
 
 func (p *prover) stages() []stage {
 	env := append(p.env(), "OUTBOXCDC_TEST_DIR="+p.dir)
-	suite := stage{name: "suite", env: env, args: goTest("-count=1", "-timeout", "90m", "-parallel", "6", "./test/integration")}
+	suite := stage{name: "suite", env: env, args: goTest("-count=1", "-timeout", "3h", "-parallel", "6", "./test/integration")}
 	nodes := stage{name: "cluster", env: env, args: goTest("-count=1", "-run", "^TestThreeNodes$", "./sink/kafka")}
 	if p.only != "" {
 		suite.args = append(suite.args, "-run", p.only)
