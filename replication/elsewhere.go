@@ -39,7 +39,7 @@ func ReadElsewhere(ctx context.Context, conn *pgx.Conn, tables []Table, ours str
 // have rows delivered twice if other daemons have taken over, or have not handed over yet.
 func ElsewhereRemedy(publications []string) string {
 	return "publications name its partitions: " + strings.Join(publications, ", ") +
-		". If daemons deliver from those, or are to (docs/scale.md), create nothing, and leave this daemon stopped: it was replaced, or step 3 is not done. " +
+		". If daemons deliver from those, or are to (docs/scale.md), create nothing, and leave this daemon stopped: it was replaced, or they have not handed over yet. " +
 		"If none is to, drop those publications, and start this daemon again"
 }
 

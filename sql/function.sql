@@ -3,7 +3,7 @@
 -- or to query later. The record has the same bytes as one from a table with jsonb columns.
 CREATE OR REPLACE FUNCTION {{ table .FunctionSchema "outbox_emit" }}(
     aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb DEFAULT '{}'
-) RETURNS uuid LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $outbox_emit$
+) RETURNS uuid LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $outboxcdc$
 DECLARE
     id uuid := gen_random_uuid();
 BEGIN
@@ -23,12 +23,12 @@ BEGIN
         || ',"created_at":"' || to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US') || '+00"}', 'UTF8'));
     RETURN id;
 END
-$outbox_emit$;
+$outboxcdc$;
 {{- else -}}
 -- Optional: writes an event as a row of the outbox, in the caller's transaction, and returns the event's id.
 CREATE OR REPLACE FUNCTION {{ table .FunctionSchema "outbox_emit" }}(
     aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb DEFAULT '{}'
-) RETURNS uuid LANGUAGE plpgsql AS $outbox_emit$
+) RETURNS uuid LANGUAGE plpgsql AS $outboxcdc$
 #variable_conflict use_variable
 DECLARE
     id uuid := gen_random_uuid();
@@ -40,5 +40,5 @@ BEGIN
     VALUES (id, aggregate_type, aggregate_id, event_type, payload, coalesce(headers, '{}'));
     RETURN id;
 END
-$outbox_emit$;
+$outboxcdc$;
 {{- end }}

@@ -26,6 +26,52 @@ func (p *Params) Share(shards int) error {
 	return nil
 }
 
+// handOver are the names that the statements of a hand-over have.
+type handOver struct {
+	OldSlots, NewSlots, OldPublications, NewPublications []string
+	Whole                                                bool  // one daemon delivers a table, which Divided replaces
+	Divided                                              Table // the table whose partitions the new daemons share
+}
+
+// NewSchema is the schema in which the table with partitions is created if another one takes its name until the
+// hand-over.
+const NewSchema = "shards"
+
+// The statements of a hand-over.
+const (
+	Known    = "known"
+	HandOver = "handover"
+)
+
+// HandOverFrom renders the statements that hand the outbox over, from a number of daemons to that of [Params.Share]:
+// the first one waits until the slots know the publications of the new daemons, the second one hands over. With from 0,
+// one daemon delivers a table with the slot and publication of p, and a table of the same name in [NewSchema] replaces
+// it.
+func HandOverFrom(p Params, from int) (Statements, error) {
+	switch {
+	case p.Shards == 0:
+		return nil, errors.New("--from: say with --shards how many daemons there are to be")
+	case from < 0 || from > Leaves:
+		return nil, fmt.Errorf("--from %d: write the number of daemons that deliver now, 1 to %d; 0 for one that delivers a table without these partitions", from, Leaves)
+	case from == p.Shards:
+		return nil, fmt.Errorf("--from %d is the number of --shards: there is nothing to hand over", from)
+	}
+	before, h := p, handOver{Whole: from == 0, Divided: p.Tables[0]}
+	before.Shards = from
+	for n := range from {
+		s := before.Shard(n)
+		h.OldSlots, h.OldPublications = append(h.OldSlots, s.Slot), append(h.OldPublications, s.Publication)
+	}
+	if h.Whole {
+		h.OldSlots, h.OldPublications, h.Divided.Schema = []string{p.Slot}, []string{p.Publication}, NewSchema
+	}
+	for n := range p.Shards {
+		s := p.Shard(n)
+		h.NewSlots, h.NewPublications = append(h.NewSlots, s.Slot), append(h.NewPublications, s.Publication)
+	}
+	return view{Params: p, Table: p.Tables[0], HandOver: h}.render([]string{Known, HandOver})
+}
+
 // Shard is what daemon n of several needs. The names have the number of the daemons, because the publications of the
 // next number are created while the daemons of the one before still run.
 func (p *Params) Shard(n int) Params {

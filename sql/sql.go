@@ -64,8 +64,8 @@ const FunctionName = "outbox_emit"
 // SequenceColumn is the name of the column of the bundled table that orders its rows.
 const SequenceColumn = "seq"
 
-// bodyDelimiter delimits the body of the function.
-const bodyDelimiter = "$outbox_emit$"
+// bodyDelimiter delimits the body of the function and of blocks.
+const bodyDelimiter = "$outboxcdc$"
 
 // Statement is one step: SQL text with its comments, ready for a simple query.
 type Statement struct {
@@ -115,9 +115,18 @@ type view struct {
 	Table               Table // for the step of a table, and for the function
 	Failover, EmitFlush bool
 	TimeoutMillis       int64
+	HandOver            handOver // for the steps of a hand-over
 }
 
 func render(p Params, major int, names []string) (Statements, error) {
+	return view{
+		Params: p, Failover: major >= failoverMajor, EmitFlush: major >= failoverMajor,
+		TimeoutMillis: max(1, p.Timeout.Milliseconds()), // 0 would mean: wait for ever
+	}.render(names)
+}
+
+func (v view) render(names []string) (Statements, error) {
+	p := v.Params
 	all := []string{p.Database, p.Role, p.Publication, p.Slot, p.Messages}
 	for _, t := range p.Tables {
 		c := t.Columns
@@ -128,7 +137,7 @@ func render(p Params, major int, names []string) (Statements, error) {
 		case strings.ContainsRune(n, 0):
 			return nil, fmt.Errorf("render setup SQL: the name %q contains a NUL, which PostgreSQL cannot store", n)
 		case strings.Contains(n, bodyDelimiter):
-			return nil, fmt.Errorf("render setup SQL: the name %q contains %s, which ends the body of a function", n, bodyDelimiter)
+			return nil, fmt.Errorf("render setup SQL: the name %q contains %s, which ends the body of a function or block", n, bodyDelimiter)
 		}
 	}
 	for i := range p.Tables {
@@ -139,14 +148,10 @@ func render(p Params, major int, names []string) (Statements, error) {
 	}
 	t, err := template.New("").Funcs(template.FuncMap{
 		"ident": ident, "literal": literal, "comment": comment, "hbaName": hbaName,
-		"table": func(schema, name string) string { return ident(schema) + "." + ident(name) },
+		"table": func(schema, name string) string { return ident(schema) + "." + ident(name) }, "array": array,
 	}).ParseFS(files, "*.sql")
 	if err != nil {
 		return nil, fmt.Errorf("parse the embedded SQL: %w", err)
-	}
-	v := view{
-		Params: p, Failover: major >= failoverMajor, EmitFlush: major >= failoverMajor,
-		TimeoutMillis: max(1, p.Timeout.Milliseconds()), // 0 would mean: wait for ever
 	}
 	var out Statements
 	step := func(name, table string, v view) error {
@@ -339,6 +344,15 @@ func literal(s string) string {
 		return "E" + strings.ReplaceAll(q, `\`, `\\`)
 	}
 	return q
+}
+
+// array is an array of texts.
+func array(texts []string) string {
+	quoted := make([]string, len(texts))
+	for i, text := range texts {
+		quoted[i] = literal(text)
+	}
+	return "ARRAY[" + strings.Join(quoted, ", ") + "]"
 }
 
 // comment removes the line breaks of a name in a -- comment, which would end the comment.

@@ -123,6 +123,29 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// A hand-over names the objects of both numbers of daemons.
+func TestHandOver(t *testing.T) {
+	odd := oddNames()
+	odd.Messages = ""
+	must(t, odd.Share(1))
+	for name, test := range map[string]struct {
+		p    Params
+		from int
+	}{"shared": {sharedParams(), 4}, "plain": {odd, 0}} {
+		st, err := HandOverFrom(test.p, test.from)
+		must(t, err)
+		compareGolden(t, fmt.Sprintf("testdata/handover_%s.sql", name), st.String())
+	}
+	for from, words := range map[int]string{-1: "--from -1: write", Leaves + 1: "--from 17: write", 2: "nothing to hand over"} {
+		if _, err := HandOverFrom(sharedParams(), from); err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("%d: %v", from, err)
+		}
+	}
+	if _, err := HandOverFrom(defaults(), 1); err == nil || !strings.Contains(err.Error(), "--shards") {
+		t.Errorf("without --shards: %v", err)
+	}
+}
+
 func compareGolden(t *testing.T, file, got string) {
 	t.Helper()
 	if *update {
@@ -184,6 +207,14 @@ func TestNamesStayInTheirPlace(t *testing.T) {
 		must(t, err)
 		if st.Get(Function) == "" {
 			t.Error("no function")
+		}
+		if len(tables) == 1 {
+			shared := p
+			shared.Tables, shared.Messages = append([]Table(nil), tables...), ""
+			must(t, shared.Share(3))
+			handOver, err := HandOverFrom(shared, 0)
+			must(t, err)
+			st = append(st, handOver...)
 		}
 		if rest := outsideQuotes(st.String()); strings.Contains(rest, "evil") {
 			t.Errorf("outside of quotes and comments:\n%s", rest)

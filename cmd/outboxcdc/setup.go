@@ -35,7 +35,7 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 	var server, output, platform string
 	var partitioned, rds, noSlot bool
 	var ring ringFlags
-	var shards int
+	var shards, from int
 	cmd := &cobra.Command{
 		Use:   "sql",
 		Short: "Print the SQL without executing it",
@@ -58,6 +58,9 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 				if err := p.Share(shards); err != nil {
 					return usageError(err)
 				}
+			}
+			if cmd.Flags().Changed("from") {
+				return printHandOver(cmd, p, from, output)
 			}
 			name, _, _ := strings.Cut(server, ".")
 			major, err := strconv.Atoi(name)
@@ -92,9 +95,25 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 	cmd.Flags().BoolVar(&partitioned, "partitioned", false, "the table is partitioned (or all of several tables)")
 	ring.add(cmd)
 	cmd.Flags().IntVar(&shards, "shards", 0, fmt.Sprintf("create the table with %d partitions that this many daemons share, each with a publication and a slot", sql.Leaves))
+	cmd.Flags().IntVar(&from, "from", 0, "with --shards: print the SQL that hands over from this number of daemons; 0: from one that delivers a table without these partitions")
 	addNoSlotFlag(cmd, &noSlot)
 	addOutputFlag(cmd, &output)
 	return cmd
+}
+
+// printHandOver prints the SQL that gives the outbox to another number of daemons.
+func printHandOver(cmd *cobra.Command, p sql.Params, from int, output string) error {
+	for _, name := range []string{"server-version", "for", "rds", "partitioned", "no-slot"} {
+		if cmd.Flags().Changed(name) {
+			return usageError(fmt.Errorf("--from prints the SQL that hands over, which --%s does not change: remove it", name))
+		}
+	}
+	statements, err := sql.HandOverFrom(p, from)
+	if err != nil {
+		return usageError(err)
+	}
+	return printAs(cmd.OutOrStdout(), output, statements, fmt.Sprintf("-- outboxcdc %s: hand-over to %d daemons (docs/scale.md). Run it in the database of the outbox.\n\n%s",
+		buildVersion(), p.Shards, statements))
 }
 
 // ringFlags are the flags that setup sql and setup apply share for a table that is a ring.

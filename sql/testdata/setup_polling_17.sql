@@ -43,7 +43,7 @@ CREATE PUBLICATION "outboxcdc" FOR TABLE "public"."outbox"
 -- Optional: writes an event as a row of the outbox, in the caller's transaction, and returns the event's id.
 CREATE OR REPLACE FUNCTION "public"."outbox_emit"(
     aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb DEFAULT '{}'
-) RETURNS uuid LANGUAGE plpgsql AS $outbox_emit$
+) RETURNS uuid LANGUAGE plpgsql AS $outboxcdc$
 #variable_conflict use_variable
 DECLARE
     id uuid := gen_random_uuid();
@@ -55,7 +55,7 @@ BEGIN
     VALUES (id, aggregate_type, aggregate_id, event_type, payload, coalesce(headers, '{}'));
     RETURN id;
 END
-$outbox_emit$;
+$outboxcdc$;
 
 -- Suggestions, not executed.
 --

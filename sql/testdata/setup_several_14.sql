@@ -97,7 +97,7 @@ COMMIT;
 -- or to query later. The record has the same bytes as one from a table with jsonb columns.
 CREATE OR REPLACE FUNCTION "public"."outbox_emit"(
     aggregate_type text, aggregate_id text, event_type text, payload jsonb, headers jsonb DEFAULT '{}'
-) RETURNS uuid LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $outbox_emit$
+) RETURNS uuid LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $outboxcdc$
 DECLARE
     id uuid := gen_random_uuid();
 BEGIN
@@ -117,7 +117,7 @@ BEGIN
         || ',"created_at":"' || to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US') || '+00"}', 'UTF8'));
     RETURN id;
 END
-$outbox_emit$;
+$outboxcdc$;
 
 -- Suggestions, not executed.
 --

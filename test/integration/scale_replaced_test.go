@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outboxcdc/outboxcdc/sql"
 )
 
 // An old daemon that is started after the hand-over delivers nothing, and the hand-over that is repeated does nothing.
@@ -15,8 +17,8 @@ func TestScaleOldDaemon(t *testing.T) {
 	s := newScaled(t)
 	w := s.write(load{rand: rnd, keys: 60})
 	s.setup(2, true)
-	s.page(1, 2)
-	s.cut(cutAt(t, s.block(2, 2), "before copies"), func(*pgconn.PgConn) { s.stop(s.daemons[0]) })
+	s.awaitKnown(2)
+	s.cut(cutAt(t, s.handOverSQL(sql.HandOver, 2), "before copies"), func(*pgconn.PgConn) { s.stop(s.daemons[0]) })
 	for _, slots := range []string{"old slot", "no slot"} {
 		if slots == "no slot" {
 			must(t, s.tryHandOver(2))
@@ -53,10 +55,10 @@ func TestScaleEarlyDaemon(t *testing.T) {
 	s.daemons = nil
 	early := s.startAs([]string{"-c", s.file(1), "run"}, append(append(s.outbox.env(), s.env...), env...))
 	w.awaitCommits(20)
-	early.awaitStop(patience, 79, "publications name its partitions: outboxcdc_0_of_1. If daemons", "step 3 is not done")
-	s.checkCreatesNothing(append(s.env, env...), "publications name its partitions: outboxcdc_0_of_1. If daemons", "step 3 is not done")
+	early.awaitStop(patience, 79, "publications name its partitions: outboxcdc_0_of_1. If daemons", "have not handed over yet")
+	s.checkCreatesNothing(append(s.env, env...), "publications name its partitions: outboxcdc_0_of_1. If daemons", "have not handed over yet")
 	s.args, s.daemons = nil, []*relay{old}
-	s.page(1, 2)
+	s.awaitKnown(2)
 	s.handOver(2)
 	s.startNew(2)
 	s.deliveredOnce(w)
@@ -70,7 +72,7 @@ func TestScaleAdoptForgotten(t *testing.T) {
 	w := s.write(load{rand: rnd, keys: 60})
 	for _, shards := range []int{2, 1} {
 		s.setup(shards, true)
-		s.page(1, shards)
+		s.awaitKnown(shards)
 		s.handOver(shards)
 		if shards == 2 {
 			s.startNew(2)

@@ -25,6 +25,7 @@ func all() []mutant {
 		deletedMutants,
 		orderMutants,
 		tableMutants,
+		handOverMutants,
 		recoveryMutants,
 		progressMutants,
 		inboxMutants,
