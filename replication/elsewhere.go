@@ -20,25 +20,42 @@ up AS (SELECT oid FROM named UNION SELECT i.inhparent FROM up u JOIN pg_inherits
 SELECT ARRAY(SELECT p.pubname::text FROM pg_publication p WHERE p.pubinsert AND p.pubname <> $3 AND EXISTS (
   SELECT FROM pg_publication_rel r JOIN pg_class c ON c.oid = r.prrelid
    WHERE r.prpubid = p.oid AND c.relispartition AND c.oid IN (SELECT oid FROM down UNION SELECT oid FROM up)
-     AND coalesce(to_jsonb(r)->>'prexcept', 'false') = 'false') ORDER BY 1)`
+     AND coalesce(to_jsonb(r)->>'prexcept', 'false') = 'false') ORDER BY 1),
+  ARRAY(SELECT slot_name::text FROM pg_replication_slots WHERE slot_name = ANY (substring(
+    (SELECT obj_description(p.oid, 'pg_publication') FROM pg_publication p WHERE p.pubname = $3) FROM '^handed over from slots (\{[^}]*\}),')::text[]) ORDER BY 1)`
+
+// Elsewhere is what gives the rows of a daemon to another one, or is to give them to it.
+type Elsewhere struct {
+	Publications []string // besides ours, which name partitions of the tables
+	Slots        []string // of the daemons from which our publication was handed over: ours is to be a copy of one
+}
+
+// Found reports whether there is any.
+func (e Elsewhere) Found() bool { return len(e.Publications)+len(e.Slots) > 0 }
 
 // ReadElsewhere reads which publications besides ours name partitions of the tables: other daemons may deliver their
-// rows, or may be about to.
-func ReadElsewhere(ctx context.Context, conn *pgx.Conn, tables []Table, ours string) (publications []string, err error) {
+// rows, or may be about to. And it reads which slots of the daemons before exist, if those have handed over to our
+// publication (package sql has the comment): what was committed since is in them.
+func ReadElsewhere(ctx context.Context, conn *pgx.Conn, tables []Table, ours string) (e Elsewhere, err error) {
 	schemas, names := []string{}, []string{} // never nil, which would be NULL
 	for i := range tables {
 		schemas, names = append(schemas, tables[i].Schema), append(names, tables[i].Name)
 	}
-	if err := conn.QueryRow(ctx, elsewhereSQL, schemas, names, ours).Scan(&publications); err != nil {
-		return nil, classify("look for other publications of the partitions", inspecting, err)
+	if err := conn.QueryRow(ctx, elsewhereSQL, schemas, names, ours).Scan(&e.Publications, &e.Slots); err != nil {
+		return e, classify("look for other publications of the partitions", inspecting, err)
 	}
-	return publications, nil
+	return e, nil
 }
 
-// ElsewhereRemedy is the remedy for a missing slot or publication if ReadElsewhere has found some: to create it would
-// have rows delivered twice if other daemons have taken over, or have not handed over yet.
-func ElsewhereRemedy(publications []string) string {
-	return "publications name its partitions: " + strings.Join(publications, ", ") +
+// Remedy is the remedy for a missing slot or publication if ReadElsewhere has found any: to create it would have rows
+// delivered twice if other daemons have taken over, or have not handed over yet, and would lose rows if the hand-over
+// has not ended.
+func (e Elsewhere) Remedy() string {
+	if len(e.Slots) > 0 {
+		return "the daemons of slots " + strings.Join(e.Slots, ", ") + " have handed over to this one, and its slot is to be a copy: " +
+			"repeat outboxcdc setup sql --from (docs/scale.md), which copies it, and create nothing"
+	}
+	return "publications name its partitions: " + strings.Join(e.Publications, ", ") +
 		". If daemons deliver from those, or are to (docs/scale.md), create nothing, and leave this daemon stopped: it was replaced, or they have not handed over yet. " +
 		"If none is to, drop those publications, and start this daemon again"
 }
@@ -51,12 +68,12 @@ func (c *Config) explainElsewhere(ctx context.Context, conn *pgx.Conn, err error
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	publications, cannot := ReadElsewhere(ctx, conn, c.Tables, c.Publication)
+	elsewhere, cannot := ReadElsewhere(ctx, conn, c.Tables, c.Publication)
 	if cannot != nil {
 		return cannot // a remedy that may be wrong is worse than none
 	}
-	if found, ok := errors.AsType[*Error](err); ok && len(publications) > 0 {
-		found.Remedy = ElsewhereRemedy(publications)
+	if found, ok := errors.AsType[*Error](err); ok && elsewhere.Found() {
+		found.Remedy = elsewhere.Remedy()
 	}
 	return err
 }

@@ -1,7 +1,9 @@
--- Hand over, while writers wait. First this checks that the publications of the new daemons together have every partition exactly once, and
--- that the slots know them. It waits until the old daemons have delivered everything, says that they are to be stopped, and waits for
--- that. Then it drops their publications, so that an old daemon that is started again delivers nothing. The new slots are copies of an
--- old one: everything after this moment is in them.
+{{- define "copy" }}PERFORM pg_copy_logical_replication_slot(old_slots[1]::name, name::name) FROM unnest(new_slots) name
+     WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name);{{ end -}}
+-- Hand over, while writers wait{{ if .HandOver.Whole }}, and readers of the table, too{{ end }}. First this checks that the publications of the new daemons together have every
+-- partition exactly once, and that the slots know them. It waits until the old daemons have delivered everything, says that they are to
+-- be stopped, and waits for that. The new slots are copies of an old one: everything after this moment is in them. It drops the old
+-- publications, so that an old daemon that is started again delivers nothing.
 --
 -- If it fails, or its session ends at any moment, repeat it, and do what it says. Until it has dropped the publications, nothing is changed.
 DO $outboxcdc$ DECLARE
@@ -12,6 +14,10 @@ DO $outboxcdc$ DECLARE
     outbox regclass := {{ literal (table .Table.Schema .Table.Name) }};
     divided text := {{ literal (table .HandOver.Divided.Schema .HandOver.Divided.Name) }}; -- the table with the partitions
     mark text := format('handed over from slots %s, publications %s', old_slots, old_publications);
+    again text := '; drop the publications of the new daemons that exist, and repeat step 1 of docs/scale.md';
+{{- if .HandOver.Whole }}
+    replaced oid[]; -- the old table with its partitions, indexes and sequences
+{{- end }}
     written pg_lsn;
     wrong text;
     done boolean;
@@ -20,17 +26,28 @@ BEGIN
     IF EXISTS (SELECT FROM pg_publication WHERE pubname = ANY (old_publications)) OR NOT EXISTS (
         SELECT FROM pg_publication p WHERE pubname = ANY (new_publications) AND obj_description(p.oid, 'pg_publication') = mark) THEN
         SET LOCAL lock_timeout = '5s';
+{{- if .HandOver.Whole }}
+        -- A weaker lock would have to become this one later, which is a deadlock with a transaction that has read the table and then writes.
+        EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', concat_ws(', ', outbox, to_regclass(divided)));
+{{- else }}
         EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', outbox);
+{{- end }}
+{{- if .HandOver.Whole }}
+        WITH tables (oid) AS (SELECT outbox UNION SELECT relid FROM pg_partition_tree(outbox))
+        SELECT array_agg(oid) INTO replaced
+          FROM (SELECT oid FROM tables UNION SELECT indexrelid FROM pg_index WHERE indrelid IN (SELECT oid FROM tables)
+                UNION SELECT objid FROM pg_depend WHERE classid = 'pg_class'::regclass AND refobjid IN (SELECT oid FROM tables) AND deptype IN ('a', 'i')) all_of_it;
+{{- end }}
         written := pg_current_wal_insert_lsn();
         IF current_setting('server_version_num')::int >= 170000 THEN -- to flush the WAL: before that, no slot confirms it
             written := pg_logical_emit_message(false, 'outboxcdc', '', true);
         END IF;
         wrong := coalesce(
-            (SELECT string_agg(format('publication %s does not exist', name), ', ') || ': repeat step 1 of docs/scale.md'
+            (SELECT string_agg(format('publication %s does not exist', name), ', ' ORDER BY name) || again
                FROM unnest(new_publications) name WHERE NOT EXISTS (SELECT FROM pg_publication WHERE pubname = name)),
             CASE WHEN NOT EXISTS (SELECT FROM pg_partition_tree(to_regclass(divided)) WHERE level > 0)
-                 THEN format('there is no table %s with partitions: repeat step 1 of docs/scale.md', divided) END,
-            (SELECT string_agg(format('partition %s is in %s publications: %s', leaf, cardinality(names), names), ', ' ORDER BY leaf) || ': repeat step 1 of docs/scale.md'
+                 THEN format('there is no table %s with partitions', divided) || again END,
+            (SELECT string_agg(format('partition %s is in %s publications: %s', leaf, cardinality(names), names), ', ' ORDER BY leaf) || again
                FROM (SELECT relid AS leaf, ARRAY(
                          SELECT pubname::text FROM pg_publication p WHERE pubname = ANY (new_publications || 'no_events'::text) AND pubinsert AND EXISTS (
                              SELECT FROM pg_publication_rel r WHERE prpubid = p.oid AND prrelid IN (SELECT pg_partition_ancestors(relid))
@@ -48,10 +65,26 @@ BEGIN
                                WHERE slot_name = ANY (old_slots) AND pubname = ANY (new_publications) AND age(catalog_xmin) >= least(age(p.xmin), age(r.xmin)))
                  THEN 'the slots do not know the publications yet: repeat this script' END,
             CASE WHEN current_setting('max_replication_slots')::int < cardinality(new_slots) + (SELECT count(*) FROM pg_replication_slots WHERE slot_name <> ALL (new_slots))
-                 THEN 'max_replication_slots is too small' END
+                 THEN 'max_replication_slots is too small' END,
+            (SELECT 'a daemon reads slot ' || string_agg(name, ', ') || ': stop it'
+               FROM unnest(new_slots) name WHERE EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name AND active))
 {{- if .HandOver.Whole }},
-            'table ' || to_regclass({{ literal (table .Table.Schema (printf "%s_before" .Table.Name)) }}) || ' exists: rename or drop it'
+            (SELECT string_agg(format('%s exists', name::regclass), ', ') || ': rename or drop it'
+               FROM unnest({{ array .HandOver.Taken }}) name WHERE to_regclass(name) <> ALL (replaced)),
+            (SELECT format('table %s has not the columns of %s: ', divided, outbox) || string_agg(format('%I %s', attname, format_type(atttypid, atttypmod)), ', ')
+                    || ': let it have them, with the types of today'
+               FROM pg_attribute a WHERE attrelid = outbox AND attnum > 0 AND NOT attisdropped AND attname <> {{ literal .LapColumn }} AND NOT EXISTS (
+                   SELECT FROM pg_attribute b WHERE b.attrelid = to_regclass(divided) AND b.attname = a.attname AND b.atttypid = a.atttypid)),
+            (SELECT 'GRANT INSERT ON ' || divided || ' TO ' || string_agg(CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END, ', ')
+                    || ': they may write today'
+               FROM pg_class c, aclexplode(relacl) a WHERE c.oid = outbox AND privilege_type = 'INSERT' AND grantee <> relowner AND NOT EXISTS (
+                   SELECT FROM pg_class d, aclexplode(d.relacl) b WHERE d.oid = to_regclass(divided) AND b.privilege_type = 'INSERT' AND b.grantee = a.grantee))
 {{- end }});
+{{- if .HandOver.Whole }}
+        IF wrong IS NULL THEN
+            EXECUTE format('SELECT %L FROM (SELECT FROM %s LIMIT 1) row', format('table %s has rows, which no daemon would deliver: empty it', divided), divided) INTO wrong;
+        END IF;
+{{- end }}
         IF wrong IS NOT NULL THEN
             RAISE EXCEPTION '%; nothing was changed', wrong;
         END IF;
@@ -74,9 +107,16 @@ BEGIN
             RAISE EXCEPTION 'a daemon still reads its slot: nothing was changed; repeat this script';
         END IF;
 {{- if .HandOver.Whole }}
-        EXECUTE format('ALTER TABLE %s RENAME TO %I', outbox, {{ literal (printf "%s_before" .Table.Name) }});
+        -- What belongs to the old table makes room for the names of the new one.
+        EXECUTE (SELECT string_agg(format('ALTER %s %s RENAME TO %I;', CASE relkind WHEN 'S' THEN 'SEQUENCE' WHEN 'i' THEN 'INDEX' ELSE 'TABLE' END, c.oid::regclass, relname || '_before'), '')
+                   FROM pg_class c WHERE c.oid = outbox OR c.oid IN (SELECT to_regclass(name) FROM unnest({{ array .HandOver.Taken }}) name));
         ALTER TABLE {{ table .HandOver.Divided.Schema .HandOver.Divided.Name }} SET SCHEMA {{ ident .Table.Schema }};
+{{- range .HandOver.Leaves }}
+        ALTER TABLE {{ table .Schema .Name }} SET SCHEMA {{ ident $.Table.Schema }};
+{{- end }}
         EXECUTE format('ALTER TABLE %s ADD CONSTRAINT replaced CHECK (false) NOT VALID', outbox);
+{{- else }}
+        {{ template "copy" }}
 {{- end }}
         EXECUTE (SELECT string_agg(format('COMMENT ON PUBLICATION %I IS %L;', name, mark), '') FROM unnest(new_publications) name)
              || (SELECT string_agg(format('DROP PUBLICATION %I;', name), '') FROM unnest(old_publications) name);
@@ -87,8 +127,7 @@ BEGIN
     IF wrong IS NOT NULL THEN
         RAISE EXCEPTION 'slot % was dropped after the hand-over: run outboxcdc recover with the settings of its daemon', wrong;
     END IF;
-    PERFORM pg_copy_logical_replication_slot(old_slots[1]::name, name::name) FROM unnest(new_slots) name
-      WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name);
+    {{ template "copy" }}
     PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = ANY (old_slots);
     RAISE NOTICE 'the slots of the new daemons exist: start them';
 END $outboxcdc$;

@@ -11,6 +11,21 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 )
 
+// delivered checks that each row arrives once.
+func (h *handedOver) delivered(keys ...string) {
+	h.Helper()
+	h.await("the rows to arrive", func() bool { return h.arrived.len() >= len(keys) })
+	for slot := range h.readers { // all that they send has arrived
+		end := h.text("pg_current_wal_insert_lsn()")
+		h.await("the slots to confirm everything", func() bool {
+			return h.text("SELECT confirmed_flush_lsn >= '"+end+"' FROM pg_replication_slots WHERE slot_name = '"+slot+"'") == "true"
+		})
+	}
+	if got := h.arrived.sorted(); !slices.Equal(got, keys) {
+		h.Errorf("arrived: %v; want %v", got, keys)
+	}
+}
+
 // arrivals are the keys of the rows that readers have read.
 type arrivals struct {
 	mu   sync.Mutex

@@ -141,6 +141,8 @@ func (h *handedOver) handOver(p Params, from int, stop func()) error {
 	}
 	conn, err := pgx.ConnectConfig(h.Context(), cc)
 	must(h, err)
+	_, err = conn.PgConn().Exec(h.Context(), statements.Get(Session)).ReadAll()
+	must(h, err)
 	done := make(chan error, 1)
 	go func() {
 		_, err := conn.PgConn().Exec(h.Context(), h.edit.Replace(statements.Get(HandOver))).ReadAll()
@@ -197,12 +199,12 @@ func handOverRefused(h *handedOver) {
 	h.next(2)
 	const zero, one = "outboxcdc_0_of_2", "outboxcdc_1_of_2"
 	for _, c := range []struct{ change, words, back string }{
-		{"RENAME TO another", "publication " + one + " does not exist: repeat step 1", "ALTER PUBLICATION another RENAME TO " + one},
-		{"DROP TABLE outbox_1", "partition outbox_1 is in 0 publications: {}: repeat step 1", ""},
-		{"ADD TABLE outbox_1 WHERE (aggregate_id <> 'a')", "partition outbox_1 is in 0 publications: {}", "ALTER PUBLICATION " + one + " DROP TABLE outbox_1"},
-		{"ADD TABLE outbox_1, outbox_0", "partition outbox_0 is in 2 publications: {" + zero + "," + one + "}: ", "ALTER PUBLICATION " + one + " DROP TABLE outbox_0"},
-		{"SET (publish = 'update')", "partition outbox_1 is in 0 publications: {}, partition outbox_3 is in 0 publications: {}", "ALTER PUBLICATION " + one + " SET (publish = 'insert')"},
-		{"DROP TABLE outbox_1", "partition outbox_1 is in 0", "CREATE PUBLICATION no_events FOR TABLE outbox_1 WITH (publish = 'insert')"},
+		{"RENAME TO another", "publication " + one + " does not exist; drop the publications", "ALTER PUBLICATION another RENAME TO " + one},
+		{"DROP TABLE outbox_1", "partition public.outbox_1 is in 0 publications: {}; drop the publications", ""},
+		{"ADD TABLE outbox_1 WHERE (aggregate_id <> 'a')", "partition public.outbox_1 is in 0 publications: {}", "ALTER PUBLICATION " + one + " DROP TABLE outbox_1"},
+		{"ADD TABLE outbox_1, outbox_0", "partition public.outbox_0 is in 2 publications: {" + zero + "," + one + "}; ", "ALTER PUBLICATION " + one + " DROP TABLE outbox_0"},
+		{"SET (publish = 'update')", "partition public.outbox_1 is in 0 publications: {}, partition public.outbox_3 is in 0 publications: {}", "ALTER PUBLICATION " + one + " SET (publish = 'insert')"},
+		{"DROP TABLE outbox_1", "partition public.outbox_1 is in 0", "CREATE PUBLICATION no_events FOR TABLE outbox_1 WITH (publish = 'insert')"},
 		{"SET (publish = 'insert')", "the slots do not know the publications yet", "DROP PUBLICATION no_events"}, // its rows are no events
 		{"ADD TABLE outbox_1", "the slots do not know the publications yet", ""},
 	} {
@@ -218,7 +220,7 @@ func handOverRefused(h *handedOver) {
 		h.known(two, 1)
 	}
 	rollback()
-	h.refused(two, 1, "partition outbox_0 is in 2 publications")
+	h.refused(two, 1, "partition public.outbox_0 is in 2 publications")
 	h.exec("ALTER PUBLICATION " + one + " DROP TABLE outbox_0")
 	_, err = open.Exec(h.Context(), "BEGIN; INSERT INTO unrelated VALUES (1)")
 	must(h, err)
@@ -229,10 +231,15 @@ func handOverRefused(h *handedOver) {
 	h.stop(h.p.Slot + "_0_of_1")
 	h.refused(two, 1, "no daemon reads slot "+h.p.Slot+"_0_of_1: start it")
 	h.readAll(h.shared(1))
+	h.exec("SELECT pg_copy_logical_replication_slot('" + h.p.Slot + "_0_of_1', '" + h.p.Slot + "_0_of_2')")
+	early := two.Shard(0)
+	h.read(&early)
+	h.refused(two, 1, "a daemon reads slot "+early.Slot+": stop it")
+	h.stop(early.Slot)
 	mistakes(h)
 	other := two
 	other.Tables = []Table{{Schema: "public", Name: "unrelated"}}
-	h.refused(other, 1, `there is no table "public"."unrelated" with partitions: repeat step 1`)
+	h.refused(other, 1, `there is no table "public"."unrelated" with partitions; drop`)
 	h.next(16)
 	if h.text("current_setting('max_replication_slots')::int < 17") == "true" { // of a server of this test
 		h.known(h.shared(16), 1)
@@ -249,7 +256,7 @@ func handOverRefused(h *handedOver) {
 func mistakes(h *handedOver) {
 	h.Helper()
 	two := h.shared(2)
-	h.refused(two, 3, "table outbox has no publication outboxcdc_0_of_3, publication outboxcdc_1_of_3, publication outboxcdc_2_of_3, slot "+h.p.Slot+"_0_of_3, ")
+	h.refused(two, 3, "table public.outbox has no publication outboxcdc_0_of_3, publication outboxcdc_1_of_3, publication outboxcdc_2_of_3, slot "+h.p.Slot+"_0_of_3, ")
 	other := two
 	other.Publication = "another"
 	h.refused(other, 1, "publication another_0_of_2 does not exist")
@@ -338,7 +345,17 @@ func handOverDone(h *handedOver) {
 	h.next(2)
 	two := h.shared(2)
 	h.known(two, 1)
-	must(h, h.handOver(two, 1, nil))
+	h.edit = strings.NewReplacer("COMMIT;\n    END IF;", "COMMIT;\n    END IF; PERFORM pg_terminate_backend(pg_backend_pid()), pg_sleep(60);")
+	if err := h.handOver(two, 1, nil); err == nil {
+		h.Fatal("the session was not killed")
+	}
+	h.edit = strings.NewReplacer()
+	if n := h.text("SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE '" + h.p.Slot + "_%_of_2'"); n != "2" {
+		h.Errorf("killed after it has handed over: %s slots of new daemons", n)
+	}
+	h.exec("SET statement_timeout = '30s'")
+	h.known(two, 1) // has nothing to wait for
+	h.exec("SET statement_timeout = 0")
 	again := func() {
 		h.Helper()
 		if err := h.handOver(two, 1, func() { h.Error("the daemons were to be stopped again") }); err != nil {
@@ -356,46 +373,4 @@ func handOverDone(h *handedOver) {
 		return h.server.Exec(h.Context(), h.p.Slot, "SELECT pg_drop_replication_slot('"+h.p.Slot+"_1_of_2')") == nil
 	})
 	h.refused(two, 1, "slot "+h.p.Slot+"_1_of_2 was dropped after the hand-over: run outboxcdc recover with the settings of its daemon")
-}
-
-// handOverWhole: a table with partitions takes the name of one without.
-func handOverWhole(h *handedOver) {
-	h.setup(h.p)
-	h.read(&h.p)
-	h.insert("a", "b")
-	h.exec("CREATE SCHEMA shards")
-	p := h.p
-	p.Tables = []Table{h.p.Tables[0]}
-	p.Tables[0].Schema, p.NoSlot = NewSchema, true
-	must(h, p.Share(3))
-	h.setup(p)
-	three := h.shared(3)
-	h.known(three, 0)
-	h.exec("CREATE TABLE outbox_before ()")
-	h.refused(three, 0, "table outbox_before exists: rename or drop it")
-	h.exec("DROP TABLE outbox_before")
-	must(h, h.handOver(three, 0, nil))
-	must(h, h.handOver(three, 0, nil)) // again
-	h.readAll(p)
-	h.insert("c", "d")
-	h.delivered("a", "b", "c", "d")
-	_, err := h.conn.Exec(h.Context(), "INSERT INTO outbox_before (aggregate_type, aggregate_id, event_type) VALUES ('order', 'lost', 'x')")
-	if pg, is := errors.AsType[*pgconn.PgError](err); !is || pg.ConstraintName != "replaced" {
-		h.Errorf("a row that no daemon delivers: %v", err)
-	}
-}
-
-// delivered checks that each row arrives once.
-func (h *handedOver) delivered(keys ...string) {
-	h.Helper()
-	h.await("the rows to arrive", func() bool { return h.arrived.len() >= len(keys) })
-	for slot := range h.readers { // all that they send has arrived
-		end := h.text("pg_current_wal_insert_lsn()")
-		h.await("the slots to confirm everything", func() bool {
-			return h.text("SELECT confirmed_flush_lsn >= '"+end+"' FROM pg_replication_slots WHERE slot_name = '"+slot+"'") == "true"
-		})
-	}
-	if got := h.arrived.sorted(); !slices.Equal(got, keys) {
-		h.Errorf("arrived: %v; want %v", got, keys)
-	}
 }

@@ -22,6 +22,11 @@ func (p *Params) Share(shards int) error {
 	case p.Tables[0].Ring > 0:
 		return errors.New("--shards cannot be used with --ring")
 	}
+	for _, name := range []string{p.Publication, p.Slot} {
+		if longest := fmt.Sprintf("%s_%d_of_%d", name, shards-1, shards); len(longest) > maxName {
+			return fmt.Errorf("--shards: the name %s has %d bytes, and PostgreSQL cuts names after %d; choose a shorter name", longest, len(longest), maxName)
+		}
+	}
 	p.Shards, p.Tables[0].Leaves, p.Tables[0].Partitioned = shards, Leaves, true
 	return nil
 }
@@ -29,8 +34,10 @@ func (p *Params) Share(shards int) error {
 // handOver are the names that the statements of a hand-over have.
 type handOver struct {
 	OldSlots, NewSlots, OldPublications, NewPublications []string
-	Whole                                                bool  // one daemon delivers a table, which Divided replaces
-	Divided                                              Table // the table whose partitions the new daemons share
+	Whole                                                bool     // one daemon delivers a table, which Divided replaces
+	Divided                                              Table    // the table whose partitions the new daemons share
+	Leaves                                               []Table  // those partitions
+	Taken                                                []string // names that they need, quoted, in the schema of the old table
 }
 
 // NewSchema is the schema in which the table with partitions is created if another one takes its name until the
@@ -39,6 +46,7 @@ const NewSchema = "shards"
 
 // The statements of a hand-over.
 const (
+	Session  = "session"
 	Known    = "known"
 	HandOver = "handover"
 )
@@ -55,6 +63,8 @@ func HandOverFrom(p Params, from int) (Statements, error) {
 		return nil, fmt.Errorf("--from %d: write the number of daemons that deliver now, 1 to %d; 0 for one that delivers a table without these partitions", from, Leaves)
 	case from == p.Shards:
 		return nil, fmt.Errorf("--from %d is the number of --shards: there is nothing to hand over", from)
+	case from == 0 && p.Tables[0].Schema == NewSchema:
+		return nil, fmt.Errorf("--from 0: the table is in the schema %s, in which the new one is created", NewSchema)
 	}
 	before, h := p, handOver{Whole: from == 0, Divided: p.Tables[0]}
 	before.Shards = from
@@ -64,12 +74,21 @@ func HandOverFrom(p Params, from int) (Statements, error) {
 	}
 	if h.Whole {
 		h.OldSlots, h.OldPublications, h.Divided.Schema = []string{p.Slot}, []string{p.Publication}, NewSchema
+		h.Leaves, h.Taken = h.Divided.LeafTables(), []string{p.Tables[0].Sequence()}
+		for _, leaf := range p.Tables[0].LeafTables() {
+			index := leaf
+			index.Name += "_pkey"
+			h.Taken = append(h.Taken, leaf.String(), index.String())
+		}
+		taken := p.Tables[0]
+		taken.Name += "_before"
+		h.Taken = append(h.Taken, taken.String())
 	}
 	for n := range p.Shards {
 		s := p.Shard(n)
 		h.NewSlots, h.NewPublications = append(h.NewSlots, s.Slot), append(h.NewPublications, s.Publication)
 	}
-	return view{Params: p, Table: p.Tables[0], HandOver: h}.render([]string{Known, HandOver})
+	return view{Params: p, Table: p.Tables[0], HandOver: h}.render([]string{Session, Known, HandOver})
 }
 
 // Shard is what daemon n of several needs. The names have the number of the daemons, because the publications of the

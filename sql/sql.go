@@ -45,6 +45,7 @@ type Params struct {
 	RDS         bool          // Amazon RDS: membership in rds_replication replaces the attribute REPLICATION
 	Timeout     time.Duration // how long creating the slot may wait for open transactions
 	Shards      int           // number of daemons that share the partitions of the table; 0: one daemon delivers everything
+	Beside      bool          // the table is created in the schema [NewSchema], and takes the place of another one later
 }
 
 // The names of the statements.
@@ -119,6 +120,10 @@ type view struct {
 }
 
 func render(p Params, major int, names []string) (Statements, error) {
+	if p.Beside {
+		p.Tables = slices.Clone(p.Tables)
+		p.Tables[0].Schema = NewSchema
+	}
 	return view{
 		Params: p, Failover: major >= failoverMajor, EmitFlush: major >= failoverMajor,
 		TimeoutMillis: max(1, p.Timeout.Milliseconds()), // 0 would mean: wait for ever
@@ -201,6 +206,9 @@ func (v view) render(names []string) (Statements, error) {
 	return out, nil
 }
 
+// LapColumn is the name of a ring's column with the number of the partition.
+func (view) LapColumn() string { return LapColumn }
+
 // Sequence is that of the table.
 func (v view) Sequence() string { return v.Table.Sequence() }
 
@@ -266,7 +274,7 @@ func (v view) MessageFunction() bool { return v.Messages != "" && !v.Single() }
 // HasFunction reports whether there is a function: for messages, or for a single table that has a column for each
 // argument.
 func (p Params) HasFunction() bool {
-	if len(p.Tables) != 1 {
+	if len(p.Tables) != 1 || p.Beside {
 		return p.Messages != ""
 	}
 	c := p.Tables[0].Columns

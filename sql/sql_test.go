@@ -71,6 +71,13 @@ func sharedParams() Params {
 	return p
 }
 
+// besideParams has such a table beside one that it is to replace.
+func besideParams() Params {
+	p := sharedParams()
+	p.Beside, p.NoSlot = true, true
+	return p
+}
+
 // Each partition is in the publication of exactly one daemon, whatever the number of daemons.
 func TestShards(t *testing.T) {
 	for shards := 1; shards <= Leaves; shards++ {
@@ -104,6 +111,7 @@ func TestShards(t *testing.T) {
 		func(p *Params) int { p.Tables = nil; return 2 },
 		func(p *Params) int { p.Tables[0].Columns.AggregateID = ""; return 2 },
 		func(p *Params) int { p.Tables[0].Ring = 3; return 2 },
+		func(p *Params) int { p.Slot = strings.Repeat("s", 55); return 16 }, // s…_15_of_16
 	} {
 		p := defaults()
 		if err := p.Share(bad(&p)); err == nil || !strings.HasPrefix(err.Error(), "--shards") {
@@ -114,7 +122,7 @@ func TestShards(t *testing.T) {
 
 // TestGolden compares the rendered SQL with testdata.
 func TestGolden(t *testing.T) {
-	for name, p := range map[string]Params{"default": defaults(), "odd": oddNames(), "several": severalTables(), "messages": messageParams(), "polling": pollingParams(), "ring": ringParams(), "shared": sharedParams()} {
+	for name, p := range map[string]Params{"default": defaults(), "odd": oddNames(), "several": severalTables(), "messages": messageParams(), "polling": pollingParams(), "ring": ringParams(), "shared": sharedParams(), "beside": besideParams()} {
 		for _, major := range []int{14, 17} {
 			st, err := Setup(p, major)
 			must(t, err)
@@ -140,6 +148,11 @@ func TestHandOver(t *testing.T) {
 		if _, err := HandOverFrom(sharedParams(), from); err == nil || !strings.Contains(err.Error(), words) {
 			t.Errorf("%d: %v", from, err)
 		}
+	}
+	inIt := sharedParams()
+	inIt.Tables[0].Schema = NewSchema
+	if _, err := HandOverFrom(inIt, 0); err == nil || !strings.Contains(err.Error(), "in the schema shards") {
+		t.Errorf("a table in the schema of new ones: %v", err)
 	}
 	if _, err := HandOverFrom(defaults(), 1); err == nil || !strings.Contains(err.Error(), "--shards") {
 		t.Errorf("without --shards: %v", err)

@@ -18,6 +18,9 @@
 -- Each partition has a primary key: the server compares an id only with those of one partition, and ON CONFLICT is not possible. Generate ids
 -- that are unique by themselves, as the default does.
 {{- end }}
+{{- if .Beside }}
+CREATE SCHEMA IF NOT EXISTS {{ ident .Table.Schema }};
+{{- end }}
 {{- if .Divided }}
 CREATE SEQUENCE IF NOT EXISTS {{ .Sequence }};
 GRANT USAGE ON SEQUENCE {{ .Sequence }} TO PUBLIC;

@@ -33,7 +33,7 @@ func newSetupCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
 
 func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Command {
 	var server, output, platform string
-	var partitioned, rds, noSlot bool
+	var partitioned, rds, noSlot, beside bool
 	var ring ringFlags
 	var shards, from int
 	cmd := &cobra.Command{
@@ -58,6 +58,9 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 				if err := p.Share(shards); err != nil {
 					return usageError(err)
 				}
+			}
+			if p.Beside = beside; beside && (shards == 0 || !noSlot) {
+				return usageError(errors.New("--beside needs --shards and --no-slot: setup sql --from creates the slots later"))
 			}
 			if cmd.Flags().Changed("from") {
 				return printHandOver(cmd, p, from, output)
@@ -96,6 +99,7 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 	ring.add(cmd)
 	cmd.Flags().IntVar(&shards, "shards", 0, fmt.Sprintf("create the table with %d partitions that this many daemons share, each with a publication and a slot", sql.Leaves))
 	cmd.Flags().IntVar(&from, "from", 0, "with --shards: print the SQL that hands over from this number of daemons; 0: from one that delivers a table without these partitions")
+	cmd.Flags().BoolVar(&beside, "beside", false, "with --shards: create the table in the schema "+sql.NewSchema+", beside one without these partitions, which it replaces later")
 	addNoSlotFlag(cmd, &noSlot)
 	addOutputFlag(cmd, &output)
 	return cmd
@@ -103,7 +107,7 @@ func newSetupSQLCommand(loadConfig func() (*config.Config, error)) *cobra.Comman
 
 // printHandOver prints the SQL that gives the outbox to another number of daemons.
 func printHandOver(cmd *cobra.Command, p sql.Params, from int, output string) error {
-	for _, name := range []string{"server-version", "for", "rds", "partitioned", "no-slot"} {
+	for _, name := range []string{"server-version", "for", "rds", "partitioned", "beside", "no-slot"} {
 		if cmd.Flags().Changed(name) {
 			return usageError(fmt.Errorf("--from prints the SQL that hands over, which --%s does not change: remove it", name))
 		}

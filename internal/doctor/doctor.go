@@ -100,8 +100,8 @@ type examination struct {
 
 	slots slotRows
 	empty bool // each outbox that exists was seen to have no row
-	// elsewhere are other publications that name partitions of the outboxes, if our slot or publication is missing.
-	elsewhere []string
+	// elsewhere is what delivers our rows, or is to be the source of our slot, if our slot or publication is missing.
+	elsewhere replication.Elsewhere
 
 	pub *replication.Publication // nil: there is none
 	// unattached is set if the publication also publishes tables that are not attached to an outbox.

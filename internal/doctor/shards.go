@@ -64,8 +64,8 @@ func (e *examination) readElsewhere(ctx context.Context) {
 // unlessElsewhere returns the remedies that create what is missing, or, if other publications name the partitions, what
 // has to be known before.
 func (e *examination) unlessElsewhere(remedies ...Remedy) []Remedy {
-	if len(e.elsewhere) > 0 {
-		return []Remedy{advicef("%s", replication.ElsewhereRemedy(e.elsewhere))}
+	if e.elsewhere.Found() {
+		return []Remedy{advicef("%s", e.elsewhere.Remedy())}
 	}
 	return remedies
 }

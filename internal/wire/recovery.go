@@ -36,9 +36,9 @@ func (s *recoveryServer) Slots(ctx context.Context) (daemon, recovery *replicati
 		return nil, nil, err
 	}
 	if daemon == nil && recovery == nil {
-		publications, err := replication.ReadElsewhere(ctx, s.control, Tables(s.cfg), s.cfg.Postgres.Publication)
-		if err == nil && len(publications) > 0 {
-			err = exit.With(exit.Lost, fmt.Errorf("there is no slot %s; remedy: %s", s.cfg.Postgres.Slot, replication.ElsewhereRemedy(publications)))
+		elsewhere, err := replication.ReadElsewhere(ctx, s.control, Tables(s.cfg), s.cfg.Postgres.Publication)
+		if err == nil && elsewhere.Found() {
+			err = exit.With(exit.Lost, fmt.Errorf("there is no slot %s; remedy: %s", s.cfg.Postgres.Slot, elsewhere.Remedy()))
 		}
 		return nil, nil, err
 	}

@@ -1,12 +1,19 @@
+-- Settings of this session, which those of the role and the database must not change: nothing ends the statements, and what they say is shown.
+SET search_path = pg_catalog, pg_temp;
+SET statement_timeout = 0;
+SET client_min_messages = notice;
+SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout';
+
 -- Wait until the slots know the publications of the new daemons: each transaction that began before these existed has to end, and the slots
--- have to confirm it. This takes a minute at most if no long transaction is open.
+-- have to confirm it. This takes a minute at most if no long transaction is open. What else is wrong, the next statement says.
 DO $outboxcdc$ DECLARE
     old_slots text[] := ARRAY['s_1'];
+    old_publications text[] := ARRAY['p"; DROP TABLE x; --'];
     next xid := (pg_snapshot_xmax(pg_current_snapshot())::text::bigint % 4294967296)::text::xid;
 BEGIN
     FOR i IN 1..240 LOOP
-        IF (SELECT count(*) = cardinality(old_slots) AND bool_and(age(catalog_xmin) <= age(next))
-              FROM pg_replication_slots WHERE slot_name = ANY (old_slots)) THEN
+        IF NOT EXISTS (SELECT FROM pg_publication WHERE pubname = ANY (old_publications)) OR (
+            SELECT count(*) < cardinality(old_slots) OR bool_and(age(catalog_xmin) <= age(next)) FROM pg_replication_slots WHERE slot_name = ANY (old_slots) AND active) THEN
             RETURN;
         END IF;
         PERFORM pg_sleep(0.5);
@@ -14,10 +21,10 @@ BEGIN
     RAISE EXCEPTION 'the slots do not know the publications yet: end old transactions, and repeat this script';
 END $outboxcdc$;
 
--- Hand over, while writers wait. First this checks that the publications of the new daemons together have every partition exactly once, and
--- that the slots know them. It waits until the old daemons have delivered everything, says that they are to be stopped, and waits for
--- that. Then it drops their publications, so that an old daemon that is started again delivers nothing. The new slots are copies of an
--- old one: everything after this moment is in them.
+-- Hand over, while writers wait, and readers of the table, too. First this checks that the publications of the new daemons together have every
+-- partition exactly once, and that the slots know them. It waits until the old daemons have delivered everything, says that they are to
+-- be stopped, and waits for that. The new slots are copies of an old one: everything after this moment is in them. It drops the old
+-- publications, so that an old daemon that is started again delivers nothing.
 --
 -- If it fails, or its session ends at any moment, repeat it, and do what it says. Until it has dropped the publications, nothing is changed.
 DO $outboxcdc$ DECLARE
@@ -30,6 +37,8 @@ box''"';
     divided text := '"shards"."Out
 box''"'; -- the table with the partitions
     mark text := format('handed over from slots %s, publications %s', old_slots, old_publications);
+    again text := '; drop the publications of the new daemons that exist, and repeat step 1 of docs/scale.md';
+    replaced oid[]; -- the old table with its partitions, indexes and sequences
     written pg_lsn;
     wrong text;
     done boolean;
@@ -38,17 +47,22 @@ BEGIN
     IF EXISTS (SELECT FROM pg_publication WHERE pubname = ANY (old_publications)) OR NOT EXISTS (
         SELECT FROM pg_publication p WHERE pubname = ANY (new_publications) AND obj_description(p.oid, 'pg_publication') = mark) THEN
         SET LOCAL lock_timeout = '5s';
-        EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', outbox);
+        -- A weaker lock would have to become this one later, which is a deadlock with a transaction that has read the table and then writes.
+        EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', concat_ws(', ', outbox, to_regclass(divided)));
+        WITH tables (oid) AS (SELECT outbox UNION SELECT relid FROM pg_partition_tree(outbox))
+        SELECT array_agg(oid) INTO replaced
+          FROM (SELECT oid FROM tables UNION SELECT indexrelid FROM pg_index WHERE indrelid IN (SELECT oid FROM tables)
+                UNION SELECT objid FROM pg_depend WHERE classid = 'pg_class'::regclass AND refobjid IN (SELECT oid FROM tables) AND deptype IN ('a', 'i')) all_of_it;
         written := pg_current_wal_insert_lsn();
         IF current_setting('server_version_num')::int >= 170000 THEN -- to flush the WAL: before that, no slot confirms it
             written := pg_logical_emit_message(false, 'outboxcdc', '', true);
         END IF;
         wrong := coalesce(
-            (SELECT string_agg(format('publication %s does not exist', name), ', ') || ': repeat step 1 of docs/scale.md'
+            (SELECT string_agg(format('publication %s does not exist', name), ', ' ORDER BY name) || again
                FROM unnest(new_publications) name WHERE NOT EXISTS (SELECT FROM pg_publication WHERE pubname = name)),
             CASE WHEN NOT EXISTS (SELECT FROM pg_partition_tree(to_regclass(divided)) WHERE level > 0)
-                 THEN format('there is no table %s with partitions: repeat step 1 of docs/scale.md', divided) END,
-            (SELECT string_agg(format('partition %s is in %s publications: %s', leaf, cardinality(names), names), ', ' ORDER BY leaf) || ': repeat step 1 of docs/scale.md'
+                 THEN format('there is no table %s with partitions', divided) || again END,
+            (SELECT string_agg(format('partition %s is in %s publications: %s', leaf, cardinality(names), names), ', ' ORDER BY leaf) || again
                FROM (SELECT relid AS leaf, ARRAY(
                          SELECT pubname::text FROM pg_publication p WHERE pubname = ANY (new_publications || 'no_events'::text) AND pubinsert AND EXISTS (
                              SELECT FROM pg_publication_rel r WHERE prpubid = p.oid AND prrelid IN (SELECT pg_partition_ancestors(relid))
@@ -67,8 +81,55 @@ BEGIN
                  THEN 'the slots do not know the publications yet: repeat this script' END,
             CASE WHEN current_setting('max_replication_slots')::int < cardinality(new_slots) + (SELECT count(*) FROM pg_replication_slots WHERE slot_name <> ALL (new_slots))
                  THEN 'max_replication_slots is too small' END,
-            'table ' || to_regclass('"My Schema"."Out
-box''_before"') || ' exists: rename or drop it');
+            (SELECT 'a daemon reads slot ' || string_agg(name, ', ') || ': stop it'
+               FROM unnest(new_slots) name WHERE EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name AND active)),
+            (SELECT string_agg(format('%s exists', name::regclass), ', ') || ': rename or drop it'
+               FROM unnest(ARRAY['"My Schema"."Out
+box''_seq"', '"My Schema"."Out
+box''_0"', '"My Schema"."Out
+box''_0_pkey"', '"My Schema"."Out
+box''_1"', '"My Schema"."Out
+box''_1_pkey"', '"My Schema"."Out
+box''_2"', '"My Schema"."Out
+box''_2_pkey"', '"My Schema"."Out
+box''_3"', '"My Schema"."Out
+box''_3_pkey"', '"My Schema"."Out
+box''_4"', '"My Schema"."Out
+box''_4_pkey"', '"My Schema"."Out
+box''_5"', '"My Schema"."Out
+box''_5_pkey"', '"My Schema"."Out
+box''_6"', '"My Schema"."Out
+box''_6_pkey"', '"My Schema"."Out
+box''_7"', '"My Schema"."Out
+box''_7_pkey"', '"My Schema"."Out
+box''_8"', '"My Schema"."Out
+box''_8_pkey"', '"My Schema"."Out
+box''_9"', '"My Schema"."Out
+box''_9_pkey"', '"My Schema"."Out
+box''_10"', '"My Schema"."Out
+box''_10_pkey"', '"My Schema"."Out
+box''_11"', '"My Schema"."Out
+box''_11_pkey"', '"My Schema"."Out
+box''_12"', '"My Schema"."Out
+box''_12_pkey"', '"My Schema"."Out
+box''_13"', '"My Schema"."Out
+box''_13_pkey"', '"My Schema"."Out
+box''_14"', '"My Schema"."Out
+box''_14_pkey"', '"My Schema"."Out
+box''_15"', '"My Schema"."Out
+box''_15_pkey"', '"My Schema"."Out
+box''_before"']) name WHERE to_regclass(name) <> ALL (replaced)),
+            (SELECT format('table %s has not the columns of %s: ', divided, outbox) || string_agg(format('%I %s', attname, format_type(atttypid, atttypmod)), ', ')
+                    || ': let it have them, with the types of today'
+               FROM pg_attribute a WHERE attrelid = outbox AND attnum > 0 AND NOT attisdropped AND attname <> 'lap' AND NOT EXISTS (
+                   SELECT FROM pg_attribute b WHERE b.attrelid = to_regclass(divided) AND b.attname = a.attname AND b.atttypid = a.atttypid)),
+            (SELECT 'GRANT INSERT ON ' || divided || ' TO ' || string_agg(CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END, ', ')
+                    || ': they may write today'
+               FROM pg_class c, aclexplode(relacl) a WHERE c.oid = outbox AND privilege_type = 'INSERT' AND grantee <> relowner AND NOT EXISTS (
+                   SELECT FROM pg_class d, aclexplode(d.relacl) b WHERE d.oid = to_regclass(divided) AND b.privilege_type = 'INSERT' AND b.grantee = a.grantee)));
+        IF wrong IS NULL THEN
+            EXECUTE format('SELECT %L FROM (SELECT FROM %s LIMIT 1) row', format('table %s has rows, which no daemon would deliver: empty it', divided), divided) INTO wrong;
+        END IF;
         IF wrong IS NOT NULL THEN
             RAISE EXCEPTION '%; nothing was changed', wrong;
         END IF;
@@ -90,10 +151,77 @@ box''_before"') || ' exists: rename or drop it');
         IF NOT done THEN
             RAISE EXCEPTION 'a daemon still reads its slot: nothing was changed; repeat this script';
         END IF;
-        EXECUTE format('ALTER TABLE %s RENAME TO %I', outbox, 'Out
-box''_before');
+        -- What belongs to the old table makes room for the names of the new one.
+        EXECUTE (SELECT string_agg(format('ALTER %s %s RENAME TO %I;', CASE relkind WHEN 'S' THEN 'SEQUENCE' WHEN 'i' THEN 'INDEX' ELSE 'TABLE' END, c.oid::regclass, relname || '_before'), '')
+                   FROM pg_class c WHERE c.oid = outbox OR c.oid IN (SELECT to_regclass(name) FROM unnest(ARRAY['"My Schema"."Out
+box''_seq"', '"My Schema"."Out
+box''_0"', '"My Schema"."Out
+box''_0_pkey"', '"My Schema"."Out
+box''_1"', '"My Schema"."Out
+box''_1_pkey"', '"My Schema"."Out
+box''_2"', '"My Schema"."Out
+box''_2_pkey"', '"My Schema"."Out
+box''_3"', '"My Schema"."Out
+box''_3_pkey"', '"My Schema"."Out
+box''_4"', '"My Schema"."Out
+box''_4_pkey"', '"My Schema"."Out
+box''_5"', '"My Schema"."Out
+box''_5_pkey"', '"My Schema"."Out
+box''_6"', '"My Schema"."Out
+box''_6_pkey"', '"My Schema"."Out
+box''_7"', '"My Schema"."Out
+box''_7_pkey"', '"My Schema"."Out
+box''_8"', '"My Schema"."Out
+box''_8_pkey"', '"My Schema"."Out
+box''_9"', '"My Schema"."Out
+box''_9_pkey"', '"My Schema"."Out
+box''_10"', '"My Schema"."Out
+box''_10_pkey"', '"My Schema"."Out
+box''_11"', '"My Schema"."Out
+box''_11_pkey"', '"My Schema"."Out
+box''_12"', '"My Schema"."Out
+box''_12_pkey"', '"My Schema"."Out
+box''_13"', '"My Schema"."Out
+box''_13_pkey"', '"My Schema"."Out
+box''_14"', '"My Schema"."Out
+box''_14_pkey"', '"My Schema"."Out
+box''_15"', '"My Schema"."Out
+box''_15_pkey"', '"My Schema"."Out
+box''_before"']) name));
         ALTER TABLE "shards"."Out
 box'" SET SCHEMA "My Schema";
+        ALTER TABLE "shards"."Out
+box'_0" SET SCHEMA "My Schema";
+        ALTER TABLE "shards"."Out
+box'_1" SET SCHEMA "My Schema";
+        ALTER TABLE "shards"."Out
+box'_2" SET SCHEMA "My Schema";
+        ALTER TABLE "shards"."Out
+box'_3" SET SCHEMA "My Schema";
+        ALTER TABLE "shards"."Out
+box'_4" SET SCHEMA "My Schema";
+        ALTER TABLE "shards"."Out
+box'_5" SET SCHEMA "My Schema";
+        ALTER TABLE "shards"."Out
+box'_6" SET SCHEMA "My Schema";
+        ALTER TABLE "shards"."Out
+box'_7" SET SCHEMA "My Schema";
+        ALTER TABLE "shards"."Out
+box'_8" SET SCHEMA "My Schema";
+        ALTER TABLE "shards"."Out
+box'_9" SET SCHEMA "My Schema";
+        ALTER TABLE "shards"."Out
+box'_10" SET SCHEMA "My Schema";
+        ALTER TABLE "shards"."Out
+box'_11" SET SCHEMA "My Schema";
+        ALTER TABLE "shards"."Out
+box'_12" SET SCHEMA "My Schema";
+        ALTER TABLE "shards"."Out
+box'_13" SET SCHEMA "My Schema";
+        ALTER TABLE "shards"."Out
+box'_14" SET SCHEMA "My Schema";
+        ALTER TABLE "shards"."Out
+box'_15" SET SCHEMA "My Schema";
         EXECUTE format('ALTER TABLE %s ADD CONSTRAINT replaced CHECK (false) NOT VALID', outbox);
         EXECUTE (SELECT string_agg(format('COMMENT ON PUBLICATION %I IS %L;', name, mark), '') FROM unnest(new_publications) name)
              || (SELECT string_agg(format('DROP PUBLICATION %I;', name), '') FROM unnest(old_publications) name);
@@ -105,7 +233,7 @@ box'" SET SCHEMA "My Schema";
         RAISE EXCEPTION 'slot % was dropped after the hand-over: run outboxcdc recover with the settings of its daemon', wrong;
     END IF;
     PERFORM pg_copy_logical_replication_slot(old_slots[1]::name, name::name) FROM unnest(new_slots) name
-      WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name);
+     WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name);
     PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = ANY (old_slots);
     RAISE NOTICE 'the slots of the new daemons exist: start them';
 END $outboxcdc$;

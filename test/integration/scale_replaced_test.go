@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
-
-	"github.com/outboxcdc/outboxcdc/sql"
 )
 
 // An old daemon that is started after the hand-over delivers nothing, and the hand-over that is repeated does nothing.
@@ -17,8 +15,9 @@ func TestScaleOldDaemon(t *testing.T) {
 	s := newScaled(t)
 	w := s.write(load{rand: rnd, keys: 60})
 	s.setup(2, true)
-	s.awaitKnown(2)
-	s.cut(cutAt(t, s.handOverSQL(sql.HandOver, 2), "before copies"), func(*pgconn.PgConn) { s.stop(s.daemons[0]) })
+	statements := s.handOverSQL(2)
+	cutAt(t, statements, "before drops")
+	s.cut(statements, func(*pgconn.PgConn) { s.stop(s.daemons[0]) })
 	for _, slots := range []string{"old slot", "no slot"} {
 		if slots == "no slot" {
 			must(t, s.tryHandOver(2))
@@ -58,7 +57,6 @@ func TestScaleEarlyDaemon(t *testing.T) {
 	early.awaitStop(patience, 79, "publications name its partitions: outboxcdc_0_of_1. If daemons", "have not handed over yet")
 	s.checkCreatesNothing(append(s.env, env...), "publications name its partitions: outboxcdc_0_of_1. If daemons", "have not handed over yet")
 	s.args, s.daemons = nil, []*relay{old}
-	s.awaitKnown(2)
 	s.handOver(2)
 	s.startNew(2)
 	s.deliveredOnce(w)
@@ -72,7 +70,6 @@ func TestScaleAdoptForgotten(t *testing.T) {
 	w := s.write(load{rand: rnd, keys: 60})
 	for _, shards := range []int{2, 1} {
 		s.setup(shards, true)
-		s.awaitKnown(shards)
 		s.handOver(shards)
 		if shards == 2 {
 			s.startNew(2)

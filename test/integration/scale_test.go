@@ -8,9 +8,9 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -24,8 +24,8 @@ type scaled struct {
 	*outbox
 	env     []string
 	daemons []*relay
-	shards  int    // 0: one daemon, as without --shards
-	table   string // that setup creates, if it is another one than the outbox
+	shards  int  // 0: one daemon, as without --shards
+	beside  bool // setup creates a table that replaces the outbox
 }
 
 // newScaled sets one daemon up for a table with 16 partitions, and starts it.
@@ -63,8 +63,6 @@ func scaleRounds(t *testing.T, s *scaled) {
 		for _, shards := range []int{2, 4, 1} {
 			w.awaitCommits(50)
 			s.setup(shards, true)
-			s.kill(rnd.IntN(s.shards))
-			s.awaitKnown(shards)
 			s.kill(rnd.IntN(s.shards))
 			s.handOver(shards)
 			w.awaitCommits(20) // into the slots of daemons that do not run yet
@@ -123,8 +121,8 @@ func (s *scaled) setup(shards int, noSlot bool) {
 	s.t.Helper()
 	s.args = nil
 	args := []string{"setup", "sql", "--shards", fmt.Sprint(shards), "--server-version", s.pg.Major}
-	if s.table != "" {
-		args = append(args, "--set", "outbox.table="+s.table)
+	if s.beside {
+		args = append(args, "--beside")
 	}
 	if noSlot {
 		args = append(args, "--no-slot")
@@ -159,43 +157,18 @@ func (s *scaled) script(text string) {
 	must(s.t, errors.Join(err, conn.Close(testContext(s.t))))
 }
 
-// handOverSQL is what `setup sql --from` prints: the statement of this name.
-func (s *scaled) handOverSQL(name string, shards int, flags ...string) string {
+// handOverSQL is what `setup sql --from` prints.
+func (s *scaled) handOverSQL(shards int) sql.Statements {
 	s.t.Helper()
 	s.args = nil
-	out, _ := s.mustRunBinary(nil, append([]string{"setup", "sql", "--shards", fmt.Sprint(shards), "--from", fmt.Sprint(s.shards), "-o", "json"}, flags...)...)
+	out, _ := s.mustRunBinary(nil, "setup", "sql", "--shards", fmt.Sprint(shards), "--from", fmt.Sprint(s.shards), "-o", "json")
 	var statements sql.Statements
 	must(s.t, json.Unmarshal([]byte(out), &statements))
-	return statements.Get(name)
+	return statements
 }
 
-// awaitKnown waits until the slots know the new publications. The server writes meanwhile which transactions run, as it
-// does every 15 seconds.
-func (s *scaled) awaitKnown(shards int) {
-	s.t.Helper()
-	stop := make(chan struct{})
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(200 * time.Millisecond):
-				_ = s.admin.do(func(ctx context.Context, conn *pgx.Conn) error {
-					_, err := conn.Exec(ctx, "SELECT pg_log_standby_snapshot()")
-					return err
-				})
-			}
-		}
-	}()
-	s.script(s.handOverSQL(sql.Known, shards))
-	close(stop)
-	<-ended
-}
-
-// handOver executes the block that hands over, again if a daemon that was killed does not deliver yet, and stops the
-// daemons when it says so.
+// handOver executes the hand-over, again if a daemon that was killed does not deliver yet, and stops the daemons when
+// it says so.
 func (s *scaled) handOver(shards int) {
 	s.t.Helper()
 	await(s.t, 2*patience, "the hand-over", func() error { return s.tryHandOver(shards) })
@@ -203,16 +176,27 @@ func (s *scaled) handOver(shards int) {
 
 func (s *scaled) tryHandOver(shards int) error {
 	s.t.Helper()
-	return s.tryBlock(s.handOverSQL(sql.HandOver, shards), func(*pgconn.PgConn) {
+	return s.try(s.handOverSQL(shards), func(*pgconn.PgConn) {
 		for _, r := range s.daemons {
 			s.stop(r)
 		}
 	})
 }
 
-// tryBlock executes a block that hands over, and calls stop when it says that the daemons are to be stopped.
-func (s *scaled) tryBlock(text string, stop func(*pgconn.PgConn)) error {
+// try executes the statements of a hand-over as psql does, and calls stop when they say that the daemons are to be
+// stopped. The server writes meanwhile which transactions run, as it does every 15 seconds.
+func (s *scaled) try(statements sql.Statements, stop func(*pgconn.PgConn)) error {
 	s.t.Helper()
+	ctx, cancel := context.WithCancel(testContext(s.t))
+	defer cancel()
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer cancel()
+	beside.Go(func() {
+		for ctx.Err() == nil {
+			_ = s.pg.Exec(ctx, s.name, "SELECT pg_log_standby_snapshot()", "SELECT pg_sleep(0.2)")
+		}
+	})
 	cc, err := pgx.ParseConfig(s.pg.SuperURL(s.name))
 	must(s.t, err)
 	notice := make(chan string, 1)
@@ -225,7 +209,10 @@ func (s *scaled) tryBlock(text string, stop func(*pgconn.PgConn)) error {
 	must(s.t, err)
 	done := make(chan error, 1)
 	go func() {
-		_, err := conn.PgConn().Exec(testContext(s.t), text).ReadAll()
+		var err error
+		for _, st := range statements { // after an error, too
+			_, err = conn.PgConn().Exec(testContext(s.t), st.SQL).ReadAll()
+		}
 		done <- errors.Join(err, conn.Close(context.Background()))
 	}()
 	select {
@@ -265,7 +252,7 @@ func (s *scaled) startShard(n int) *relay {
 // startNew starts the new daemons.
 func (s *scaled) startNew(shards int) {
 	s.t.Helper()
-	s.table = ""
+	s.beside = false
 	s.startAll(shards)
 }
 

@@ -1,0 +1,5 @@
+-- Settings of this session, which those of the role and the database must not change: nothing ends the statements, and what they say is shown.
+SET search_path = pg_catalog, pg_temp;
+SET statement_timeout = 0;
+SET client_min_messages = notice;
+SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout';
