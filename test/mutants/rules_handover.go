@@ -61,6 +61,8 @@ var handOverMutants = []mutant{
 	wrong("handover-beside-a-new-daemon", "No daemon reads the slot of a new daemon yet.",
 		edits{{handOverSQL, "slot_name = name AND active))\n", "false))\n"}}, handOvers("refused")),
 	wrong("handover-waits-after-it", "There is always something to wait for.",
-		edits{{"sql/known.sql", "NOT EXISTS (SELECT FROM pg_publication WHERE pubname = ANY (old_publications)) OR", "false OR"},
-			{"sql/known.sql", "count(*) < cardinality(old_slots) OR", "false OR"}}, handOvers("done")),
+		edits{
+			{"sql/known.sql", "NOT EXISTS (SELECT FROM pg_publication WHERE pubname = ANY (old_publications)) OR", "false OR"},
+			{"sql/known.sql", "count(*) < cardinality(old_slots) OR", "false OR"},
+		}, handOvers("done")),
 }
