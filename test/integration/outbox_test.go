@@ -365,17 +365,25 @@ func (o *outbox) walFlushed() pglogrepl.LSN {
 	return lsn
 }
 
-// awaitConfirmed waits until the slot confirms lsn and returns how long that took.
+// awaitConfirmed waits until the slot confirms lsn, for d at most without any progress, and returns how long that took.
 func (o *outbox) awaitConfirmed(lsn pglogrepl.LSN, d time.Duration) time.Duration {
 	o.t.Helper()
 	begin := time.Now()
-	await(o.t, d, fmt.Sprintf("confirmed_flush_lsn to reach %s", lsn), func() error {
-		if now := o.confirmed(); now < lsn {
-			return errors.Join(fmt.Errorf("it is %s", now), o.checkRelays())
+	for {
+		before := o.confirmed()
+		err := poll(d, func() error {
+			if now := o.confirmed(); now < lsn {
+				return errors.Join(fmt.Errorf("it is %s", now), o.checkRelays())
+			}
+			return o.checkRelays()
+		})
+		switch {
+		case err == nil:
+			return time.Since(begin)
+		case o.confirmed() == before || errors.As(err, new(*finalError)):
+			o.t.Fatalf("waited %v for confirmed_flush_lsn to reach %s: %v", d, lsn, err)
 		}
-		return o.checkRelays()
-	})
-	return time.Since(begin)
+	}
 }
 
 // awaitSlotFree waits until no walsender has the slot.
