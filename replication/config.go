@@ -29,7 +29,8 @@ type Config struct {
 	// URL returns the connection string. It is called for every connection, because secrets rotate. "" means libpq's PG*
 	// environment.
 	URL         func() (string, error)
-	Slot        string // [a-z0-9_]{1,63}
+	Password    PasswordFunc // of a connection with that string; nil: the string has it
+	Slot        string       // [a-z0-9_]{1,63}
 	Publication string
 	Tables      []Table // each outbox; none if logical messages are the only source
 	Messages    bool    // whether the server should send logical messages
@@ -165,8 +166,8 @@ func transactionDefaults() map[string]string {
 	return map[string]string{"default_transaction_isolation": "read committed", "default_transaction_deferrable": "off"}
 }
 
-// parse reads the connection string, and adds params and our defaults.
-func (c *Config) parse(params map[string]string) (*pgx.ConnConfig, error) {
+// parse reads the connection string, gets the password, and adds params and our defaults.
+func (c *Config) parse(ctx context.Context, params map[string]string) (*pgx.ConnConfig, error) {
 	url, err := c.URL()
 	if err != nil {
 		return nil, fail(Credentials, "read the connection settings", "", "%w", err)
@@ -177,6 +178,9 @@ func (c *Config) parse(params map[string]string) (*pgx.ConnConfig, error) {
 			return nil, fail(Credentials, "read the certificates that postgres.url names", "", "%w", e)
 		}
 		return nil, fail(Unsuitable, "read postgres.url", "see PostgreSQL, \"Connection Strings\"", "%w", URLError(err))
+	}
+	if err := c.Password.Set(ctx, url, cfg); err != nil {
+		return nil, err
 	}
 	OfPrimary(cfg)
 	if c.Dial != nil {
@@ -222,7 +226,7 @@ func keepStoredEncoding(ctx context.Context, conn *pgconn.PgConn) error {
 
 // dialControl opens the ordinary connection.
 func (c *Config) dialControl(ctx context.Context) (*pgx.Conn, error) {
-	cfg, err := c.parse(c.controlParams())
+	cfg, err := c.parse(ctx, c.controlParams())
 	if err != nil {
 		return nil, err
 	}
@@ -252,7 +256,7 @@ const keepAlive = 5 * time.Minute
 
 // dialStream opens the replication connection.
 func (c *Config) dialStream(ctx context.Context, major int, onNotice pgconn.NoticeHandler, s *readTap) (*pgconn.PgConn, error) {
-	cfg, err := c.parse(c.streamParams(major))
+	cfg, err := c.parse(ctx, c.streamParams(major))
 	if err != nil {
 		return nil, err
 	}

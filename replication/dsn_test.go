@@ -44,13 +44,13 @@ func TestURLErrors(t *testing.T) {
 		"host=h password='s3cr3t":               {Unsuitable, "not a connection string"},
 	} {
 		c := Config{URL: func() (string, error) { return url, nil }}
-		_, err := c.parse(nil)
+		_, err := c.parse(t.Context(), nil)
 		if err == nil || KindOf(err) != want.kind || !strings.Contains(err.Error(), want.says) || strings.Contains(err.Error(), "s3cr3t") {
 			t.Errorf("%s: %v (%s)", url, err, KindOf(err))
 		}
 	}
 	good := Config{URL: func() (string, error) { return base + cert + " sslkey=" + file("key", key), nil }}
-	if _, err := good.parse(nil); err != nil {
+	if _, err := good.parse(t.Context(), nil); err != nil {
 		t.Error(err)
 	}
 }

@@ -12,13 +12,16 @@ import (
 
 // Host is one of the servers that connection strings name.
 type Host struct {
-	Address string // host:port, or the path of a socket; never with user or password
-	cfg     *pgx.ConnConfig
+	Address  string // host:port, or the path of a socket; never with user or password
+	dsn      string // the string that names it
+	password PasswordFunc
+	cfg      *pgx.ConnConfig
 }
 
 // Hosts returns the servers that the connection strings name, each address once, in their order. application is the
-// application_name of connections to them. The error is without secrets; n is the index of the string that caused it.
-func Hosts(urls []string, application string) (hosts []*Host, n int, err error) {
+// application_name of connections to them. password is called for each connection, with host and port; nil: the strings
+// have the passwords. The error is without secrets; n is the index of the string that caused it.
+func Hosts(urls []string, application string, password PasswordFunc) (hosts []*Host, n int, err error) {
 	c := Config{application: application}
 	seen := map[string]bool{}
 	for n, url := range urls {
@@ -36,7 +39,7 @@ func Hosts(urls []string, application string) (hosts []*Host, n int, err error) 
 			}
 			if address := hostPort(first.Host, first.Port); !seen[address] {
 				seen[address] = true
-				hosts = append(hosts, newHost(address, cfg, ways[:own]))
+				hosts = append(hosts, &Host{Address: address, dsn: url, password: password, cfg: hostConfig(cfg, ways[:own])})
 			}
 			ways = ways[own:]
 		}
@@ -44,11 +47,12 @@ func Hosts(urls []string, application string) (hosts []*Host, n int, err error) 
 	return hosts, 0, nil
 }
 
-func newHost(address string, cfg *pgx.ConnConfig, ways []*pgconn.FallbackConfig) *Host {
+// hostConfig is cfg for one of its hosts.
+func hostConfig(cfg *pgx.ConnConfig, ways []*pgconn.FallbackConfig) *pgx.ConnConfig {
 	own := cfg.Copy()
 	own.Host, own.Port, own.TLSConfig, own.Fallbacks = ways[0].Host, ways[0].Port, ways[0].TLSConfig, ways[1:]
 	own.ValidateConnect = nil // target_session_attrs: a primary and a standby are both welcome
-	return &Host{Address: address, cfg: own}
+	return own
 }
 
 func hostPort(host string, port uint16) string {
@@ -61,9 +65,9 @@ func hostPort(host string, port uint16) string {
 // Connect opens an ordinary connection to the server, which may be in recovery. Its transactions are read-only by
 // default.
 func (h *Host) Connect(ctx context.Context) (*pgx.Conn, error) {
-	conn, err := pgx.ConnectConfig(ctx, h.cfg)
+	open, err := h.Prepare(ctx)
 	if err != nil {
-		return nil, classify("connect to "+h.Address, connecting, err)
+		return nil, err
 	}
-	return conn, nil
+	return open(ctx)
 }

@@ -19,7 +19,7 @@ func TestHosts(t *testing.T) {
 		{[]string{"host=one,::1 port=1,2 sslmode=disable", "host=two,one port=1"}, []string{"one:1", "[::1]:2", "two:1"}},
 		{[]string{"host=/run/postgresql port=5433"}, []string{"/run/postgresql/.s.PGSQL.5433"}},
 	} {
-		hosts, _, err := Hosts(c.urls, "name")
+		hosts, _, err := Hosts(c.urls, "name", nil)
 		var got []string
 		for _, h := range hosts {
 			got = append(got, h.Address)
@@ -36,11 +36,11 @@ func TestHosts(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", c.urls, got, err, c.want)
 		}
 	}
-	prefer, _, err := Hosts([]string{"postgres://u@one,two/d?sslmode=prefer"}, "name")
+	prefer, _, err := Hosts([]string{"postgres://u@one,two/d?sslmode=prefer"}, "name", nil)
 	if err != nil || len(prefer) != 2 || prefer[1].cfg.TLSConfig == nil || len(prefer[1].cfg.Fallbacks) != 1 || prefer[1].cfg.Fallbacks[0].TLSConfig != nil {
 		t.Errorf("sslmode=prefer: %v, %v: TLS comes first, then none", prefer, err)
 	}
-	if _, n, err := Hosts([]string{"host=one", "host=two password='s3cr3t"}, "name"); err == nil || n != 1 || strings.Contains(err.Error(), "s3cr3t") {
+	if _, n, err := Hosts([]string{"host=one", "host=two password='s3cr3t"}, "name", nil); err == nil || n != 1 || strings.Contains(err.Error(), "s3cr3t") {
 		t.Errorf("a malformed string: %d, %v", n, err)
 	}
 }

@@ -11,12 +11,15 @@ import (
 // Connect opens an ordinary connection for commands that inspect the server, with the daemon's parameters and another
 // application_name. standby allows a server in recovery, if none of the hosts is a primary.
 func (s *Source) Connect(ctx context.Context, application string, standby bool) (*pgx.Conn, error) {
-	cfg := s.cfg
-	cfg.application = application
-	cc, err := cfg.parse(cfg.controlParams())
+	open, err := s.Prepare(ctx, application, standby)
 	if err != nil {
 		return nil, err
 	}
+	return open(ctx)
+}
+
+// connect opens a connection, also to a server in recovery if standby is set and none of the hosts is a primary.
+func connect(ctx context.Context, cc *pgx.ConnConfig, standby bool) (*pgx.Conn, error) {
 	conn, err := pgx.ConnectConfig(ctx, cc)
 	if standby && errors.Is(err, errStandby) {
 		cc.ValidateConnect = func(context.Context, *pgconn.PgConn) error { return nil }

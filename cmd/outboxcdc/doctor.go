@@ -127,9 +127,6 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 	c.Role, c.Database, c.Server = cc.User, cc.Database, serverName(cc)
 	c.NoURL = dsn == "" && os.Getenv("PGHOST") == "" && os.Getenv("PGSERVICE") == ""
 	c.NoPassword = cc.Password == ""
-	if len(cfg.Postgres.PasswordCommand) > 0 {
-		c.NoPassword, c.PasswordCommand = false, cfg.PostgresPassword
-	}
 	if sasl := wire.KafkaSASL(cfg); sasl != nil && sasl.Local() {
 		c.TokenCommand = sasl.Token
 	}
@@ -137,6 +134,9 @@ func doctorConfig(cfg *config.Config, topics, files []string) (doctor.Config, er
 	log := slog.New(slog.DiscardHandler)
 	if c.Source, err = wire.Source(wire.Fixed(cfg), log); err != nil {
 		return c, err
+	}
+	if cfg.PasswordFromCommand(dsn) {
+		c.NoPassword, c.PasswordCommand = false, c.Source.Password
 	}
 	c.AutoStandbys = cfg.AutoStandbys()
 	if c.Standbys, err = standbyHosts(cfg); err != nil {

@@ -128,11 +128,11 @@ func (r *retainer) run(ctx context.Context, cfg *config.Config) error {
 
 // pass is one run over all tables.
 func (r *retainer) pass(ctx context.Context, cfg *config.Config, slots []string, m *retainMetrics) error {
-	dsn, err := cfg.PostgresURL()
+	dsn, err := cfg.PostgresAddress()
 	if err != nil {
 		return exit.With(exit.Config, err)
 	}
-	p, err := retention.Connect(ctx, dsn)
+	p, err := retention.Connect(ctx, dsn, cfg.PostgresPassword)
 	if err != nil {
 		return err
 	}

@@ -24,11 +24,11 @@ import (
 
 // standbyHosts returns the hosts of postgres.standbys, without connecting to them.
 func standbyHosts(cfg *config.Config) ([]*replication.Host, error) {
-	urls, err := cfg.StandbyURLs()
+	urls, err := cfg.StandbyAddresses()
 	if err != nil {
 		return nil, err
 	}
-	hosts, n, err := replication.Hosts(urls, standby.ApplicationName(cfg.Postgres.Slot))
+	hosts, n, err := replication.Hosts(urls, standby.ApplicationName(cfg.Postgres.Slot), cfg.PostgresPassword)
 	if err != nil {
 		return nil, fmt.Errorf("postgres.standbys: entry %d: %w", n+1, err)
 	}
@@ -37,11 +37,11 @@ func standbyHosts(cfg *config.Config) ([]*replication.Host, error) {
 
 // urlHosts returns the hosts of postgres.url, without connecting to them.
 func urlHosts(cfg *config.Config) ([]*replication.Host, error) {
-	url, err := cfg.PostgresURL()
+	url, err := cfg.PostgresAddress()
 	if err != nil {
 		return nil, err
 	}
-	hosts, _, err := replication.Hosts([]string{url}, standby.ApplicationName(cfg.Postgres.Slot))
+	hosts, _, err := replication.Hosts([]string{url}, standby.ApplicationName(cfg.Postgres.Slot), cfg.PostgresPassword)
 	if err != nil {
 		return nil, fmt.Errorf("postgres.url: %w", err)
 	}
@@ -75,8 +75,8 @@ func newWatcher(now func() *config.Config, reg prometheus.Registerer, log *slog.
 	}
 	return standby.NewWatcher(standby.WatchConfig{
 		Slot: slot, Hosts: func() (watched, others []*replication.Host, err error) { return watchedHosts(now()) },
-		Primary: func(ctx context.Context) (*standby.Server, string, error) {
-			return standby.Primary(ctx, source, standby.ApplicationName(slot), slot)
+		Primary: func(ctx context.Context) (standby.Question, error) {
+			return standby.PreparePrimary(ctx, source, standby.ApplicationName(slot), slot)
 		},
 		Logger: log.With("slot", slot),
 	}, reg), nil
@@ -232,11 +232,11 @@ func (c *cleaner) find(cfg *config.Config) (*replication.Host, error) {
 	if port != "" {
 		dsn += " port=" + port
 	}
-	url, err := cfg.PostgresURL()
+	url, err := cfg.PostgresAddress()
 	if err != nil {
 		return nil, exit.With(exit.Config, err)
 	}
-	hosts, _, err := replication.Hosts([]string{config.CompleteDSN(dsn, url)}, standby.ApplicationName(cfg.Postgres.Slot))
+	hosts, _, err := replication.Hosts([]string{config.CompleteDSN(dsn, url)}, standby.ApplicationName(cfg.Postgres.Slot), cfg.PostgresPassword)
 	if err != nil {
 		return nil, usageError(fmt.Errorf("--host %s: %w", c.host, err))
 	}

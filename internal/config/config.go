@@ -49,16 +49,16 @@ type Config struct {
 type Postgres struct {
 	// URL is the connection string, as a URL or in libpq's keyword form. Missing parts come from the PG* environment
 	// variables; "" means all of them. It may name several hosts; the daemon connects to the primary. It is a secret.
-	URL string `yaml:"url" default:"" secret:"true" live:"true"` // use [Config.PostgresURL], which reads url_file
+	URL string `yaml:"url" default:"" secret:"true" live:"true"` // use [Config.PostgresAddress], which reads url_file
 	// URLFile is a file with the connection string, instead of url. It is read at each connection.
 	URLFile string `yaml:"url_file" default:"" live:"true"`
 	// PasswordCommand is a command that prints the password, such as a token of a cloud, and its arguments. It runs at
 	// each connection, without a shell, for 10s at most (docs/security.md).
-	PasswordCommand []string `yaml:"password_command" default:"" live:"true"` // see [Config.PostgresURL]
+	PasswordCommand []string `yaml:"password_command" default:"" live:"true"` // see [Config.PostgresPassword]
 	// Standbys are the standbys whose copies of the slot are watched: connection strings, or auto for the hosts of url.
 	// Name the primary too, because a switchover makes it a standby. Parts that are missing in a string (user,
 	// password, database, TLS) come from url. [] means that no standby is watched. It is a secret.
-	Standbys []string `yaml:"standbys" default:"" secret:"true" live:"true"` // use [Config.StandbyURLs]
+	Standbys []string `yaml:"standbys" default:"" secret:"true" live:"true"` // use [Config.StandbyAddresses]
 	// Slot is the replication slot. One instance reads it; further instances wait as standbys. The name must not end in
 	// _recovery or _backfill_ and eight hexadecimal digits.
 	Slot string `yaml:"slot" default:"outboxcdc"`

@@ -3,6 +3,7 @@ package config
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/url"
@@ -11,23 +12,14 @@ import (
 	"strings"
 
 	"github.com/outboxcdc/outboxcdc/internal/credential"
+	"github.com/outboxcdc/outboxcdc/internal/exit"
 )
 
 // maxSecretBytes is more than any connection string or password needs. It bounds what is read of a wrong file.
 const maxSecretBytes = 64 << 10
 
-// PostgresURL is [Config.PostgresAddress] with the password that postgres.password_command prints. Call it for each
-// connection, so that a rotated secret is used.
-func (c *Config) PostgresURL() (string, error) {
-	dsn, err := c.PostgresAddress()
-	if err != nil {
-		return "", err
-	}
-	return c.withPassword(dsn)
-}
-
-// PostgresAddress is postgres.url, or the content of postgres.url_file, without running postgres.password_command. ""
-// means the PG* environment variables.
+// PostgresAddress is postgres.url, or the content of postgres.url_file; "" means the PG* environment variables. Call it
+// for each connection, so that a rotated secret is used, and [Config.PostgresPassword] with it.
 func (c *Config) PostgresAddress() (string, error) {
 	if c.Postgres.URLFile == "" {
 		return c.Postgres.URL, nil
@@ -50,56 +42,38 @@ func (c *Config) PostgresAddress() (string, error) {
 	return dsn, nil
 }
 
-// withPassword adds the password that postgres.password_command prints to a connection string, if it has none.
-func (c *Config) withPassword(dsn string) (string, error) {
-	if len(c.Postgres.PasswordCommand) == 0 || dsnParameter(dsn, "password") != "" {
-		return dsn, nil
-	}
-	password, err := c.runPasswordCommand(context.Background(), dsn)
-	if err != nil {
-		return "", err
-	}
-	return addParameter(dsn, "password", password), nil
+// PasswordFromCommand reports whether the password of a connection string is the one that postgres.password_command
+// prints: there is a command, and the string has no password.
+func (c *Config) PasswordFromCommand(dsn string) bool {
+	return len(c.Postgres.PasswordCommand) > 0 && dsnParameter(dsn, "password") == ""
 }
 
-// PostgresPassword runs postgres.password_command for the server of postgres.url.
-func (c *Config) PostgresPassword(ctx context.Context) (string, error) {
-	dsn, err := c.PostgresAddress()
-	if err != nil {
-		return "", err
+// PostgresPassword runs postgres.password_command for a connection string, until ctx ends. It returns "" if the password
+// is not the command's. host and port are those of the one server that is connected to; "": all of the string. The error
+// is no [Error], because the command may succeed later: its exit code is [exit.Unavailable].
+func (c *Config) PostgresPassword(ctx context.Context, dsn, host, port string) (string, error) {
+	if !c.PasswordFromCommand(dsn) {
+		return "", nil
 	}
-	return c.runPasswordCommand(ctx, dsn)
-}
-
-func (c *Config) runPasswordCommand(ctx context.Context, dsn string) (string, error) {
-	hosts, ports := dsnHosts(dsn)
+	if host == "" {
+		host, port = dsnHosts(dsn)
+	}
 	var env []string
-	for name, value := range map[string]string{"PGHOST": hosts, "PGPORT": ports, "PGUSER": dsnParameter(dsn, "user"), "PGDATABASE": dsnParameter(dsn, "dbname")} {
+	for name, value := range map[string]string{"PGHOST": host, "PGPORT": port, "PGUSER": dsnParameter(dsn, "user"), "PGDATABASE": dsnParameter(dsn, "dbname")} {
 		if value != "" {
 			env = append(env, name+"="+value)
 		}
 	}
 	password, err := credential.Run(ctx, c.Postgres.PasswordCommand, env)
 	if err != nil {
-		return "", c.Problem("postgres.password_command", err.Error())
+		return "", exit.With(exit.Unavailable, fmt.Errorf("%v: %w", c.Problem("postgres.password_command", ""), err))
 	}
 	return password, nil
 }
 
-// StandbyURLs are the connection strings of postgres.standbys, completed from postgres.url; for auto, the string that
-// names the hosts is postgres.url itself. Call it for each round of connections. No string means that no standby is
+// StandbyAddresses are the connection strings of postgres.standbys, completed from postgres.url; for auto, the string
+// that names the hosts is postgres.url itself. Call it for each round of connections. No string means that no standby is
 // watched.
-func (c *Config) StandbyURLs() ([]string, error) {
-	all, err := c.StandbyAddresses()
-	for i, dsn := range all {
-		if all[i], err = c.withPassword(dsn); err != nil {
-			return nil, err
-		}
-	}
-	return all, err
-}
-
-// StandbyAddresses is StandbyURLs without running postgres.password_command.
 func (c *Config) StandbyAddresses() ([]string, error) {
 	base, err := c.PostgresAddress()
 	if err != nil || len(c.Postgres.Standbys) == 0 {

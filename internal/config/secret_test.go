@@ -1,6 +1,7 @@
 package config
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -8,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/outboxcdc/outboxcdc/internal/exit"
 )
 
 func TestPostgresURLFile(t *testing.T) {
@@ -19,7 +22,7 @@ func TestPostgresURLFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err) // loading does not read the file, which may be created later
 	}
-	if _, err := c.PostgresURL(); err == nil || !strings.Contains(err.Error(), "t.yaml:1:22: postgres.url_file") {
+	if _, err := c.PostgresAddress(); err == nil || !strings.Contains(err.Error(), "t.yaml:1:22: postgres.url_file") {
 		t.Errorf("missing file: %v", err)
 	}
 	for content, want := range map[string]string{
@@ -27,13 +30,13 @@ func TestPostgresURLFile(t *testing.T) {
 		"host=h password=three\r\n": "host=h password=three", "host=h password='four\n'\n\n": "host=h password='four\n'\n",
 	} {
 		write(content) // a rotated secret, which the next call returns
-		if got, err := c.PostgresURL(); err != nil || got != want {
+		if got, err := c.PostgresAddress(); err != nil || got != want {
 			t.Errorf("%q: %q, %v", content, got, err)
 		}
 	}
 	for _, content := range []string{"", "\n", "s3cr3t"} {
 		write(content)
-		_, err := c.PostgresURL()
+		_, err := c.PostgresAddress()
 		var e *Error
 		if !errors.As(err, &e) || strings.Contains(err.Error(), "s3cr3t") {
 			t.Errorf("%q: %v", content, err)
@@ -41,7 +44,7 @@ func TestPostgresURLFile(t *testing.T) {
 	}
 	c = Default()
 	c.Postgres.URL = "postgres://u@h/d"
-	if got, err := c.PostgresURL(); err != nil || got != c.Postgres.URL {
+	if got, err := c.PostgresAddress(); err != nil || got != c.Postgres.URL {
 		t.Errorf("plain: %q, %v", got, err)
 	}
 }
@@ -62,16 +65,16 @@ func TestStandbyURLs(t *testing.T) {
 	} {
 		cfg := Default()
 		cfg.Postgres.URL, cfg.Postgres.Standbys = c.base, []string{c.standby}
-		if got, err := cfg.StandbyURLs(); err != nil || len(got) != 1 || got[0] != c.want {
+		if got, err := cfg.StandbyAddresses(); err != nil || len(got) != 1 || got[0] != c.want {
 			t.Errorf("%s and %s: %q, %v; want %q", c.base, c.standby, got, err, c.want)
 		}
 	}
 	c := Default()
-	if got, err := c.StandbyURLs(); got != nil || err != nil {
+	if got, err := c.StandbyAddresses(); got != nil || err != nil {
 		t.Errorf("not set: %q, %v", got, err)
 	}
 	c.Postgres.URL, c.Postgres.Standbys = "postgres://a,b/d", []string{"auto"}
-	if got, err := c.StandbyURLs(); err != nil || len(got) != 1 || got[0] != "postgres://a,b/d" {
+	if got, err := c.StandbyAddresses(); err != nil || len(got) != 1 || got[0] != "postgres://a,b/d" {
 		t.Errorf("auto: %q, %v", got, err)
 	}
 	c, err := loadText("postgres: {standbys: ['host=b password=s3cr3t', 'postgres://u:s3cr3t@c/d']}\n")
@@ -184,37 +187,45 @@ func TestPrintedFormsHaveNoSecret(t *testing.T) {
 	}
 }
 
-// TestPasswordCommand: the password is added to a connection string of each form, and the command knows the server.
+// TestPasswordCommand: the command knows the server of a connection string of each form, or the one that is connected to.
 func TestPasswordCommand(t *testing.T) {
 	const echo = `printf '%s' "$PGHOST|$PGPORT|$PGUSER|$PGDATABASE"`
-	for dsn, want := range map[string]string{
-		"postgres://u@h:5433/d?sslmode=require": "postgres://u@h:5433/d?sslmode=require&password=h%7C5433%7Cu%7Cd",
-		"postgres://u@a:1,b:2/d":                "postgres://u@a:1,b:2/d?password=a%2Cb%7C1%2C2%7Cu%7Cd",
-		"postgres://u@[::1]/d":                  "postgres://u@[::1]/d?password=%3A%3A1%7C%7Cu%7Cd",
-		"host=h port=5433 user='u x' dbname=d":  "host=h port=5433 user='u x' dbname=d password='h|5433|u x|d'",
-		"":                                      "password=env|||",
+	t.Setenv("PGHOST", "env")
+	c := Default()
+	c.Postgres.PasswordCommand = []string{"sh", "-c", echo}
+	for _, test := range []struct{ dsn, host, port, want string }{
+		{"postgres://u@h:5433/d?sslmode=require", "", "", "h|5433|u|d"},
+		{"postgres://u@a:1,b:2/d", "", "", "a,b|1,2|u|d"},
+		{"postgres://u@a:1,b:2/d", "b", "2", "b|2|u|d"},
+		{"postgres://u@[::1]/d", "::1", "5432", "::1|5432|u|d"},
+		{"postgres://u@[::1]/d", "", "", "::1||u|d"},
+		{"host=h port=5433 user='u x' dbname=d", "", "", "h|5433|u x|d"},
+		{"", "", "", "env|||"},
+		{"postgres://u:own@h/d", "h", "5432", ""},
+		{"host=h password=own", "", "", ""},
 	} {
-		t.Setenv("PGHOST", "env")
-		c := Default()
-		c.Postgres.URL, c.Postgres.PasswordCommand = dsn, []string{"sh", "-c", echo}
-		got, err := c.PostgresURL()
-		if err != nil || got != want {
-			t.Errorf("%q: %q, %v; want %q", dsn, got, err, want)
+		if got, err := c.PostgresPassword(t.Context(), test.dsn, test.host, test.port); err != nil || got != test.want {
+			t.Errorf("%q: %q, %v; want %q", test.dsn, got, err, test.want)
 		}
 	}
-	c := Default()
-	c.Postgres.URL, c.Postgres.PasswordCommand = "postgres://u@h/d", []string{"sh", "-c", "echo Geh3im; exit 1"}
-	c.Postgres.Standbys = []string{"host=other", "host=third password=own"}
-	if _, err := c.PostgresURL(); err == nil || strings.Contains(err.Error(), "Geh3im") || !strings.Contains(err.Error(), "postgres.password_command: run \"sh\": exit status 1") {
+	c.Postgres.PasswordCommand = nil
+	if got, err := c.PostgresPassword(t.Context(), "postgres://u@h/d", "", ""); got != "" || err != nil {
+		t.Errorf("without a command: %q, %v", got, err)
+	}
+	c.Postgres.PasswordCommand = []string{"sh", "-c", "echo Geh3im; exit 1"}
+	_, err := c.PostgresPassword(t.Context(), "postgres://u@h/d", "", "")
+	if err == nil || strings.Contains(err.Error(), "Geh3im") || !strings.Contains(err.Error(), "postgres.password_command: run \"sh\": exit status 1") {
 		t.Error(err)
 	}
-	if got, err := c.StandbyAddresses(); err != nil || got[0] != "host=other user=u dbname=d" {
-		t.Errorf("%q, %v: the command was run", got, err)
+	if exit.Code(err) != exit.Unavailable || errors.As(err, new(*Error)) {
+		t.Errorf("%v: it looks like a wrong setting, with exit code %d", err, exit.Code(err))
 	}
-	c.Postgres.PasswordCommand = []string{"sh", "-c", `echo "pw-$PGHOST-$PGUSER"`}
-	got, err := c.StandbyURLs()
-	if err != nil || got[0] != "host=other user=u dbname=d password=pw-other-u" || got[1] != "host=third password=own user=u dbname=d" {
-		t.Errorf("%q, %v", got, err)
+	// The end of ctx ends the command, long before its own limit.
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	c.Postgres.PasswordCommand = []string{"sleep", "600"}
+	if _, err := c.PostgresPassword(ctx, "postgres://u@h/d", "", ""); !errors.Is(err, context.Canceled) {
+		t.Error(err)
 	}
 	for text, want := range map[string]string{
 		"postgres: {url: 'postgres://u:Geh3im@h/d', password_command: [x]}":                                  "password_command: is set, and postgres.url",

@@ -26,7 +26,7 @@ func standbyOutcomes(t *testing.T, w *world) {
 		for _, s := range servers {
 			urls = append(urls, s.URL(p.name, roleName, rolePassword))
 		}
-		p.cfg.Standbys, _, err = replication.Hosts(urls, standby.ApplicationName(p.name))
+		p.cfg.Standbys, _, err = replication.Hosts(urls, standby.ApplicationName(p.name), nil)
 		must(t, err)
 	}
 	// Every case has this finding unless it sets synchronized_standby_slots.
@@ -41,7 +41,7 @@ func standbyOutcomes(t *testing.T, w *world) {
 	watch(primary, copied, w.pg)
 	p.syncs(copied)
 	p.wants(notWaited, outcome{standbyConnect, "WARN", w.pg.HostPort()}) // which has no such database
-	stranger, _, err := replication.Hosts([]string{w.pg.URL("postgres", roleName, rolePassword)}, "x")
+	stranger, _, err := replication.Hosts([]string{w.pg.URL("postgres", roleName, rolePassword)}, "x", nil)
 	must(t, err)
 	p.cfg.Standbys[2] = stranger[0]
 	p.wants(notWaited, outcome{standbyHosts, "FAIL 78", w.pg.HostPort() + " is no standby of this cluster"})

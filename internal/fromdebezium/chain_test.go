@@ -129,7 +129,7 @@ func TestForms(t *testing.T) {
 		"Debezium Server": "debezium.sink.type=kafka\ndebezium.sink.kafka.producer.bootstrap.servers=k:1\ndebezium.source.connector.class=io.debezium.connector.postgresql.PostgresConnector\ndebezium.source.database.hostname=db\ndebezium.transforms=o\ndebezium.transforms.o.type=io.debezium.transforms.outbox.EventRouter\ndebezium.transforms.o.route.topic.replacement=outbox.event.$${routedByValue}\nquarkus.log.level=INFO",
 	} {
 		r, c := convert(t, text)
-		if url, _ := c.PostgresURL(); !strings.HasPrefix(url, "postgres://db/") || c.Route.Topic != "outbox.event.{aggregate_type}" {
+		if url, _ := c.PostgresAddress(); !strings.HasPrefix(url, "postgres://db/") || c.Route.Topic != "outbox.event.{aggregate_type}" {
 			t.Errorf("%s: %s, topic %q", name, url, c.Route.Topic)
 		}
 		if name == "Debezium Server" && (c.Kafka.Brokers[0] != "k:1" || !noted(r, "debezium.sink.type", "JSON document") || !noted(r, "value.converter", "bytes will differ")) {
@@ -184,11 +184,11 @@ func TestCounterparts(t *testing.T) {
 		t.Errorf("headers %q, notes %v", c.Route.Headers, r.Notes)
 	}
 	r, c = convert(t, head+"database.hostname=${file:/secrets:host}\ndatabase.port=${env:DB_PORT}\ndatabase.user=${secrets:x:user}\ndatabase.dbname=shop-${env:SLOT}\nslot.name=${env:SLOT}", "DB_PORT=6432", "SLOT=second")
-	if url, _ := c.PostgresURL(); url != "postgres://user.invalid@hostname.invalid:6432/shop-second" || c.Postgres.Slot != "second" {
+	if url, _ := c.PostgresAddress(); url != "postgres://user.invalid@hostname.invalid:6432/shop-second" || c.Postgres.Slot != "second" {
 		t.Errorf("url %q, slot %q", url, c.Postgres.Slot)
 	}
 	r2, c2 := convert(t, head+"database.hostname=db-${env:SLOT}.${file:/x:y}")
-	if url, _ := c2.PostgresURL(); url != "postgres://hostname.invalid/" || !noted(r2, "database.hostname", "${file:/x:y} stands for a value that is not in the file") {
+	if url, _ := c2.PostgresAddress(); url != "postgres://hostname.invalid/" || !noted(r2, "database.hostname", "${file:/x:y} stands for a value that is not in the file") {
 		t.Errorf("a mixed value: %q, %v", url, r2.Notes)
 	}
 	for option, text := range map[string]string{

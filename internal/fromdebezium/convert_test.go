@@ -83,7 +83,7 @@ func convert(t *testing.T, text string, environment ...string) (*Result, *config
 
 func TestConvert(t *testing.T) {
 	r, c := convert(t, connector)
-	url, _ := c.PostgresURL()
+	url, _ := c.PostgresAddress()
 	if want := "postgres://debezium@db.internal:5433/shop?sslmode=verify-full"; url != want {
 		t.Errorf("url %q, want %q", url, want)
 	}
@@ -264,7 +264,7 @@ func TestConvertNotes(t *testing.T) {
 	}
 	_, c := convert(t, head+"x=1\ndatabase.hostname=::1\ndatabase.port=6432\ndatabase.dbname=shop\ntable.include.list=Sales.a-b,public.outbox_2")
 	schema, name := c.Sources()[0].Name()
-	if url, _ := c.PostgresURL(); schema != "Sales" || name != "a-b" || c.Sources()[1].Table != "public.outbox_2" || url != "postgres://[::1]:6432/shop" {
+	if url, _ := c.PostgresAddress(); schema != "Sales" || name != "a-b" || c.Sources()[1].Table != "public.outbox_2" || url != "postgres://[::1]:6432/shop" {
 		t.Errorf("%s %s %s", schema, name, url)
 	}
 }

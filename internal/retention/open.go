@@ -28,8 +28,20 @@ type Table struct {
 // String is the qualified name, for people.
 func (t *Table) String() string { return t.Schema + "." + t.Name }
 
-// Connect opens the connections.
-func Connect(ctx context.Context, dsn string) (p *Postgres, err error) {
+// Connect opens the connections. password is called for each of them, because a token expires; nil: dsn has it.
+func Connect(ctx context.Context, dsn string, password replication.PasswordFunc) (*Postgres, error) {
+	p, err := prepare(dsn, password)
+	if err != nil {
+		return nil, err
+	}
+	if p.control, err = p.connect(ctx); err != nil {
+		return nil, exit.With(exit.Unavailable, err)
+	}
+	return p, nil
+}
+
+// prepare reads the connection string, and opens no connection.
+func prepare(dsn string, password replication.PasswordFunc) (*Postgres, error) {
 	cc, err := pgx.ParseConfig(dsn)
 	if err != nil {
 		return nil, exit.With(exit.Config, fmt.Errorf("read the connection string: %w", replication.URLError(err)))
@@ -68,15 +80,24 @@ func Connect(ctx context.Context, dsn string) (p *Postgres, err error) {
 		}
 		cc.RuntimeParams[name] = value
 	}
-	p = &Postgres{config: cc, clock: time.Now}
-	if p.control, err = pgx.ConnectConfig(ctx, cc); err != nil {
-		err = replication.ConnectError(err)
-		if replication.RefusedByPooler(err) {
-			err = fmt.Errorf("%w; remedy: let postgres.url name the server itself, because a connection pooler refuses the startup parameters, and locks need a session", err)
-		}
-		return nil, exit.With(exit.Unavailable, err)
+	return &Postgres{dsn: dsn, password: password, config: cc, clock: time.Now}, nil
+}
+
+// connect opens a connection.
+func (p *Postgres) connect(ctx context.Context) (*pgx.Conn, error) {
+	cc := p.config.Copy()
+	if err := p.password.Set(ctx, p.dsn, cc); err != nil {
+		return nil, err
 	}
-	return p, nil
+	conn, err := pgx.ConnectConfig(ctx, cc)
+	if err == nil {
+		return conn, nil
+	}
+	err = replication.ConnectError(err)
+	if replication.RefusedByPooler(err) {
+		err = fmt.Errorf("%w; remedy: let postgres.url name the server itself, because a connection pooler refuses the startup parameters, and locks need a session", err)
+	}
+	return nil, err
 }
 
 // Database is the database of the connections.

@@ -22,14 +22,16 @@ const lockWait = 50 * time.Millisecond
 
 // Postgres is a [Server].
 type Postgres struct {
-	config  *pgx.ConnConfig
-	control *pgx.Conn // short questions, and the lock against other processes
-	work    *pgx.Conn // transactions that lock, and COPY: an interrupted COPY closes it
-	root    uint32    // the table that was opened
-	deletes bool      // rows are deleted from it
-	created string    // column with the time of a row, quoted
-	utc     string    // after a parameter: turns a timestamptz into the column's type
-	clock   func() time.Time
+	dsn      string
+	password replication.PasswordFunc
+	config   *pgx.ConnConfig // of dsn, without what password returns
+	control  *pgx.Conn       // short questions, and the lock against other processes
+	work     *pgx.Conn       // transactions that lock, and COPY: an interrupted COPY closes it
+	root     uint32          // the table that was opened
+	deletes  bool            // rows are deleted from it
+	created  string          // column with the time of a row, quoted
+	utc      string          // after a parameter: turns a timestamptz into the column's type
+	clock    func() time.Time
 }
 
 // westernmost is how far local time can be before UTC. A column without a time zone may have local time.
@@ -181,7 +183,7 @@ func (p *Postgres) reopen(ctx context.Context) (err error) {
 	if p.work != nil && !p.work.IsClosed() {
 		return nil
 	}
-	if p.work, err = pgx.ConnectConfig(ctx, p.config); err != nil {
+	if p.work, err = p.connect(ctx); err != nil {
 		return err
 	}
 	var started [2]time.Time

@@ -44,7 +44,7 @@ func newBench(t *testing.T, server *pgtest.Server, name, table string) *bench {
 	b.exec("SET ROLE " + name + "; CREATE SCHEMA shop; SET search_path = shop; " + table + "; RESET ROLE; CREATE PUBLICATION outboxcdc FOR ALL TABLES WITH (publish = 'insert', publish_via_partition_root)")
 	b.exec("SELECT pg_create_logical_replication_slot('" + name + "', 'pgoutput')")
 	var err error
-	if b.p, err = Connect(t.Context(), server.URL(name, name, "secret")); err != nil {
+	if b.p, err = Connect(t.Context(), server.URL(name, name, "secret"), nil); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(b.p.Close)
@@ -470,7 +470,7 @@ CREATE TABLE "odd ""na'me" PARTITION OF endless FOR VALUES FROM ('-infinity') TO
 func testTwo(t *testing.T, server *pgtest.Server) {
 	b := newBench(t, server, "two", ring)
 	b.exec(old(0, 1))
-	other, err := Connect(t.Context(), server.URL("two", "two", "secret"))
+	other, err := Connect(t.Context(), server.URL("two", "two", "secret"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -510,7 +510,7 @@ func testTimeouts(t *testing.T, server *pgtest.Server) {
 	for _, name := range timeouts {
 		b.exec("ALTER ROLE timeouts SET " + name + " = '1s'")
 	}
-	p, err := Connect(t.Context(), server.URL("timeouts", "timeouts", "secret"))
+	p, err := Connect(t.Context(), server.URL("timeouts", "timeouts", "secret"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

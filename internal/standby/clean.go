@@ -54,9 +54,13 @@ SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots
 // Clean drops the leftover of a slot on a host of the cluster with that system identifier. The role needs REPLICATION.
 // [CheckLeftover] says before whether there is one. The error has an exit code.
 func Clean(ctx context.Context, h *replication.Host, slot, system string) error {
+	connect, err := h.Prepare(ctx)
+	if err != nil {
+		return exit.With(exit.Unavailable, err)
+	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	conn, err := h.Connect(ctx)
+	conn, err := connect(ctx)
 	if err != nil {
 		return exit.With(exit.Unavailable, err)
 	}

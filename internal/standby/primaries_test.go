@@ -60,7 +60,7 @@ func (p *pair) watchAll() (w *watched, stop func() time.Duration) {
 	p.t.Helper()
 	var hosts, others []*replication.Host
 	for _, s := range []*pgtest.Server{p.primary, p.standby} {
-		again, _, err := replication.Hosts([]string{strings.Replace(s.URL("postgres", p.role, "secret"), "127.0.0.1", "localhost", 1)}, "test")
+		again, _, err := replication.Hosts([]string{strings.Replace(s.URL("postgres", p.role, "secret"), "127.0.0.1", "localhost", 1)}, "test", nil)
 		must(p.t, err)
 		hosts, others = append(hosts, p.host(s)), append(others, again[0])
 	}
@@ -142,7 +142,7 @@ func TestWatcherEndsWithTwoPrimaries(t *testing.T) {
 func TestWatcherNeedsTwoRounds(t *testing.T) {
 	t.Parallel()
 	s := pgtest.ForTest(t, pgtest.Options{Major: "17"})
-	hosts, _, err := replication.Hosts([]string{s.SuperURL("postgres")}, "test")
+	hosts, _, err := replication.Hosts([]string{s.SuperURL("postgres")}, "test", nil)
 	must(t, err)
 	w := newWatched(func(ctx context.Context) (*Server, string, error) {
 		server, err := Ask(ctx, hosts[0], slot)

@@ -85,24 +85,56 @@ func Read(ctx context.Context, conn *pgx.Conn, slot string) (*Server, error) {
 	return s, err
 }
 
+// Question asks one server, whose password is known. It returns the address of the server, too.
+type Question func(ctx context.Context) (s *Server, address string, err error)
+
 // Ask connects to a host and asks it.
 func Ask(ctx context.Context, h *replication.Host, slot string) (*Server, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	conn, err := h.Connect(ctx)
+	ask, err := PrepareHost(ctx, h, slot)
 	if err != nil {
 		return nil, err
 	}
-	defer hangUp(ctx, conn)
-	return Read(ctx, conn, slot)
+	s, _, err := ask(ctx)
+	return s, err
+}
+
+// PrepareHost gets the password for a host, and returns the question, whose address is the host's.
+func PrepareHost(ctx context.Context, h *replication.Host, slot string) (Question, error) {
+	connect, err := h.Prepare(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (*Server, string, error) {
+		s, _, err := ask(ctx, connect, slot)
+		return s, h.Address, err
+	}, nil
 }
 
 // Primary connects to the server of the slot, which must not be in recovery, and asks it. It returns the server's IP
 // address and port, too.
 func Primary(ctx context.Context, source *replication.Source, application, slot string) (*Server, string, error) {
+	ask, err := PreparePrimary(ctx, source, application, slot)
+	if err != nil {
+		return nil, "", err
+	}
+	return ask(ctx)
+}
+
+// PreparePrimary gets the password for the server of the slot, and returns the question of [Primary].
+func PreparePrimary(ctx context.Context, source *replication.Source, application, slot string) (Question, error) {
+	connect, err := source.Prepare(ctx, application, false)
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context) (*Server, string, error) { return ask(ctx, connect, slot) }, nil
+}
+
+// ask connects to a server and asks it. The limit begins here, where the password is known: a command that prints one
+// may take longer.
+func ask(ctx context.Context, connect replication.Connector, slot string) (*Server, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	conn, err := source.Connect(ctx, application, false)
+	conn, err := connect(ctx)
 	if err != nil {
 		return nil, "", err
 	}

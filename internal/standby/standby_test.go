@@ -65,7 +65,7 @@ func newPair(t *testing.T, major string, settings map[string]string) *pair {
 
 func (p *pair) host(s *pgtest.Server) *replication.Host {
 	p.t.Helper()
-	hosts, _, err := replication.Hosts([]string{s.URL("postgres", p.role, "secret")}, ApplicationName(slot))
+	hosts, _, err := replication.Hosts([]string{s.URL("postgres", p.role, "secret")}, ApplicationName(slot), nil)
 	must(p.t, err)
 	return hosts[0]
 }

@@ -15,7 +15,7 @@ import (
 // watchInterval is the time between the starts of two rounds.
 const watchInterval = 10 * time.Second
 
-// startWait is how long a start waits for the answers of the first round.
+// startWait is how long a start waits for the answers of the first round, from when the servers are asked.
 const startWait = time.Second
 
 // WatchConfig says what a [Watcher] asks.
@@ -24,8 +24,8 @@ type WatchConfig struct {
 	// Hosts returns the hosts whose copies are watched, and further hosts that are only asked whether they are primaries.
 	// It is called before each round, because the settings may change. It must not wait.
 	Hosts func() (watched, others []*replication.Host, err error)
-	// Primary asks the server of the slot, and returns its address too.
-	Primary func(ctx context.Context) (*Server, string, error)
+	// Primary gets the password for the server of the slot, and returns what asks it.
+	Primary func(ctx context.Context) (Question, error)
 	Logger  *slog.Logger
 
 	interval time.Duration // 0: watchInterval
@@ -50,8 +50,9 @@ type Watcher struct {
 	known   *Server             // the primary's last answer
 	before  []primary           // the primaries of the last round
 
-	asked, clear         chan struct{} // closed after the first round, and after the first one without two primaries
-	hasAsked, hasCleared bool
+	// Closed when the first round knows all passwords, after it, and after the first one without two primaries.
+	asking, asked, clear           chan struct{}
+	isAsking, hasAsked, hasCleared bool
 
 	mu      sync.Mutex
 	reports []Report
@@ -62,7 +63,7 @@ func NewWatcher(cfg WatchConfig, reg prometheus.Registerer) *Watcher {
 	if cfg.interval == 0 {
 		cfg.interval = watchInterval
 	}
-	return &Watcher{cfg: cfg, metrics: newMetrics(reg, cfg.Slot), asked: make(chan struct{}), clear: make(chan struct{})}
+	return &Watcher{cfg: cfg, metrics: newMetrics(reg, cfg.Slot), asking: make(chan struct{}), asked: make(chan struct{}), clear: make(chan struct{})}
 }
 
 // Reports returns what the last round has found, in the order of the settings; nil before the first round has ended.
@@ -91,8 +92,15 @@ func (w *Watcher) Run(ctx context.Context) error {
 }
 
 // AwaitOnePrimary returns when Run has found at most one primary, or when the servers have not answered for a second.
-// If the first round has found two, it waits for the end of that or of ctx.
+// That second begins when they are asked: until then the passwords are waited for, as a session would. If the first
+// round has found two primaries, it waits for the end of that or of ctx.
 func (w *Watcher) AwaitOnePrimary(ctx context.Context) {
+	select {
+	case <-w.asking:
+	case <-w.asked: // nothing was asked
+	case <-ctx.Done():
+		return
+	}
 	limit := time.NewTimer(startWait)
 	defer limit.Stop()
 	select {
@@ -140,22 +148,31 @@ type answer struct {
 }
 
 // askAll asks the watched hosts, further hosts if one of them may be a second primary, and the server of the slot,
-// which is the last of the answers. The failure of that one is the session's to report.
+// which is the last of the answers. The failure of that one is the session's to report. First it gets all passwords, so
+// that a slow command does not let the answers be of different moments.
 func (w *Watcher) askAll(ctx context.Context) []answer {
 	hosts := slices.Concat(w.hosts, w.others)
 	answers := make([]answer, len(hosts)+1)
 	if len(w.hosts) == 0 && len(hosts) < 2 {
 		return answers
 	}
-	var asked sync.WaitGroup
+	questions := make([]Question, len(answers))
+	var prepared, asked sync.WaitGroup
 	for i, h := range hosts {
-		a := &answers[i]
-		a.address = h.Address
-		asked.Go(func() { a.server, a.err = Ask(ctx, h, w.cfg.Slot) })
+		prepared.Go(func() { questions[i], answers[i].err = PrepareHost(ctx, h, w.cfg.Slot) })
 	}
-	if len(w.hosts) > 0 {
-		a := &answers[len(hosts)]
-		asked.Go(func() { a.server, a.address, a.err = w.cfg.Primary(ctx) })
+	if i := len(hosts); len(w.hosts) > 0 {
+		prepared.Go(func() { questions[i], answers[i].err = w.cfg.Primary(ctx) })
+	}
+	prepared.Wait()
+	if !w.isAsking {
+		w.isAsking = true
+		close(w.asking)
+	}
+	for i, ask := range questions {
+		if a := &answers[i]; ask != nil {
+			asked.Go(func() { a.server, a.address, a.err = ask(ctx) })
+		}
 	}
 	asked.Wait()
 	return answers

@@ -67,7 +67,7 @@ func (w *watched) lines(t *testing.T, host string) (all []string) {
 func newWatched(primary func(context.Context) (*Server, string, error)) *watched {
 	w := &watched{reg: prometheus.NewRegistry()}
 	w.Watcher = NewWatcher(WatchConfig{
-		Slot: slot, Primary: primary, Logger: slog.New(slog.NewJSONHandler(w, nil)), interval: 50 * time.Millisecond,
+		Slot: slot, Primary: func(context.Context) (Question, error) { return primary, nil }, Logger: slog.New(slog.NewJSONHandler(w, nil)), interval: 50 * time.Millisecond,
 		Hosts: func() (watched, others []*replication.Host, err error) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -137,7 +137,7 @@ func TestWatcher(t *testing.T) {
 	must(t, p.primary.Exec(p.ctx, "postgres", "SELECT pg_create_logical_replication_slot('"+slot+"', 'pgoutput', false, false, true)"))
 	p.awaitState(Ready)
 	first, second := p.host(p.primary), p.host(p.standby)
-	down, _, err := replication.Hosts([]string{"host=127.0.0.1 port=1 user=watcher password=secret"}, "test")
+	down, _, err := replication.Hosts([]string{"host=127.0.0.1 port=1 user=watcher password=secret"}, "test", nil)
 	must(t, err)
 	w := newWatched(func(ctx context.Context) (*Server, string, error) {
 		s, err := Ask(ctx, first, slot)
@@ -242,7 +242,7 @@ func TestWatcherEndsAtOnce(t *testing.T) {
 		}
 	}()
 	t.Cleanup(func() { must(t, l.Close()) })
-	hung, _, err := replication.Hosts([]string{"host=127.0.0.1 port=" + fmt.Sprint(l.Addr().(*net.TCPAddr).Port) + " sslmode=disable user=watcher"}, "test")
+	hung, _, err := replication.Hosts([]string{"host=127.0.0.1 port=" + fmt.Sprint(l.Addr().(*net.TCPAddr).Port) + " sslmode=disable user=watcher"}, "test", nil)
 	must(t, err)
 	w := newWatched(func(ctx context.Context) (*Server, string, error) {
 		<-ctx.Done()

@@ -147,7 +147,11 @@ func Fixed(cfg *config.Config) func() *config.Config { return func() *config.Con
 func Source(now func() *config.Config, log *slog.Logger) (*replication.Source, error) {
 	cfg := now()
 	return replication.NewSource(replication.Config{
-		URL: func() (string, error) { return now().PostgresURL() }, Slot: cfg.Postgres.Slot, Publication: cfg.Postgres.Publication,
+		URL: func() (string, error) { return now().PostgresAddress() },
+		Password: func(ctx context.Context, dsn, host, port string) (string, error) {
+			return now().PostgresPassword(ctx, dsn, host, port)
+		},
+		Slot: cfg.Postgres.Slot, Publication: cfg.Postgres.Publication,
 		Tables: Tables(cfg), Messages: cfg.Messages.Prefix != "",
 		WalSenderTimeout: cfg.Tuning.WALSenderTimeout, ReadInterval: replication.DefaultReadInterval, ReceiveBuffer: replication.AutoReceiveBuffer,
 		Logger: log.With("component", "replication"),

@@ -25,7 +25,7 @@ func retainAudits(t *testing.T, leaves, rounds int) {
 	o.proves("F126", "an audit after each of %d emptied partitions", leaves*rounds)
 	env := append(o.deduplicating(steadyFence), "OUTBOXCDC_RETENTION_MODE=truncate", "OUTBOXCDC_RETENTION_KEEP=10s")
 	r := o.startStreaming(env...)
-	p, err := retention.Connect(t.Context(), o.admin.url)
+	p, err := retention.Connect(t.Context(), o.admin.url, nil)
 	must(t, err)
 	t.Cleanup(p.Close)
 	found, err := p.Open(t.Context(), &retention.Table{Schema: "public", Name: "outbox", CreatedAt: "created_at", Publication: "outboxcdc"}, nil)
