@@ -66,7 +66,7 @@ func (s Config) Apply(ctx context.Context, conf *sarama.Config) {
 	case sarama.SASLTypeSCRAMSHA512:
 		sasl.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{hash: sha512.New} }
 	case sarama.SASLTypeOAuth:
-		sasl.TokenProvider = tokens{ctx, s.SASL}
+		sasl.TokenProvider = newTokens(ctx, s.SASL)
 	}
 }
 
@@ -88,29 +88,38 @@ func (c *scramClient) Begin(user, password, authzID string) error {
 func (c *scramClient) Step(challenge string) (string, error) { return c.conv.Step(challenge) }
 func (c *scramClient) Done() bool                            { return c.conv.Done() }
 
-// tokens requests a token for each connection. A session has few connections, so tokens are not kept: a revoked one is
-// not used again.
-type tokens struct {
-	ctx  context.Context // ends with the session's connections
-	sasl *SASL
+// tokens are those of one sarama configuration.
+type tokens struct{ shared }
+
+func newTokens(ctx context.Context, sasl *SASL) *tokens {
+	return &tokens{shared{ctx: ctx, request: sasl.requestToken}}
 }
 
-func (t tokens) Token() (*sarama.AccessToken, error) {
-	if t.sasl.Local() {
-		token, err := t.sasl.Token(t.ctx)
-		if err != nil {
-			return nil, &TokenError{err: err}
-		}
+// Token implements [sarama.AccessTokenProvider]. The error is a *TokenError.
+func (t *tokens) Token() (*sarama.AccessToken, error) {
+	token, err := t.get()
+	if err == nil {
 		return &sarama.AccessToken{Token: token}, nil
 	}
-	ctx, cancel := context.WithTimeout(t.ctx, tokenTimeout)
+	if _, ok := errors.AsType[*TokenError](err); !ok {
+		err = &TokenError{err: err}
+	}
+	return nil, err
+}
+
+// requestToken makes a token, or requests one from TokenURL.
+func (s *SASL) requestToken(ctx context.Context) (string, error) {
+	if s.Local() {
+		return s.Token(ctx)
+	}
+	ctx, cancel := context.WithTimeout(ctx, tokenTimeout)
 	defer cancel()
-	conf := clientcredentials.Config{ClientID: t.sasl.User, ClientSecret: t.sasl.Password, TokenURL: t.sasl.TokenURL, Scopes: t.sasl.Scopes}
+	conf := clientcredentials.Config{ClientID: s.User, ClientSecret: s.Password, TokenURL: s.TokenURL, Scopes: s.Scopes}
 	token, err := conf.Token(ctx)
 	if err != nil {
-		return nil, &TokenError{url: t.sasl.TokenURL, err: err}
+		return "", &TokenError{url: s.TokenURL, err: err}
 	}
-	return &sarama.AccessToken{Token: token.AccessToken}, nil
+	return token.AccessToken, nil
 }
 
 // Local is whether [SASL.Token] makes the tokens, without a token server.
