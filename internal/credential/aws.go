@@ -102,7 +102,7 @@ func webIdentity(ctx context.Context, file, region string) (*AWSKeys, error) {
 	}
 	endpoint := os.Getenv("AWS_ENDPOINT_URL_STS")
 	if endpoint == "" {
-		endpoint = "https://sts." + region + ".amazonaws.com"
+		endpoint = "https://" + stsHost(region)
 	}
 	name := os.Getenv("AWS_ROLE_SESSION_NAME")
 	if name == "" {
@@ -127,6 +127,15 @@ func webIdentity(ctx context.Context, file, region string) (*AWSKeys, error) {
 		return nil, errors.New("the answer is not that of AWS STS")
 	}
 	return &AWSKeys{answer.ID, answer.Secret, answer.Session, answer.Expires}, nil
+}
+
+// stsHost is the host of AWS STS in the region of the environment, or else in the given one.
+func stsHost(region string) string {
+	region = cmp.Or(environmentRegion(), region)
+	if strings.HasPrefix(region, "cn-") {
+		return "sts." + region + ".amazonaws.com.cn"
+	}
+	return "sts." + region + ".amazonaws.com"
 }
 
 // containerKeys asks the endpoint of the container. Without TLS it must be on this machine: another one could be named

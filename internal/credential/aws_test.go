@@ -70,6 +70,19 @@ func TestServiceRegion(t *testing.T) {
 	}
 }
 
+func TestSTSHost(t *testing.T) {
+	withoutAWS(t)
+	for region, want := range map[string]string{"eu-central-1": "sts.eu-central-1.amazonaws.com", "cn-north-1": "sts.cn-north-1.amazonaws.com.cn"} {
+		if got := stsHost(region); got != want {
+			t.Errorf("%s: %s", region, got)
+		}
+	}
+	t.Setenv("AWS_REGION", "cn-northwest-1")
+	if got := stsHost("eu-central-1"); got != "sts.cn-northwest-1.amazonaws.com.cn" {
+		t.Error(got)
+	}
+}
+
 // withoutAWS removes what this machine may have of AWS from the environment of a test.
 func withoutAWS(t *testing.T) {
 	for _, v := range os.Environ() {
