@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+
+	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 )
 
 // close waits for open answers and then cuts all connections, so that no request is sent after the next session has
@@ -102,7 +104,7 @@ func (p *Producer) Unanswered() bool {
 func maybeStored(err error) bool {
 	var code sarama.KError
 	switch {
-	case err == nil:
+	case err == nil, errors.As(err, new(*brokerauth.TokenError)): // not sent
 		return false
 	case !errors.As(err, &code): // no answer
 		return !errors.As(err, new(sarama.PacketEncodingError)) && !errors.Is(err, sarama.ErrNotConnected)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/IBM/sarama"
 
+	"github.com/outboxcdc/outboxcdc/internal/brokerauth"
 	"github.com/outboxcdc/outboxcdc/router"
 )
 
@@ -117,10 +118,12 @@ func (p *Producer) handleAnswer(b *batch, err error) {
 }
 
 // isTransient reports whether the same request may succeed later. Without an answer the batch may be stored, but then
-// the broker recognizes the resend by its sequence number.
+// the broker recognizes the resend by its sequence number. Without a token, which sarama also needs for a connection
+// that is to be authenticated again, the request was not sent. Its connection is closed, because the broker waits for
+// the token; if no token is made for the next one, connect ends the session after Config.AwayBudget.
 func isTransient(err error) bool {
 	k := kindOf(err)
-	return k.class == resend || k.reason == reasonConnection
+	return k.class == resend || k.reason == reasonConnection || errors.As(err, new(*brokerauth.TokenError))
 }
 
 // giveUp ends the session because of a batch.

@@ -5,11 +5,15 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -97,6 +101,94 @@ func TestMSK(t *testing.T) {
 	must(t, finish(within(time.Minute), p))
 	if got := uint64(len(l.acks())); got != n {
 		t.Errorf("%d of %d events acknowledged", got, n)
+	}
+}
+
+// bearers makes the fake accept tokens, for a session of life milliseconds, and counts the requests of each kind.
+func bearers(f *fake, life int64) (handshakes, taken *atomic.Int32) {
+	handshakes, taken = new(atomic.Int32), new(atomic.Int32)
+	f.ControlKey(int16(kmsg.SASLHandshake), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		f.KeepControl()
+		handshakes.Add(1)
+		res := r.ResponseKind().(*kmsg.SASLHandshakeResponse)
+		res.SupportedMechanisms = []string{"OAUTHBEARER"}
+		return res, nil, true
+	})
+	f.ControlKey(int16(kmsg.SASLAuthenticate), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		f.KeepControl()
+		taken.Add(1)
+		res := r.ResponseKind().(*kmsg.SASLAuthenticateResponse)
+		res.SessionLifetimeMillis = life
+		return res, nil, true
+	})
+	return handshakes, taken
+}
+
+// TestProbeRunsOneCommand: a probe runs the command that prints tokens once, however slow it is, for all brokers.
+func TestProbeRunsOneCommand(t *testing.T) {
+	f := newFake(t, kfake.NumBrokers(3), kfake.SeedTopics(9, "orders"))
+	handshakes, taken := bearers(f, 0)
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	must(t, syscall.Mkfifo(pipe, 0o600))
+	cfg := testConfig(f.ListenAddrs()...)
+	cfg.HeadStart = time.Millisecond
+	cfg.Security = func() (brokerauth.Config, error) {
+		return brokerauth.Config{SASL: &brokerauth.SASL{Mechanism: "OAUTHBEARER", TokenCommand: []string{"cat", pipe}}}, nil
+	}
+	c := newTestCluster(t, cfg)
+	c.waiting = map[string]struct{}{"orders": {}}
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	probed := make(chan error, 1)
+	go func() { probed <- c.Probe(ctx) }()
+	eventually(t, "connections that wait for the token", func() bool { return handshakes.Load() == 3 })
+	w, err := os.OpenFile(pipe, os.O_WRONLY, 0) // waits for the command
+	must(t, err)
+	_, err = w.WriteString("token\n")
+	must(t, err)
+	must(t, w.Close())
+	if err := <-probed; err != nil || taken.Load() < 3 {
+		t.Errorf("with a token for all: %v; %d connections", err, taken.Load())
+	}
+}
+
+// TestTokenFailsOnce: a connection that gets no token when it is to be authenticated again is replaced, and the session
+// goes on. If no token is made any more, it ends with the reason SECRET.
+func TestTokenFailsOnce(t *testing.T) {
+	f := newFake(t, kfake.SeedTopics(1, "orders"))
+	bearers(f, 1) // for nearly each request again
+	t.Chdir(t.TempDir())
+	create := func(name string) { must(t, os.WriteFile(name, nil, 0o600)) }
+	cfg := testConfig(f.ListenAddrs()...)
+	cfg.AwayBudget = 3 * time.Second
+	// A token that expires soon is not shared.
+	expired := "x." + base64.RawURLEncoding.EncodeToString([]byte(`{"exp":1}`)) + ".x"
+	command := []string{"sh", "-c", "if [ -e never ] || mv once failed; then exit 1; fi; echo " + expired}
+	cfg.Security = func() (brokerauth.Config, error) {
+		return brokerauth.Config{SASL: &brokerauth.SASL{Mechanism: "OAUTHBEARER", TokenCommand: command}}, nil
+	}
+	c := newTestCluster(t, cfg)
+	p, l := openSession(t, c)
+	waitReady(t, p, "orders")
+	n := uint64(0)
+	eventually(t, "a batch that is sent again", func() bool {
+		create("once")
+		send(t, p, n, record("orders", "k", "v"))
+		n++
+		eventually(t, "the events", func() bool { return uint64(len(l.acks())) == n || p.ended() })
+		return testutil.ToFloat64(c.metrics.retries) > 0 || p.ended()
+	})
+	if p.ended() {
+		t.Fatalf("the session has ended: %v", l.failure(t))
+	}
+	create("never")
+	send(t, p, n, record("orders", "k", "v"))
+	var failed *failure
+	if err := l.failure(t); !errors.As(err, &failed) || failed.Reason() != reasonSecret {
+		t.Errorf("without a token: %v", err)
+	}
+	if _ = p.Close(endedContext()); p.Unanswered() {
+		t.Error("a batch that was not sent may be stored")
 	}
 }
 
