@@ -58,7 +58,7 @@ func TestSecurityIsReadAgain(t *testing.T) {
 	}
 }
 
-// TestMSK: with AWS_MSK_IAM a broker gets a signed token by OAUTHBEARER, a new one before the life of the session ends.
+// TestMSK: with AWS_MSK_IAM a broker gets a signed token by OAUTHBEARER, and again before the life of the session ends.
 func TestMSK(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "ID")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "s3cr3t")
