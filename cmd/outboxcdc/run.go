@@ -87,8 +87,8 @@ func run(ctx context.Context, cfg *config.Config, load func() (*config.Config, e
 	if !cfg.Deduplicated() {
 		log.Info("delivering at least once: a crash repeats events in flight", "because", "delivery.mode is at_least_once, set by "+cfg.Origin("delivery.mode"))
 	}
-	if cfg.Kafka.SASL.Mechanism == "PLAIN" && !cfg.TLS.Enabled {
-		log.Warn("the Kafka password is sent unencrypted: kafka.sasl.mechanism is PLAIN and tls.enabled is false")
+	for _, reason := range exposedSecrets(cfg) {
+		log.Warn("a secret is not protected", "because", reason)
 	}
 	warnOfOneHost(cfg, log)
 
