@@ -27,4 +27,10 @@ var credentialMutants = []mutant{
 		suite{"./internal/standby", "^TestLimitBeginsWithThePassword$"}),
 	wrong("credential-in-the-wait-of-a-start", "A start goes on without the check for two primaries while a command prints the password.",
 		edits{{"internal/standby/watch.go", "	case <-w.asking:\n", "	case <-w.asking:\n	default:\n"}}, suite{"./internal/standby", "^TestStartWaitsForPasswords$"}),
+	wrong("token-for-each-connection", "Each connection to Kafka runs the command for a token of its own.",
+		edits{{"internal/brokerauth/share.go", "if r != nil && !r.over(time.Now()) {", "if r != nil && r.over(time.Time{}) {"}}, suite{"./sink/kafka", "^TestProbeRunsOneCommand$"}),
+	wrong("token-until-it-expires", "A token is shared as long as it is valid.",
+		edits{{"internal/brokerauth/share.go", "ends.Add(-shareUntil).Before(r.until) {", "ends.Before(r.until) {"}}, suite{"./internal/brokerauth", "^TestTokensAreShared$"}),
+	wrong("token-fails-and-the-session-ends", "A session ends if no token is made for a connection that is to be authenticated again.",
+		edits{{"sink/kafka/partition.go", " || errors.As(err, new(*brokerauth.TokenError))", " || errors.As(err, new(*brokerauth.TokenError)) && false"}}, suite{"./sink/kafka", "^TestTokenFailsOnce$"}),
 }
