@@ -31,8 +31,8 @@ func exposedSecrets(cfg *config.Config) (out []string) {
 	return out
 }
 
-// verifiesPostgres reports whether each connection to a server of postgres.url on another machine checks the server's
-// certificate. It is true for a connection string that cannot be read, which has an error of its own.
+// verifiesPostgres reports whether each connection to a server of postgres.url on another machine checks the
+// server's certificate. It is true for a connection string that cannot be read, which has an error of its own.
 func verifiesPostgres(cfg *config.Config) bool {
 	dsn, err := cfg.PostgresAddress()
 	if err != nil {

@@ -9,14 +9,15 @@ import (
 )
 
 const (
-	// shareFor is how long a token is given to further connections, from the end of the request that has made it: a
-	// probe, or the begin of a session, opens some connections one after the other, and a command may take seconds. The
-	// time is not counted from the begin of the request, because then a slow command, for which tokens are shared, would
-	// leave nothing of it. So a token that is revoked at once is used for at most shareFor, and the time of one request.
+	// shareFor is how long a token is given to further connections, from the end of the request that has made it:
+	// a probe, or the begin of a session, opens some connections one after the other, and a command may take
+	// seconds. The time is not counted from the begin of the request, because then a slow command, for which
+	// tokens are shared, would leave nothing of it. So a token that is revoked at once is given for at most
+	// shareFor, and the time of one request.
 	shareFor = 10 * time.Second
-	// shareUntil is how long before a token expires it is given last: a connection must be open by then. A token that
-	// lives shorter is not shared. A token that does not say when it expires is expected to live longer than shareFor:
-	// Kafka asks for another one when at most 95 % of its life have passed.
+	// shareUntil is how long before a token expires it is given last: a connection must be open by then. A token
+	// that lives shorter is not shared. A token that does not say when it expires is expected to live longer than
+	// shareFor: sarama asks for another one when at most 95 % of its life have passed.
 	shareUntil = 10 * time.Second
 )
 
@@ -38,8 +39,8 @@ type tokenRequest struct {
 	until time.Time // when the token is given last; zero: to nothing but the connections that wait
 }
 
-// get returns the token of an earlier request, or of the one that runs now, or of a new one. The connections that wait
-// for a request share its failure, so that they end together, and the next one requests again.
+// get returns the token of an earlier request, or of the one that runs now, or of a new one. The connections that
+// wait for a request share its failure, so that they end together, and the next one requests again.
 func (s *shared) get() (string, error) {
 	s.mu.Lock()
 	r := s.last
