@@ -18,9 +18,9 @@ type Host struct {
 	cfg      *pgx.ConnConfig
 }
 
-// Hosts returns the servers that the connection strings name, each address once, in their order. application is the
-// application_name of connections to them. password is called for each connection, with host and port; nil: the strings
-// have the passwords. The error is without secrets; n is the index of the string that caused it.
+// Hosts returns the servers that the connection strings name, each address once, in their order. application is
+// the application_name of connections to them. password is called for each connection, with host and port; nil:
+// the strings have the passwords. The error is without secrets; n is the index of the string that caused it.
 func Hosts(urls []string, application string, password PasswordFunc) (hosts []*Host, n int, err error) {
 	c := Config{application: application}
 	seen := map[string]bool{}

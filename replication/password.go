@@ -8,9 +8,9 @@ import (
 )
 
 // PasswordFunc returns the password of a connection, for example from a command that prints it; "" means that the
-// connection string has it, or a file that libpq knows. dsn is the connection string. host and port are those of the
-// server, or "" if the string names several: they all get one password. It is called for each connection, because a
-// token expires. It ends when ctx ends. Its errors are without secrets.
+// connection string has it, or a file that libpq knows. dsn is the connection string. host and port are those of
+// the server, or "" if the string names several: they all get one password. It is called for each connection,
+// because a token expires. It ends when ctx ends. Its errors are without secrets.
 type PasswordFunc func(ctx context.Context, dsn, host, port string) (string, error)
 
 // Set sets the password of a connection. cfg was parsed from dsn. A nil function sets none.
@@ -34,8 +34,8 @@ func (f PasswordFunc) Set(ctx context.Context, dsn string, cfg *pgx.ConnConfig) 
 	return nil
 }
 
-// Prepare gets the password of a connection and returns what opens the connection, as [Source.Connect] does: a limit
-// for the server's answers can begin in between.
+// Prepare gets the password of a connection and returns what opens the connection, as [Source.Connect] does: a
+// limit for the server's answers can begin in between.
 func (s *Source) Prepare(ctx context.Context, application string, standby bool) (Connector, error) {
 	cfg := s.cfg
 	cfg.application = application
@@ -58,7 +58,8 @@ func (s *Source) Password(ctx context.Context) (string, error) {
 	return cc.Password, nil
 }
 
-// Prepare gets the password of a connection to the host and returns what opens the connection, as [Host.Connect] does.
+// Prepare gets the password of a connection to the host and returns what opens the connection, as [Host.Connect]
+// does.
 func (h *Host) Prepare(ctx context.Context) (Connector, error) {
 	cfg := h.cfg.Copy()
 	if err := h.password.Set(ctx, h.dsn, cfg); err != nil {

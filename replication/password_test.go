@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A password is for the one server that is connected to, and for all of a string if that names several. It is got for
-// each connection, and replaces none that the string has if there is no other.
+// A password is for the one server that is connected to, and for all of a string if that names several. It is got
+// for each connection, and replaces none that the string has if there is no other.
 func TestPasswords(t *testing.T) {
 	var asked []string
 	password := func(_ context.Context, dsn, host, port string) (string, error) {

@@ -18,8 +18,8 @@ import (
 // maxSecretBytes is more than any connection string or password needs. It bounds what is read of a wrong file.
 const maxSecretBytes = 64 << 10
 
-// PostgresAddress is postgres.url, or the content of postgres.url_file; "" means the PG* environment variables. Call it
-// for each connection, so that a rotated secret is used, and [Config.PostgresPassword] with it.
+// PostgresAddress is postgres.url, or the content of postgres.url_file; "" means the PG* environment variables.
+// Call it for each connection, so that a rotated secret is used, and [Config.PostgresPassword] with it.
 func (c *Config) PostgresAddress() (string, error) {
 	if c.Postgres.URLFile == "" {
 		return c.Postgres.URL, nil
@@ -42,15 +42,15 @@ func (c *Config) PostgresAddress() (string, error) {
 	return dsn, nil
 }
 
-// PasswordFromCommand reports whether the password of a connection string is the one that postgres.password_command
-// prints: there is a command, and the string has no password.
+// PasswordFromCommand reports whether the password of a connection string is the one that
+// postgres.password_command prints: there is a command, and the string has no password.
 func (c *Config) PasswordFromCommand(dsn string) bool {
 	return len(c.Postgres.PasswordCommand) > 0 && dsnParameter(dsn, "password") == ""
 }
 
-// PostgresPassword runs postgres.password_command for a connection string, until ctx ends. It returns "" if the password
-// is not the command's. host and port are those of the one server that is connected to; "": all of the string. The error
-// is no [Error], because the command may succeed later: its exit code is [exit.Unavailable].
+// PostgresPassword runs postgres.password_command for a connection string, until ctx ends. It returns "" if the
+// password is not the command's. host and port are those of the one server that is connected to; "": all of the
+// string. The error is no [Error], because the command may succeed later: its exit code is [exit.Unavailable].
 func (c *Config) PostgresPassword(ctx context.Context, dsn, host, port string) (string, error) {
 	if !c.PasswordFromCommand(dsn) {
 		return "", nil
@@ -71,9 +71,9 @@ func (c *Config) PostgresPassword(ctx context.Context, dsn, host, port string) (
 	return password, nil
 }
 
-// StandbyAddresses are the connection strings of postgres.standbys, completed from postgres.url; for auto, the string
-// that names the hosts is postgres.url itself. Call it for each round of connections. No string means that no standby is
-// watched.
+// StandbyAddresses are the connection strings of postgres.standbys, completed from postgres.url; for auto, the
+// string that names the hosts is postgres.url itself. Call it for each round of connections. No string means that
+// no standby is watched.
 func (c *Config) StandbyAddresses() ([]string, error) {
 	base, err := c.PostgresAddress()
 	if err != nil || len(c.Postgres.Standbys) == 0 {

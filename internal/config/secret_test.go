@@ -187,7 +187,8 @@ func TestPrintedFormsHaveNoSecret(t *testing.T) {
 	}
 }
 
-// TestPasswordCommand: the command knows the server of a connection string of each form, or the one that is connected to.
+// TestPasswordCommand: the command knows the server of a connection string of each form, or the one that is
+// connected to.
 func TestPasswordCommand(t *testing.T) {
 	const echo = `printf '%s' "$PGHOST|$PGPORT|$PGUSER|$PGDATABASE"`
 	t.Setenv("PGHOST", "env")

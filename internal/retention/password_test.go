@@ -8,8 +8,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/internal/exit"
 )
 
-// A connection that is opened later, in a pass that takes longer than a token is valid, has a password of its own. A
-// command that fails is tried again by the next pass.
+// A connection that is opened later, in a pass that takes longer than a token is valid, has a password of its own.
+// A command that fails is tried again by the next pass.
 func TestEachConnectionHasItsPassword(t *testing.T) {
 	const dsn = "host=127.0.0.1 port=1 user=u sslmode=disable"
 	var printed []string

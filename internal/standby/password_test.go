@@ -23,8 +23,8 @@ func slowlyWatched(t *testing.T, prepare func(context.Context) error) *watched {
 	return w
 }
 
-// A start waits until a slow command has printed the password, and only then for the answers: it goes on without them a
-// second later, and not before.
+// A start waits until a slow command has printed the password, and only then for the answers: it goes on without
+// them a second later, and not before.
 func TestStartWaitsForPasswords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const slow = 9 * time.Second

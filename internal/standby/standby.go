@@ -129,8 +129,8 @@ func PreparePrimary(ctx context.Context, source *replication.Source, application
 	return func(ctx context.Context) (*Server, string, error) { return ask(ctx, connect, slot) }, nil
 }
 
-// ask connects to a server and asks it. The limit begins here, where the password is known: a command that prints one
-// may take longer.
+// ask connects to a server and asks it. The limit begins here, where the password is known: a command that prints
+// one may take longer.
 func ask(ctx context.Context, connect replication.Connector, slot string) (*Server, string, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

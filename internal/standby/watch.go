@@ -91,9 +91,9 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 }
 
-// AwaitOnePrimary returns when Run has found at most one primary, or when the servers have not answered for a second.
-// That second begins when they are asked: until then the passwords are waited for, as a session would. If the first
-// round has found two primaries, it waits for the end of that or of ctx.
+// AwaitOnePrimary returns when Run has found at most one primary, or when the servers have not answered for a
+// second. That second begins when they are asked: until then the passwords are waited for, as a session would. If
+// the first round has found two primaries, it waits for the end of that or of ctx.
 func (w *Watcher) AwaitOnePrimary(ctx context.Context) {
 	select {
 	case <-w.asking:
@@ -148,8 +148,8 @@ type answer struct {
 }
 
 // askAll asks the watched hosts, further hosts if one of them may be a second primary, and the server of the slot,
-// which is the last of the answers. The failure of that one is the session's to report. First it gets all passwords, so
-// that a slow command does not let the answers be of different moments.
+// which is the last of the answers. The failure of that one is the session's to report. First it gets all
+// passwords, so that a slow command does not let the answers be of different moments.
 func (w *Watcher) askAll(ctx context.Context) []answer {
 	hosts := slices.Concat(w.hosts, w.others)
 	answers := make([]answer, len(hosts)+1)
