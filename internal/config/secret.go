@@ -66,7 +66,7 @@ func (c *Config) PostgresPassword(ctx context.Context, dsn, host, port string) (
 	}
 	password, err := credential.Run(ctx, c.Postgres.PasswordCommand, env)
 	if err != nil {
-		return "", exit.With(exit.Unavailable, fmt.Errorf("%v: %w", c.Problem("postgres.password_command", ""), err))
+		return "", exit.With(exit.Unavailable, fmt.Errorf("%s: %w", c.Problem("postgres.password_command", "").Error(), err))
 	}
 	return password, nil
 }

@@ -101,7 +101,8 @@ func natsEntries(t *testing.T, server *natstest.Server) (all []streamEntry) {
 func TestNATSCluster(t *testing.T) {
 	t.Parallel()
 	o := newOutbox(t, options{})
-	c := natstest.StartCluster(t, jetstream.StreamConfig{Subjects: []string{o.name + ".>"}})
+	// A slow machine may need more than two minutes, the default, until what was stored is confirmed.
+	c := natstest.StartCluster(t, jetstream.StreamConfig{Subjects: []string{o.name + ".>"}, Duplicates: time.Hour})
 	o.killsWith("the leader in a cluster of NATS", o.natsEnv(c.URL()), streamOfTest{
 		length:  c.Servers[0].Count,
 		restart: c.ChangeLeader,
