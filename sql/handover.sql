@@ -57,7 +57,7 @@ BEGIN
             (SELECT format('table %s has no ', outbox) || string_agg(what, ', ' ORDER BY what) || ': correct --from, or the settings of slot, publication and table'
                FROM (SELECT 'slot ' || name FROM unnest(old_slots) name WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name)
                      UNION ALL SELECT 'publication ' || name FROM unnest(old_publications) name WHERE NOT EXISTS (
-                         SELECT FROM pg_publication_tables WHERE pubname = name AND to_regclass(format('%I.%I', schemaname, tablename)) IN (
+                         SELECT FROM pg_publication, pg_get_publication_tables(pubname::text) published WHERE pubname = name AND published.relid IN (
                              SELECT outbox UNION ALL SELECT relid FROM pg_partition_tree(outbox)))) missing (what)),
             (SELECT 'no daemon reads slot ' || string_agg(name, ', ') || ': start it, and repeat this script'
                FROM unnest(old_slots) name WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name AND active)),
@@ -67,7 +67,12 @@ BEGIN
             CASE WHEN current_setting('max_replication_slots')::int < cardinality(new_slots) + (SELECT count(*) FROM pg_replication_slots WHERE slot_name <> ALL (new_slots))
                  THEN 'max_replication_slots is too small' END,
             (SELECT 'a daemon reads slot ' || string_agg(name, ', ') || ': stop it'
-               FROM unnest(new_slots) name WHERE EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name AND active))
+               FROM unnest(new_slots) name WHERE EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name AND active)),
+            (SELECT format('role %s does not own ', current_user) || string_agg(what, ', ' ORDER BY what) || ': run this as another role'
+               FROM (SELECT 'publication ' || pubname, pubowner FROM pg_publication WHERE pubname = ANY (old_publications || new_publications)
+{{- if .HandOver.Whole }}
+                     UNION ALL SELECT format('table %s', oid::regclass), relowner FROM pg_class WHERE oid IN (outbox, to_regclass(divided))
+{{- end }}) objects (what, owner) WHERE NOT pg_has_role(owner, 'USAGE'))
 {{- if .HandOver.Whole }},
             (SELECT string_agg(format('%s exists', name::regclass), ', ') || ': rename or drop it'
                FROM unnest({{ array .HandOver.Taken }}) name WHERE to_regclass(name) <> ALL (replaced)),
@@ -75,10 +80,13 @@ BEGIN
                     || ': let it have them, with the types of today'
                FROM pg_attribute a WHERE attrelid = outbox AND attnum > 0 AND NOT attisdropped AND attname <> {{ literal .LapColumn }} AND NOT EXISTS (
                    SELECT FROM pg_attribute b WHERE b.attrelid = to_regclass(divided) AND b.attname = a.attname AND b.atttypid = a.atttypid)),
-            (SELECT 'GRANT INSERT ON ' || divided || ' TO ' || string_agg(CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END, ', ')
+            (SELECT 'GRANT INSERT ON ' || divided || ' TO ' || string_agg(DISTINCT CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END, ', ')
                     || ': they may write today'
-               FROM pg_class c, aclexplode(relacl) a WHERE c.oid = outbox AND privilege_type = 'INSERT' AND grantee <> relowner AND NOT EXISTS (
-                   SELECT FROM pg_class d, aclexplode(d.relacl) b WHERE d.oid = to_regclass(divided) AND b.privilege_type = 'INSERT' AND b.grantee = a.grantee))
+               FROM (SELECT (aclexplode(coalesce(relacl, acldefault('r', relowner)))).* FROM pg_class WHERE oid = outbox
+                     UNION ALL SELECT (aclexplode(attacl)).* FROM pg_attribute WHERE attrelid = outbox) today
+              WHERE privilege_type = 'INSERT' AND CASE grantee
+                    WHEN 0 THEN NOT has_table_privilege('public', to_regclass(divided), 'INSERT')
+                    ELSE NOT has_table_privilege(grantee, to_regclass(divided), 'INSERT') END)
 {{- end }});
 {{- if .HandOver.Whole }}
         IF wrong IS NULL THEN
@@ -123,9 +131,9 @@ BEGIN
         COMMIT;
     END IF;
     SELECT string_agg(name, ', ') INTO wrong FROM unnest(new_slots) name
-     WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name IN (name, old_slots[1]));
+     WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name OR slot_name = old_slots[1] AND wal_status IS DISTINCT FROM 'lost');
     IF wrong IS NOT NULL THEN
-        RAISE EXCEPTION 'slot % was dropped after the hand-over: run outboxcdc recover with the settings of its daemon', wrong;
+        RAISE EXCEPTION 'slot % was dropped, or its source is lost, after the hand-over: run outboxcdc recover with the settings of its daemon', wrong;
     END IF;
     {{ template "copy" }}
     PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = ANY (old_slots);

@@ -236,6 +236,13 @@ func handOverRefused(h *handedOver) {
 	h.read(&early)
 	h.refused(two, 1, "a daemon reads slot "+early.Slot+": stop it")
 	h.stop(early.Slot)
+	h.exec("CREATE ROLE " + h.p.Slot + "; GRANT ALL ON outbox TO " + h.p.Slot)
+	h.Cleanup(func() {
+		_ = h.server.Exec(context.Background(), h.p.Slot, "DROP OWNED BY "+h.p.Slot, "DROP ROLE "+h.p.Slot)
+	})
+	h.edit = strings.NewReplacer("SET LOCAL lock_timeout", "SET LOCAL ROLE "+h.p.Slot+"; SET LOCAL lock_timeout")
+	h.refused(two, 1, "role "+h.p.Slot+" does not own publication outboxcdc_0_of_1, publication outboxcdc_0_of_2, publication outboxcdc_1_of_2")
+	h.edit = strings.NewReplacer()
 	mistakes(h)
 	other := two
 	other.Tables = []Table{{Schema: "public", Name: "unrelated"}}
@@ -372,5 +379,5 @@ func handOverDone(h *handedOver) {
 	h.await("its slot to be free", func() bool {
 		return h.server.Exec(h.Context(), h.p.Slot, "SELECT pg_drop_replication_slot('"+h.p.Slot+"_1_of_2')") == nil
 	})
-	h.refused(two, 1, "slot "+h.p.Slot+"_1_of_2 was dropped after the hand-over: run outboxcdc recover with the settings of its daemon")
+	h.refused(two, 1, "slot "+h.p.Slot+"_1_of_2 was dropped, or its source is lost, after the hand-over: run outboxcdc recover with the settings of its daemon")
 }

@@ -18,7 +18,7 @@ func handOverWhole(h *handedOver) {
 	h.insert("a", "b")
 	h.exec(`ALTER TABLE outbox ADD COLUMN tenant text; CREATE ROLE ` + h.p.Slot + `; GRANT INSERT ON outbox TO ` + h.p.Slot)
 	h.Cleanup(func() { // before the database goes
-		_ = h.server.Exec(context.Background(), h.p.Slot, "DROP OWNED BY "+h.p.Slot, "DROP ROLE "+h.p.Slot)
+		_ = h.server.Exec(context.Background(), h.p.Slot, "DROP OWNED BY "+h.p.Slot, "DROP ROLE "+h.p.Slot, "ALTER TABLE outbox_before OWNER TO CURRENT_USER", "DROP OWNED BY owner_"+h.p.Slot, "DROP ROLE owner_"+h.p.Slot)
 	})
 	h.p.Tables[0].Ring = 0
 	three := h.shared(3)
@@ -31,6 +31,7 @@ func handOverWhole(h *handedOver) {
 		{"CREATE TABLE outbox_before ()", "public.outbox_before exists: rename or drop it", "DROP TABLE outbox_before"},
 		{"", `has not the columns of public.outbox: tenant text: let it have them`, "ALTER TABLE shards.outbox ADD COLUMN tenant text"},
 		{"ALTER TABLE shards.outbox ALTER COLUMN event_type TYPE varchar", "event_type text", "ALTER TABLE shards.outbox ALTER COLUMN event_type TYPE text"},
+		{"CREATE ROLE owner_" + h.p.Slot + "; ALTER TABLE outbox OWNER TO owner_" + h.p.Slot, `GRANT INSERT ON "shards"."outbox" TO handover_whole, owner_handover_whole: they`, "GRANT INSERT ON shards.outbox TO owner_" + h.p.Slot},
 		{"", `GRANT INSERT ON "shards"."outbox" TO ` + h.p.Slot, "GRANT INSERT ON shards.outbox TO " + h.p.Slot},
 		{"INSERT INTO shards.outbox (aggregate_type, aggregate_id, event_type) VALUES ('order', 'early', 'x')", "has rows, which no daemon would deliver", "TRUNCATE shards.outbox"},
 	} {

@@ -66,7 +66,7 @@ BEGIN
             (SELECT format('table %s has no ', outbox) || string_agg(what, ', ' ORDER BY what) || ': correct --from, or the settings of slot, publication and table'
                FROM (SELECT 'slot ' || name FROM unnest(old_slots) name WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name)
                      UNION ALL SELECT 'publication ' || name FROM unnest(old_publications) name WHERE NOT EXISTS (
-                         SELECT FROM pg_publication_tables WHERE pubname = name AND to_regclass(format('%I.%I', schemaname, tablename)) IN (
+                         SELECT FROM pg_publication, pg_get_publication_tables(pubname::text) published WHERE pubname = name AND published.relid IN (
                              SELECT outbox UNION ALL SELECT relid FROM pg_partition_tree(outbox)))) missing (what)),
             (SELECT 'no daemon reads slot ' || string_agg(name, ', ') || ': start it, and repeat this script'
                FROM unnest(old_slots) name WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name AND active)),
@@ -76,7 +76,9 @@ BEGIN
             CASE WHEN current_setting('max_replication_slots')::int < cardinality(new_slots) + (SELECT count(*) FROM pg_replication_slots WHERE slot_name <> ALL (new_slots))
                  THEN 'max_replication_slots is too small' END,
             (SELECT 'a daemon reads slot ' || string_agg(name, ', ') || ': stop it'
-               FROM unnest(new_slots) name WHERE EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name AND active)));
+               FROM unnest(new_slots) name WHERE EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name AND active)),
+            (SELECT format('role %s does not own ', current_user) || string_agg(what, ', ' ORDER BY what) || ': run this as another role'
+               FROM (SELECT 'publication ' || pubname, pubowner FROM pg_publication WHERE pubname = ANY (old_publications || new_publications)) objects (what, owner) WHERE NOT pg_has_role(owner, 'USAGE')));
         IF wrong IS NOT NULL THEN
             RAISE EXCEPTION '%; nothing was changed', wrong;
         END IF;
@@ -105,9 +107,9 @@ BEGIN
         COMMIT;
     END IF;
     SELECT string_agg(name, ', ') INTO wrong FROM unnest(new_slots) name
-     WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name IN (name, old_slots[1]));
+     WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name OR slot_name = old_slots[1] AND wal_status IS DISTINCT FROM 'lost');
     IF wrong IS NOT NULL THEN
-        RAISE EXCEPTION 'slot % was dropped after the hand-over: run outboxcdc recover with the settings of its daemon', wrong;
+        RAISE EXCEPTION 'slot % was dropped, or its source is lost, after the hand-over: run outboxcdc recover with the settings of its daemon', wrong;
     END IF;
     PERFORM pg_copy_logical_replication_slot(old_slots[1]::name, name::name) FROM unnest(new_slots) name
      WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name);

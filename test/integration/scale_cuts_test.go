@@ -38,7 +38,7 @@ func TestScaleDropped(t *testing.T) {
 	s.startNew(2)
 	s.stop(s.daemons[1])
 	s.exec(`SELECT pg_drop_replication_slot($1)`, s.name+"_1_of_2")
-	refused("slot " + s.name + "_1_of_2 was dropped after the hand-over: run outboxcdc recover with the settings of its daemon")
+	refused("slot " + s.name + "_1_of_2 was dropped, or its source is lost, after the hand-over: run outboxcdc recover with the settings of its daemon")
 	s.insert("order", "k", 1, 20)
 	s.as(1)
 	s.mustRunBinary(append(s.env, s.slot(1)), "recover", "--yes")
