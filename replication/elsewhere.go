@@ -21,27 +21,27 @@ SELECT ARRAY(SELECT p.pubname::text FROM pg_publication p WHERE p.pubinsert AND 
   SELECT FROM pg_publication_rel r JOIN pg_class c ON c.oid = r.prrelid
    WHERE r.prpubid = p.oid AND c.relispartition AND c.oid IN (SELECT oid FROM down UNION SELECT oid FROM up)
      AND coalesce(to_jsonb(r)->>'prexcept', 'false') = 'false') ORDER BY 1),
-  ARRAY(SELECT slot_name::text FROM pg_replication_slots WHERE wal_status IS DISTINCT FROM 'lost' AND slot_name = ANY (substring(
-    (SELECT obj_description(p.oid, 'pg_publication') FROM pg_publication p WHERE p.pubname = $3) FROM '^handed over from slots (\{[^}]*\}),')::text[]) ORDER BY 1)`
+  coalesce((SELECT slot_name::text FROM pg_replication_slots WHERE wal_status IS DISTINCT FROM 'lost' AND slot_name = substring(
+    (SELECT obj_description(p.oid, 'pg_publication') FROM pg_publication p WHERE p.pubname = $3) FROM '^handed over from slot ([a-z0-9_]+),')), '')`
 
 // Elsewhere is what gives the rows of a daemon to another one, or is to give them to it.
 type Elsewhere struct {
 	Publications []string // besides ours, which name partitions of the tables
-	Slots        []string // of the daemons from which our publication was handed over: ours is to be a copy of one
+	Slot         string   // of what other daemons have handed over to our publication: ours is to be a copy
 }
 
 // Found reports whether there is any.
-func (e Elsewhere) Found() bool { return len(e.Publications)+len(e.Slots) > 0 }
+func (e Elsewhere) Found() bool { return len(e.Publications) > 0 || e.Slot != "" }
 
 // ReadElsewhere reads which publications besides ours name partitions of the tables: other daemons may deliver their
-// rows, or may be about to. And it reads which slots of the daemons before exist, if those have handed over to our
-// publication (package sql has the comment): what was committed since is in them.
+// rows, or may be about to. And it reads whether the slot exists that has what was committed since daemons have handed
+// over to our publication (package sql has the comment).
 func ReadElsewhere(ctx context.Context, conn *pgx.Conn, tables []Table, ours string) (e Elsewhere, err error) {
 	schemas, names := []string{}, []string{} // never nil, which would be NULL
 	for i := range tables {
 		schemas, names = append(schemas, tables[i].Schema), append(names, tables[i].Name)
 	}
-	if err := conn.QueryRow(ctx, elsewhereSQL, schemas, names, ours).Scan(&e.Publications, &e.Slots); err != nil {
+	if err := conn.QueryRow(ctx, elsewhereSQL, schemas, names, ours).Scan(&e.Publications, &e.Slot); err != nil {
 		return e, classify("look for other publications of the partitions", inspecting, err)
 	}
 	return e, nil
@@ -51,8 +51,8 @@ func ReadElsewhere(ctx context.Context, conn *pgx.Conn, tables []Table, ours str
 // delivered twice if other daemons have taken over, or have not handed over yet, and would lose rows if the hand-over
 // has not ended.
 func (e Elsewhere) Remedy() string {
-	if len(e.Slots) > 0 {
-		return "the daemons of slots " + strings.Join(e.Slots, ", ") + " have handed over to this one, and its slot is to be a copy: " +
+	if e.Slot != "" {
+		return "other daemons have handed over to this one, and its slot is to be a copy of slot " + e.Slot + ": " +
 			"repeat outboxcdc setup sql --from (docs/scale.md), which copies it, and create nothing"
 	}
 	return "publications name its partitions: " + strings.Join(e.Publications, ", ") +

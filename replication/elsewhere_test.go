@@ -54,16 +54,16 @@ func TestPartitionsAreElsewhere(t *testing.T) {
 		b.source.cfg.Slot = "no_slot"
 		advised(SlotMissing, "three, two", "twig")
 		advised(SlotMissing, "three, two", "leaf_1")
-		// The daemons before have handed over, and one of their slots exists, from which ours is to be copied.
-		b.exec(`COMMENT ON PUBLICATION ours IS 'handed over from slots {gone,` + slot + `}, publications {two}'`)
+		// The daemons before have handed over, and the slot exists from which ours is to be copied.
+		b.exec(`COMMENT ON PUBLICATION ours IS 'handed over from slot ` + slot + `, publications {two}, at 0/1'`)
 		for _, name := range []string{"leaf_1", "plain"} {
 			b.source.cfg.Tables = []Table{{Schema: "public", Name: name, Columns: []string{"no"}}}
 			_, err := b.source.Open(t.Context())
-			if err == nil || KindOf(err) != SlotMissing || !strings.Contains(err.Error(), "the daemons of slots "+slot+" have handed over to this one") || strings.Contains(err.Error(), "recover") {
+			if err == nil || KindOf(err) != SlotMissing || !strings.Contains(err.Error(), "other daemons have handed over to this one, and its slot is to be a copy of slot "+slot+":") || strings.Contains(err.Error(), "recover") {
 				t.Errorf("%s: %s: before the slot is copied: %v", major, name, err)
 			}
 		}
-		b.exec(`COMMENT ON PUBLICATION ours IS 'handed over from slots {gone}, publications {two}'`)
+		b.exec(`COMMENT ON PUBLICATION ours IS 'handed over from slot gone, publications {two}, at 0/1'`)
 		advised(SlotMissing, "three, two", "leaf_1")
 		b.source.cfg.Slot = slot
 		b.source.last.Store(nil)

@@ -1,9 +1,12 @@
-{{- define "copy" }}PERFORM pg_copy_logical_replication_slot(old_slots[1]::name, name::name) FROM unnest(new_slots) name
-     WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name);{{ end -}}
+{{- define "made" }}new_slots{{ if not .HandOver.Whole }} || source{{ end }}{{ end -}}
+{{- define "rename" }}EXECUTE (SELECT string_agg(format('ALTER TABLE %s RENAME TO %I;', oid::regclass, relname || '_before'), '') FROM pg_class WHERE oid = ANY (renamed))
+             || (SELECT string_agg(format('ALTER TABLE %s SET SCHEMA %s;', oid::regclass, namespace), '') FROM pg_class WHERE oid = ANY (moved) AND relkind IN ('r', 'p'));
+        EXECUTE format('ALTER TABLE %s ADD CONSTRAINT replaced CHECK (false) NOT VALID', outbox);{{ end -}}
+{{- define "usable" }}slot_name = source AND wal_status IS DISTINCT FROM 'lost' AND confirmed_flush_lsn <= handed{{ end -}}
 -- Hand over, while writers wait{{ if .HandOver.Whole }}, and readers of the table, too{{ end }}. First this checks that the publications of the new daemons together have every
 -- partition exactly once, and that the slots know them. It waits until the old daemons have delivered everything, says that they are to
--- be stopped, and waits for that. The new slots are copies of an old one: everything after this moment is in them. It drops the old
--- publications, so that an old daemon that is started again delivers nothing.
+-- be stopped, and waits for that. It drops the old publications, so that an old daemon that is started again delivers nothing. After that
+-- it copies the new slots from an old one{{ if not .HandOver.Whole }}, as it was before{{ end }}: everything since is in them, and no new daemon can deliver anything before.
 --
 -- If it fails, or its session ends at any moment, repeat it, and do what it says. Until it has dropped the publications, nothing is changed.
 DO $outboxcdc$ DECLARE
@@ -13,30 +16,47 @@ DO $outboxcdc$ DECLARE
     new_publications text[] := {{ array .HandOver.NewPublications }};
     outbox regclass := {{ literal (table .Table.Schema .Table.Name) }};
     divided text := {{ literal (table .HandOver.Divided.Schema .HandOver.Divided.Name) }}; -- the table with the partitions
-    mark text := format('handed over from slots %s, publications %s', old_slots, old_publications);
+    source text := {{ literal .HandOver.Source }}; -- the slot that the new ones are copied from
+    mark text := format('handed over from slot %s, publications %s', source, old_publications);
     again text := '; drop the publications of the new daemons that exist, and repeat step 1 of docs/scale.md';
 {{- if .HandOver.Whole }}
+    beside oid := to_regclass(divided);
+    namespace regnamespace := (SELECT relnamespace FROM pg_class WHERE oid = outbox);
     replaced oid[]; -- the old table with its partitions, indexes and sequences
+    moved oid[]; -- the new one with its own
+    renamed oid[]; -- what of the old one has a name that the new one needs; a sequence can be in use by a writer that waits
 {{- end }}
+    trial text := 'outboxcdc_' || pg_backend_pid();
     written pg_lsn;
+    handed pg_lsn;
+    missing text[];
     wrong text;
     done boolean;
 BEGIN
     COMMIT; -- which fails in a transaction
+    PERFORM pg_advisory_xact_lock(hashtextextended('outboxcdc hand-over', 0)); -- another session of this script may not have ended
     IF EXISTS (SELECT FROM pg_publication WHERE pubname = ANY (old_publications)) OR NOT EXISTS (
-        SELECT FROM pg_publication p WHERE pubname = ANY (new_publications) AND obj_description(p.oid, 'pg_publication') = mark) THEN
+        SELECT FROM pg_publication p WHERE pubname = ANY (new_publications) AND starts_with(obj_description(p.oid, 'pg_publication'), mark)) THEN
+        -- Whether this role may copy slots, and the server has room for one more, shows before anything waits.
+        PERFORM pg_copy_logical_replication_slot(slot_name, trial::name, true) FROM pg_replication_slots
+         WHERE slot_name = old_slots[1] AND database = current_database();
+        PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = trial;
         SET LOCAL lock_timeout = '5s';
 {{- if .HandOver.Whole }}
         -- A weaker lock would have to become this one later, which is a deadlock with a transaction that has read the table and then writes.
-        EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', concat_ws(', ', outbox, to_regclass(divided)));
+        EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', concat_ws(', ', outbox, beside::regclass));
 {{- else }}
         EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', outbox);
 {{- end }}
 {{- if .HandOver.Whole }}
-        WITH tables (oid) AS (SELECT outbox UNION SELECT relid FROM pg_partition_tree(outbox))
-        SELECT array_agg(oid) INTO replaced
-          FROM (SELECT oid FROM tables UNION SELECT indexrelid FROM pg_index WHERE indrelid IN (SELECT oid FROM tables)
-                UNION SELECT objid FROM pg_depend WHERE classid = 'pg_class'::regclass AND refobjid IN (SELECT oid FROM tables) AND deptype IN ('a', 'i')) all_of_it;
+        WITH tables (root, oid) AS (
+            SELECT root, root FROM unnest(ARRAY[outbox, beside]) root UNION SELECT root, relid FROM unnest(ARRAY[outbox, beside]) root, pg_partition_tree(root)
+        ), parts AS (
+            SELECT * FROM tables UNION SELECT root, indexrelid FROM tables JOIN pg_index ON indrelid = oid
+            UNION SELECT root, objid FROM tables JOIN pg_depend ON refobjid = oid AND classid = 'pg_class'::regclass AND deptype IN ('a', 'i'))
+        SELECT array_agg(oid) FILTER (WHERE root = outbox), array_agg(oid) FILTER (WHERE root = beside) INTO replaced, moved FROM parts;
+        renamed := ARRAY(SELECT oid FROM pg_class WHERE oid = ANY (replaced) AND relnamespace = namespace AND relname IN (SELECT relname FROM pg_class WHERE oid = ANY (moved))
+            AND (relkind <> 'S' OR oid = to_regclass({{ literal .Sequence }})));
 {{- end }}
         written := pg_current_wal_insert_lsn();
         IF current_setting('server_version_num')::int >= 170000 THEN -- to flush the WAL: before that, no slot confirms it
@@ -55,7 +75,8 @@ BEGIN
                        FROM pg_partition_tree(to_regclass(divided)) WHERE isleaf) leaves
               WHERE cardinality(names) <> 1),
             (SELECT format('table %s has no ', outbox) || string_agg(what, ', ' ORDER BY what) || ': correct --from, or the settings of slot, publication and table'
-               FROM (SELECT 'slot ' || name FROM unnest(old_slots) name WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name)
+               FROM (SELECT 'slot ' || name FROM unnest(old_slots) name WHERE NOT EXISTS (
+                         SELECT FROM pg_replication_slots WHERE slot_name = name AND database = current_database())
                      UNION ALL SELECT 'publication ' || name FROM unnest(old_publications) name WHERE NOT EXISTS (
                          SELECT FROM pg_publication, pg_get_publication_tables(pubname::text) published WHERE pubname = name AND published.relid IN (
                              SELECT outbox UNION ALL SELECT relid FROM pg_partition_tree(outbox)))) missing (what)),
@@ -64,29 +85,17 @@ BEGIN
             CASE WHEN EXISTS (SELECT FROM pg_replication_slots, pg_publication p JOIN pg_publication_rel r ON prpubid = p.oid
                                WHERE slot_name = ANY (old_slots) AND pubname = ANY (new_publications) AND age(catalog_xmin) >= least(age(p.xmin), age(r.xmin)))
                  THEN 'the slots do not know the publications yet: repeat this script' END,
-            CASE WHEN current_setting('max_replication_slots')::int < cardinality(new_slots) + (SELECT count(*) FROM pg_replication_slots WHERE slot_name <> ALL (new_slots))
+            CASE WHEN current_setting('max_replication_slots')::int < cardinality(new_slots){{ if not .HandOver.Whole }} + 1{{ end }} + (SELECT count(*) FROM pg_replication_slots WHERE slot_name <> ALL ({{ template "made" . }}))
                  THEN 'max_replication_slots is too small' END,
+            (SELECT format('slot %s is another one than this needs: drop it, or choose another name', string_agg(slot_name, ', ')) FROM pg_replication_slots
+              WHERE slot_name = ANY ({{ template "made" . }}) AND (database, plugin) IS DISTINCT FROM (current_database(), 'pgoutput'::name) HAVING count(*) > 0),
             (SELECT 'a daemon reads slot ' || string_agg(name, ', ') || ': stop it'
-               FROM unnest(new_slots) name WHERE EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name AND active)),
+               FROM unnest({{ template "made" . }}) name WHERE EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name AND active)),
             (SELECT format('role %s does not own ', current_user) || string_agg(what, ', ' ORDER BY what) || ': run this as another role'
-               FROM (SELECT 'publication ' || pubname, pubowner FROM pg_publication WHERE pubname = ANY (old_publications || new_publications)
-{{- if .HandOver.Whole }}
-                     UNION ALL SELECT format('table %s', oid::regclass), relowner FROM pg_class WHERE oid IN (outbox, to_regclass(divided))
-{{- end }}) objects (what, owner) WHERE NOT pg_has_role(owner, 'USAGE'))
+               FROM (SELECT 'publication ' || pubname, pubowner FROM pg_publication WHERE pubname = ANY (old_publications || new_publications)) objects (what, owner)
+              WHERE NOT pg_has_role(owner, 'USAGE'))
 {{- if .HandOver.Whole }},
-            (SELECT string_agg(format('%s exists', name::regclass), ', ') || ': rename or drop it'
-               FROM unnest({{ array .HandOver.Taken }}) name WHERE to_regclass(name) <> ALL (replaced)),
-            (SELECT format('table %s has not the columns of %s: ', divided, outbox) || string_agg(format('%I %s', attname, format_type(atttypid, atttypmod)), ', ')
-                    || ': let it have them, with the types of today'
-               FROM pg_attribute a WHERE attrelid = outbox AND attnum > 0 AND NOT attisdropped AND attname <> {{ literal .LapColumn }} AND NOT EXISTS (
-                   SELECT FROM pg_attribute b WHERE b.attrelid = to_regclass(divided) AND b.attname = a.attname AND b.atttypid = a.atttypid)),
-            (SELECT 'GRANT INSERT ON ' || divided || ' TO ' || string_agg(DISTINCT CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END, ', ')
-                    || ': they may write today'
-               FROM (SELECT (aclexplode(coalesce(relacl, acldefault('r', relowner)))).* FROM pg_class WHERE oid = outbox
-                     UNION ALL SELECT (aclexplode(attacl)).* FROM pg_attribute WHERE attrelid = outbox) today
-              WHERE privilege_type = 'INSERT' AND CASE grantee
-                    WHEN 0 THEN NOT has_table_privilege('public', to_regclass(divided), 'INSERT')
-                    ELSE NOT has_table_privilege(grantee, to_regclass(divided), 'INSERT') END)
+{{ template "replaced" . }}
 {{- end }});
 {{- if .HandOver.Whole }}
         IF wrong IS NULL THEN
@@ -96,7 +105,7 @@ BEGIN
         IF wrong IS NOT NULL THEN
             RAISE EXCEPTION '%; nothing was changed', wrong;
         END IF;
-        PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = ANY (new_slots);
+        PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = ANY ({{ template "made" . }});
         FOR i IN 1..300 LOOP -- an older server flushes it within 20 s
             SELECT bool_and(confirmed_flush_lsn >= written) INTO done FROM pg_replication_slots WHERE slot_name = ANY (old_slots);
             EXIT WHEN done;
@@ -105,6 +114,11 @@ BEGIN
         IF NOT done THEN
             RAISE EXCEPTION 'the slots have not confirmed everything: do all daemons deliver? Nothing was changed: repeat this script';
         END IF;
+{{- if .HandOver.Whole }}
+        -- What belongs to the old table makes room for the names of the new one. If that fails, it does so before the daemons are stopped, and
+        -- not earlier, because the daemons confirm nothing until this transaction ends.
+        {{ template "rename" . }}
+{{- end }}
         RAISE NOTICE 'stop the old daemons now';
         FOR i IN 1..600 LOOP
             SELECT count(*) = cardinality(old_slots) AND NOT bool_or(active) INTO done FROM pg_replication_slots WHERE slot_name = ANY (old_slots);
@@ -114,28 +128,30 @@ BEGIN
         IF NOT done THEN
             RAISE EXCEPTION 'a daemon still reads its slot: nothing was changed; repeat this script';
         END IF;
-{{- if .HandOver.Whole }}
-        -- What belongs to the old table makes room for the names of the new one.
-        EXECUTE (SELECT string_agg(format('ALTER %s %s RENAME TO %I;', CASE relkind WHEN 'S' THEN 'SEQUENCE' WHEN 'i' THEN 'INDEX' ELSE 'TABLE' END, c.oid::regclass, relname || '_before'), '')
-                   FROM pg_class c WHERE c.oid = outbox OR c.oid IN (SELECT to_regclass(name) FROM unnest({{ array .HandOver.Taken }}) name));
-        ALTER TABLE {{ table .HandOver.Divided.Schema .HandOver.Divided.Name }} SET SCHEMA {{ ident .Table.Schema }};
-{{- range .HandOver.Leaves }}
-        ALTER TABLE {{ table .Schema .Name }} SET SCHEMA {{ ident $.Table.Schema }};
+{{- if not .HandOver.Whole }}
+        -- Before the transaction writes: later it could not. No daemon reads this slot, so nothing moves it.
+        PERFORM pg_copy_logical_replication_slot(old_slots[1]::name, source::name);
 {{- end }}
-        EXECUTE format('ALTER TABLE %s ADD CONSTRAINT replaced CHECK (false) NOT VALID', outbox);
-{{- else }}
-        {{ template "copy" }}
-{{- end }}
-        EXECUTE (SELECT string_agg(format('COMMENT ON PUBLICATION %I IS %L;', name, mark), '') FROM unnest(new_publications) name)
+        EXECUTE (SELECT string_agg(format('COMMENT ON PUBLICATION %I IS %L;', name, format('%s, at %s', mark, pg_current_wal_insert_lsn())), '') FROM unnest(new_publications) name)
              || (SELECT string_agg(format('DROP PUBLICATION %I;', name), '') FROM unnest(old_publications) name);
         COMMIT;
+        PERFORM pg_advisory_xact_lock(hashtextextended('outboxcdc hand-over', 0));
     END IF;
-    SELECT string_agg(name, ', ') INTO wrong FROM unnest(new_slots) name
-     WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name OR slot_name = old_slots[1] AND wal_status IS DISTINCT FROM 'lost');
+    handed := (SELECT max(substring(obj_description(oid, 'pg_publication') FROM ', at ([0-9A-F]+/[0-9A-F]+)$')::pg_lsn) FROM pg_publication WHERE pubname = ANY (new_publications));
+    missing := ARRAY(SELECT name FROM unnest(new_slots) name WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name) ORDER BY name);
+    SELECT string_agg(slot_name, ', ') INTO wrong FROM pg_replication_slots WHERE slot_name = ANY (old_slots || source) AND active;
     IF wrong IS NOT NULL THEN
-        RAISE EXCEPTION 'slot % was dropped, or its source is lost, after the hand-over: run outboxcdc recover with the settings of its daemon', wrong;
+        RAISE EXCEPTION 'a daemon reads slot %: stop it, and repeat this script', wrong;
     END IF;
-    {{ template "copy" }}
-    PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = ANY (old_slots);
+    IF missing <> '{}' THEN
+        PERFORM pg_copy_logical_replication_slot(slot_name, name::name) FROM pg_replication_slots, unnest(missing) name WHERE {{ template "usable" }};
+        IF NOT EXISTS (SELECT FROM pg_replication_slots WHERE {{ template "usable" }})
+            OR EXISTS (SELECT FROM unnest(missing) name WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name)) THEN
+            PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = ANY (missing || old_slots || source);
+            RAISE EXCEPTION 'slot % was dropped, or the slot that it is copied from was read or is lost, after the hand-over: run outboxcdc recover with the settings of its daemon', array_to_string(missing, ', ');
+        END IF;
+    END IF;
+    PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots
+     WHERE slot_name = ANY (old_slots || source) AND database = current_database() AND plugin = 'pgoutput';
     RAISE NOTICE 'the slots of the new daemons exist: start them';
 END $outboxcdc$;

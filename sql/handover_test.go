@@ -21,7 +21,7 @@ import (
 func TestHandOverOnServer(t *testing.T) {
 	server := pgtest.ForTest(t, pgtest.Options{Major: "17"})
 	for name, test := range map[string]func(*handedOver){
-		"refused": handOverRefused, "waits": handOverWaits, "known": handOverKnown, "done": handOverDone, "whole": handOverWhole,
+		"refused": handOverRefused, "waits": handOverWaits, "known": handOverKnown, "done": handOverDone, "whole": handOverWhole, "moved": handOverMoved, "twice": handOverTwice,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -39,10 +39,11 @@ type handedOver struct {
 	readers map[string]*reader
 	arrived arrivals
 	edit    *strings.Replacer // of the statement that hands over
+	name    string            // of the database
 }
 
 func newHandedOver(t *testing.T, server *pgtest.Server, name string) *handedOver {
-	h := &handedOver{T: t, server: server, readers: map[string]*reader{}, edit: strings.NewReplacer()}
+	h := &handedOver{T: t, server: server, readers: map[string]*reader{}, edit: strings.NewReplacer(), name: name}
 	h.p = defaults()
 	h.p.Slot, h.p.Timeout = name, time.Minute
 	must(t, server.Exec(t.Context(), "postgres", "DROP DATABASE IF EXISTS "+name, "CREATE DATABASE "+name))
@@ -107,6 +108,12 @@ func (h *handedOver) text(sql string) (text string) {
 	return text
 }
 
+// slots are the names of all slots.
+func (h *handedOver) slots() string {
+	h.Helper()
+	return h.text("SELECT string_agg(slot_name, ' ' ORDER BY slot_name) FROM pg_replication_slots WHERE database = current_database()")
+}
+
 func (h *handedOver) insert(keys ...string) {
 	h.Helper()
 	for _, key := range keys {
@@ -131,7 +138,7 @@ func (h *handedOver) handOver(p Params, from int, stop func()) error {
 	h.Helper()
 	statements, err := HandOverFrom(p, from)
 	must(h, err)
-	cc, err := pgx.ParseConfig(h.server.SuperURL(p.Slot))
+	cc, err := pgx.ParseConfig(h.server.SuperURL(h.name))
 	must(h, err)
 	said := make(chan struct{}, 1)
 	cc.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
@@ -242,8 +249,15 @@ func handOverRefused(h *handedOver) {
 	})
 	h.edit = strings.NewReplacer("SET LOCAL lock_timeout", "SET LOCAL ROLE "+h.p.Slot+"; SET LOCAL lock_timeout")
 	h.refused(two, 1, "role "+h.p.Slot+" does not own publication outboxcdc_0_of_1, publication outboxcdc_0_of_2, publication outboxcdc_1_of_2")
+	h.edit = strings.NewReplacer("COMMIT; -- which", "COMMIT; SET LOCAL ROLE "+h.p.Slot+"; -- which")
+	h.refused(two, 1, "permission denied to use replication slots")
 	h.edit = strings.NewReplacer()
 	mistakes(h)
+	for _, create := range []string{"physical_replication_slot('%s')", "logical_replication_slot('%s', 'test_decoding')"} {
+		h.exec("SELECT pg_create_" + strings.ReplaceAll(create, "%s", h.p.Slot+"_0_of_0"))
+		h.refused(two, 1, "slot "+h.p.Slot+"_0_of_0 is another one than this needs: drop it")
+		h.exec("SELECT pg_drop_replication_slot('" + h.p.Slot + "_0_of_0')")
+	}
 	other := two
 	other.Tables = []Table{{Schema: "public", Name: "unrelated"}}
 	h.refused(other, 1, `there is no table "public"."unrelated" with partitions; drop`)
@@ -264,6 +278,14 @@ func mistakes(h *handedOver) {
 	h.Helper()
 	two := h.shared(2)
 	h.refused(two, 3, "table public.outbox has no publication outboxcdc_0_of_3, publication outboxcdc_1_of_3, publication outboxcdc_2_of_3, slot "+h.p.Slot+"_0_of_3, ")
+	b := h.p.Slot + "_b_0_of_1" // a slot of another database
+	must(h, h.server.Exec(h.Context(), "postgres", "SELECT pg_create_logical_replication_slot('"+b+"', 'pgoutput')"))
+	h.Cleanup(func() {
+		_ = h.server.Exec(context.Background(), "postgres", "SELECT pg_drop_replication_slot('"+b+"')")
+	})
+	wrong := two
+	wrong.Slot += "_b"
+	h.refused(wrong, 1, "slot "+b+": correct --from")
 	other := two
 	other.Publication = "another"
 	h.refused(other, 1, "publication another_0_of_2 does not exist")
@@ -315,7 +337,7 @@ func handOverWaits(h *handedOver) {
 		must(h, r.confirm())
 	}
 	must(h, <-done)
-	if got := h.text("SELECT string_agg(slot_name, ' ') FROM pg_replication_slots WHERE database = current_database()"); got != h.p.Slot+"_0_of_1" {
+	if got := h.slots(); got != h.p.Slot+"_0_of_1" {
 		h.Errorf("slots: %s", got)
 	}
 	h.readAll(one)
@@ -342,6 +364,7 @@ func handOverKnown(h *handedOver) {
 	h.known(h.shared(2), 1)
 	// WAL that this transaction has written, for example because a catalog was pruned, is not flushed until it ends.
 	h.edit = strings.NewReplacer("written := pg_current", "PERFORM pg_logical_emit_message(false, 'x', 'y');\nwritten := pg_current", "1..300", "1..100")
+	must(h, h.server.Exec(h.Context(), "postgres", "ALTER DATABASE "+h.name+" SET default_transaction_read_only = on"))
 	must(h, h.handOver(h.shared(2), 1, nil))
 }
 
@@ -352,13 +375,13 @@ func handOverDone(h *handedOver) {
 	h.next(2)
 	two := h.shared(2)
 	h.known(two, 1)
-	h.edit = strings.NewReplacer("COMMIT;\n    END IF;", "COMMIT;\n    END IF; PERFORM pg_terminate_backend(pg_backend_pid()), pg_sleep(60);")
+	h.edit = strings.NewReplacer("    handed := ", "    PERFORM pg_terminate_backend(pg_backend_pid()), pg_sleep(60); handed := ")
 	if err := h.handOver(two, 1, nil); err == nil {
 		h.Fatal("the session was not killed")
 	}
 	h.edit = strings.NewReplacer()
-	if n := h.text("SELECT count(*) FROM pg_replication_slots WHERE slot_name LIKE '" + h.p.Slot + "_%_of_2'"); n != "2" {
-		h.Errorf("killed after it has handed over: %s slots of new daemons", n)
+	if names := h.slots(); names != h.p.Slot+"_0_of_0 "+h.p.Slot+"_0_of_1" { // no new daemon can deliver yet
+		h.Fatalf("killed after it has handed over: slots %s", names)
 	}
 	h.exec("SET statement_timeout = '30s'")
 	h.known(two, 1) // has nothing to wait for
@@ -371,6 +394,9 @@ func handOverDone(h *handedOver) {
 	}
 	again()
 	mistakes(h)
+	h.exec("SELECT pg_create_physical_replication_slot('" + h.p.Slot + "_0_of_0')")
+	again()
+	h.exec("SELECT pg_drop_replication_slot('" + h.p.Slot + "_0_of_0')") // it is still there
 	h.readAll(two)
 	h.insert("c", "d", "e", "f")
 	again()
@@ -379,5 +405,5 @@ func handOverDone(h *handedOver) {
 	h.await("its slot to be free", func() bool {
 		return h.server.Exec(h.Context(), h.p.Slot, "SELECT pg_drop_replication_slot('"+h.p.Slot+"_1_of_2')") == nil
 	})
-	h.refused(two, 1, "slot "+h.p.Slot+"_1_of_2 was dropped, or its source is lost, after the hand-over: run outboxcdc recover with the settings of its daemon")
+	h.refused(two, 1, "slot "+h.p.Slot+"_1_of_2 was dropped, or the slot that it is copied from was read or is lost, after the hand-over: run outboxcdc recover with the settings of its daemon")
 }

@@ -34,10 +34,9 @@ func (p *Params) Share(shards int) error {
 // handOver are the names that the statements of a hand-over have.
 type handOver struct {
 	OldSlots, NewSlots, OldPublications, NewPublications []string
-	Whole                                                bool     // one daemon delivers a table, which Divided replaces
-	Divided                                              Table    // the table whose partitions the new daemons share
-	Leaves                                               []Table  // those partitions
-	Taken                                                []string // names that they need, quoted, in the schema of the old table
+	Whole                                                bool   // one daemon delivers a table, which Divided replaces
+	Divided                                              Table  // the table whose partitions the new daemons share
+	Source                                               string // the slot from which those of the new daemons are copied
 }
 
 // NewSchema is the schema in which the table with partitions is created if another one takes its name until the
@@ -66,23 +65,15 @@ func HandOverFrom(p Params, from int) (Statements, error) {
 	case from == 0 && p.Tables[0].Schema == NewSchema:
 		return nil, fmt.Errorf("--from 0: the table is in the schema %s, in which the new one is created", NewSchema)
 	}
-	before, h := p, handOver{Whole: from == 0, Divided: p.Tables[0]}
+	before, h := p, handOver{Whole: from == 0, Divided: p.Tables[0], Source: p.Slot + "_0_of_0"}
 	before.Shards = from
 	for n := range from {
 		s := before.Shard(n)
 		h.OldSlots, h.OldPublications = append(h.OldSlots, s.Slot), append(h.OldPublications, s.Publication)
 	}
 	if h.Whole {
-		h.OldSlots, h.OldPublications, h.Divided.Schema = []string{p.Slot}, []string{p.Publication}, NewSchema
-		h.Leaves, h.Taken = h.Divided.LeafTables(), []string{p.Tables[0].Sequence()}
-		for _, leaf := range p.Tables[0].LeafTables() {
-			index := leaf
-			index.Name += "_pkey"
-			h.Taken = append(h.Taken, leaf.String(), index.String())
-		}
-		taken := p.Tables[0]
-		taken.Name += "_before"
-		h.Taken = append(h.Taken, taken.String())
+		// Locked for its readers, the transaction has a transaction ID, with which no slot can be copied.
+		h.OldSlots, h.OldPublications, h.Divided.Schema, h.Source = []string{p.Slot}, []string{p.Publication}, NewSchema, p.Slot
 	}
 	for n := range p.Shards {
 		s := p.Shard(n)

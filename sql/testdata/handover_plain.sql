@@ -3,6 +3,7 @@ SET search_path = pg_catalog, pg_temp;
 SET statement_timeout = 0;
 SET client_min_messages = notice;
 SET synchronous_commit = on;
+SET default_transaction_read_only = off;
 SET default_transaction_isolation = 'read committed';
 SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout';
 
@@ -25,8 +26,8 @@ END $outboxcdc$;
 
 -- Hand over, while writers wait, and readers of the table, too. First this checks that the publications of the new daemons together have every
 -- partition exactly once, and that the slots know them. It waits until the old daemons have delivered everything, says that they are to
--- be stopped, and waits for that. The new slots are copies of an old one: everything after this moment is in them. It drops the old
--- publications, so that an old daemon that is started again delivers nothing.
+-- be stopped, and waits for that. It drops the old publications, so that an old daemon that is started again delivers nothing. After that
+-- it copies the new slots from an old one: everything since is in them, and no new daemon can deliver anything before.
 --
 -- If it fails, or its session ends at any moment, repeat it, and do what it says. Until it has dropped the publications, nothing is changed.
 DO $outboxcdc$ DECLARE
@@ -38,23 +39,41 @@ DO $outboxcdc$ DECLARE
 box''"';
     divided text := '"shards"."Out
 box''"'; -- the table with the partitions
-    mark text := format('handed over from slots %s, publications %s', old_slots, old_publications);
+    source text := 's_1'; -- the slot that the new ones are copied from
+    mark text := format('handed over from slot %s, publications %s', source, old_publications);
     again text := '; drop the publications of the new daemons that exist, and repeat step 1 of docs/scale.md';
+    beside oid := to_regclass(divided);
+    namespace regnamespace := (SELECT relnamespace FROM pg_class WHERE oid = outbox);
     replaced oid[]; -- the old table with its partitions, indexes and sequences
+    moved oid[]; -- the new one with its own
+    renamed oid[]; -- what of the old one has a name that the new one needs; a sequence can be in use by a writer that waits
+    trial text := 'outboxcdc_' || pg_backend_pid();
     written pg_lsn;
+    handed pg_lsn;
+    missing text[];
     wrong text;
     done boolean;
 BEGIN
     COMMIT; -- which fails in a transaction
+    PERFORM pg_advisory_xact_lock(hashtextextended('outboxcdc hand-over', 0)); -- another session of this script may not have ended
     IF EXISTS (SELECT FROM pg_publication WHERE pubname = ANY (old_publications)) OR NOT EXISTS (
-        SELECT FROM pg_publication p WHERE pubname = ANY (new_publications) AND obj_description(p.oid, 'pg_publication') = mark) THEN
+        SELECT FROM pg_publication p WHERE pubname = ANY (new_publications) AND starts_with(obj_description(p.oid, 'pg_publication'), mark)) THEN
+        -- Whether this role may copy slots, and the server has room for one more, shows before anything waits.
+        PERFORM pg_copy_logical_replication_slot(slot_name, trial::name, true) FROM pg_replication_slots
+         WHERE slot_name = old_slots[1] AND database = current_database();
+        PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = trial;
         SET LOCAL lock_timeout = '5s';
         -- A weaker lock would have to become this one later, which is a deadlock with a transaction that has read the table and then writes.
-        EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', concat_ws(', ', outbox, to_regclass(divided)));
-        WITH tables (oid) AS (SELECT outbox UNION SELECT relid FROM pg_partition_tree(outbox))
-        SELECT array_agg(oid) INTO replaced
-          FROM (SELECT oid FROM tables UNION SELECT indexrelid FROM pg_index WHERE indrelid IN (SELECT oid FROM tables)
-                UNION SELECT objid FROM pg_depend WHERE classid = 'pg_class'::regclass AND refobjid IN (SELECT oid FROM tables) AND deptype IN ('a', 'i')) all_of_it;
+        EXECUTE format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', concat_ws(', ', outbox, beside::regclass));
+        WITH tables (root, oid) AS (
+            SELECT root, root FROM unnest(ARRAY[outbox, beside]) root UNION SELECT root, relid FROM unnest(ARRAY[outbox, beside]) root, pg_partition_tree(root)
+        ), parts AS (
+            SELECT * FROM tables UNION SELECT root, indexrelid FROM tables JOIN pg_index ON indrelid = oid
+            UNION SELECT root, objid FROM tables JOIN pg_depend ON refobjid = oid AND classid = 'pg_class'::regclass AND deptype IN ('a', 'i'))
+        SELECT array_agg(oid) FILTER (WHERE root = outbox), array_agg(oid) FILTER (WHERE root = beside) INTO replaced, moved FROM parts;
+        renamed := ARRAY(SELECT oid FROM pg_class WHERE oid = ANY (replaced) AND relnamespace = namespace AND relname IN (SELECT relname FROM pg_class WHERE oid = ANY (moved))
+            AND (relkind <> 'S' OR oid = to_regclass('"My Schema"."Out
+box''_seq"')));
         written := pg_current_wal_insert_lsn();
         IF current_setting('server_version_num')::int >= 170000 THEN -- to flush the WAL: before that, no slot confirms it
             written := pg_logical_emit_message(false, 'outboxcdc', '', true);
@@ -72,7 +91,8 @@ BEGIN
                        FROM pg_partition_tree(to_regclass(divided)) WHERE isleaf) leaves
               WHERE cardinality(names) <> 1),
             (SELECT format('table %s has no ', outbox) || string_agg(what, ', ' ORDER BY what) || ': correct --from, or the settings of slot, publication and table'
-               FROM (SELECT 'slot ' || name FROM unnest(old_slots) name WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name)
+               FROM (SELECT 'slot ' || name FROM unnest(old_slots) name WHERE NOT EXISTS (
+                         SELECT FROM pg_replication_slots WHERE slot_name = name AND database = current_database())
                      UNION ALL SELECT 'publication ' || name FROM unnest(old_publications) name WHERE NOT EXISTS (
                          SELECT FROM pg_publication, pg_get_publication_tables(pubname::text) published WHERE pubname = name AND published.relid IN (
                              SELECT outbox UNION ALL SELECT relid FROM pg_partition_tree(outbox)))) missing (what)),
@@ -83,58 +103,44 @@ BEGIN
                  THEN 'the slots do not know the publications yet: repeat this script' END,
             CASE WHEN current_setting('max_replication_slots')::int < cardinality(new_slots) + (SELECT count(*) FROM pg_replication_slots WHERE slot_name <> ALL (new_slots))
                  THEN 'max_replication_slots is too small' END,
+            (SELECT format('slot %s is another one than this needs: drop it, or choose another name', string_agg(slot_name, ', ')) FROM pg_replication_slots
+              WHERE slot_name = ANY (new_slots) AND (database, plugin) IS DISTINCT FROM (current_database(), 'pgoutput'::name) HAVING count(*) > 0),
             (SELECT 'a daemon reads slot ' || string_agg(name, ', ') || ': stop it'
                FROM unnest(new_slots) name WHERE EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name AND active)),
             (SELECT format('role %s does not own ', current_user) || string_agg(what, ', ' ORDER BY what) || ': run this as another role'
-               FROM (SELECT 'publication ' || pubname, pubowner FROM pg_publication WHERE pubname = ANY (old_publications || new_publications)
-                     UNION ALL SELECT format('table %s', oid::regclass), relowner FROM pg_class WHERE oid IN (outbox, to_regclass(divided))) objects (what, owner) WHERE NOT pg_has_role(owner, 'USAGE')),
-            (SELECT string_agg(format('%s exists', name::regclass), ', ') || ': rename or drop it'
-               FROM unnest(ARRAY['"My Schema"."Out
-box''_seq"', '"My Schema"."Out
-box''_0"', '"My Schema"."Out
-box''_0_pkey"', '"My Schema"."Out
-box''_1"', '"My Schema"."Out
-box''_1_pkey"', '"My Schema"."Out
-box''_2"', '"My Schema"."Out
-box''_2_pkey"', '"My Schema"."Out
-box''_3"', '"My Schema"."Out
-box''_3_pkey"', '"My Schema"."Out
-box''_4"', '"My Schema"."Out
-box''_4_pkey"', '"My Schema"."Out
-box''_5"', '"My Schema"."Out
-box''_5_pkey"', '"My Schema"."Out
-box''_6"', '"My Schema"."Out
-box''_6_pkey"', '"My Schema"."Out
-box''_7"', '"My Schema"."Out
-box''_7_pkey"', '"My Schema"."Out
-box''_8"', '"My Schema"."Out
-box''_8_pkey"', '"My Schema"."Out
-box''_9"', '"My Schema"."Out
-box''_9_pkey"', '"My Schema"."Out
-box''_10"', '"My Schema"."Out
-box''_10_pkey"', '"My Schema"."Out
-box''_11"', '"My Schema"."Out
-box''_11_pkey"', '"My Schema"."Out
-box''_12"', '"My Schema"."Out
-box''_12_pkey"', '"My Schema"."Out
-box''_13"', '"My Schema"."Out
-box''_13_pkey"', '"My Schema"."Out
-box''_14"', '"My Schema"."Out
-box''_14_pkey"', '"My Schema"."Out
-box''_15"', '"My Schema"."Out
-box''_15_pkey"', '"My Schema"."Out
-box''_before"']) name WHERE to_regclass(name) <> ALL (replaced)),
-            (SELECT format('table %s has not the columns of %s: ', divided, outbox) || string_agg(format('%I %s', attname, format_type(atttypid, atttypmod)), ', ')
-                    || ': let it have them, with the types of today'
-               FROM pg_attribute a WHERE attrelid = outbox AND attnum > 0 AND NOT attisdropped AND attname <> 'lap' AND NOT EXISTS (
-                   SELECT FROM pg_attribute b WHERE b.attrelid = to_regclass(divided) AND b.attname = a.attname AND b.atttypid = a.atttypid)),
-            (SELECT 'GRANT INSERT ON ' || divided || ' TO ' || string_agg(DISTINCT CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END, ', ')
-                    || ': they may write today'
-               FROM (SELECT (aclexplode(coalesce(relacl, acldefault('r', relowner)))).* FROM pg_class WHERE oid = outbox
-                     UNION ALL SELECT (aclexplode(attacl)).* FROM pg_attribute WHERE attrelid = outbox) today
-              WHERE privilege_type = 'INSERT' AND CASE grantee
-                    WHEN 0 THEN NOT has_table_privilege('public', to_regclass(divided), 'INSERT')
-                    ELSE NOT has_table_privilege(grantee, to_regclass(divided), 'INSERT') END));
+               FROM (SELECT 'publication ' || pubname, pubowner FROM pg_publication WHERE pubname = ANY (old_publications || new_publications)) objects (what, owner)
+              WHERE NOT pg_has_role(owner, 'USAGE')),
+
+            (WITH columns AS (
+                 SELECT *, atthasdef OR attidentity <> '' AS has_default FROM pg_attribute WHERE attrelid IN (outbox, beside) AND attnum > 0 AND NOT attisdropped AND attname <> 'lap'
+             ), features (of_table, what, gives, refuses) AS (
+                 SELECT attrelid, format('column %I %s', attname, format_type(atttypid, atttypmod)), true, false FROM columns
+                 UNION ALL SELECT attrelid, format('a default of %I', attname), true, false FROM columns WHERE has_default
+                 UNION ALL SELECT attrelid, format('GENERATED ALWAYS of %I', attname), false, true FROM columns WHERE attidentity = 'a' OR attgenerated <> ''
+                 UNION ALL SELECT attrelid, format('NOT NULL of %I', attname), false, NOT has_default OR attname IN (SELECT attname FROM columns WHERE attrelid = outbox) FROM columns WHERE attnotnull
+                 UNION ALL SELECT conrelid, replace(pg_get_constraintdef(oid), ' NOT VALID', ''), false, true FROM pg_constraint WHERE contype IN ('c', 'f', 'u', 'x')
+                 UNION ALL SELECT confrelid, format('foreign key %I of %s, which it cannot have', conname, conrelid::regclass), true, false
+                     FROM pg_constraint WHERE contype = 'f' AND conparentid = 0
+                 UNION ALL SELECT ev_class, format('rule %I', rulename), true, true FROM pg_rewrite
+                 UNION ALL SELECT tgrelid, format('trigger %I', tgname), true, true FROM pg_trigger WHERE NOT tgisinternal
+                 UNION ALL SELECT polrelid, format('policy %I', polname), true, true FROM pg_policy
+                 UNION ALL SELECT oid, 'row level security', true, true FROM pg_class WHERE relrowsecurity)
+             SELECT string_agg(format(CASE WHEN of_table = outbox THEN 'table %s lacks %s: add it, or drop it from %s' ELSE 'table %s has %s: drop it, or add it to %s' END,
+                        divided, what, outbox), '; ' ORDER BY what)
+               FROM features f WHERE (of_table = outbox AND gives OR of_table = beside AND refuses)
+                AND NOT EXISTS (SELECT FROM features WHERE of_table IN (outbox, beside) AND of_table <> f.of_table AND what = f.what)),
+            (WITH today AS (
+                 SELECT NULL::name AS on_column, (aclexplode(coalesce(relacl, acldefault('r', relowner)))).* FROM pg_class WHERE oid = outbox
+                 UNION ALL SELECT attname, (aclexplode(attacl)).* FROM pg_attribute WHERE attrelid = outbox AND attname <> 'lap' AND NOT attisdropped
+             ), lacking (privilege, what, grantee) AS (
+                 SELECT concat(privilege_type, ' (' || quote_ident(on_column) || ')'), divided, grantee FROM today
+                  WHERE NOT CASE WHEN on_column IS NULL THEN has_table_privilege(grantee, beside, privilege_type) ELSE has_column_privilege(grantee, beside, on_column, privilege_type) END
+                 UNION SELECT 'USAGE', format('SEQUENCE %s', s.oid::regclass), grantee
+                   FROM today, pg_attrdef d JOIN pg_depend ON classid = 'pg_attrdef'::regclass AND objid = d.oid JOIN pg_class s ON refclassid = 'pg_class'::regclass AND s.oid = refobjid
+                  WHERE privilege_type = 'INSERT' AND adrelid = beside AND s.relkind = 'S' AND NOT has_sequence_privilege(grantee, s.oid, 'USAGE, UPDATE'))
+             SELECT string_agg(format('GRANT %s ON %s TO %s', privilege, what, CASE grantee WHEN 0 THEN 'PUBLIC' ELSE grantee::regrole::text END), '; ' ORDER BY what, privilege, grantee)
+                    || format(': they have this on %s today', outbox)
+               FROM lacking));
         IF wrong IS NULL THEN
             EXECUTE format('SELECT %L FROM (SELECT FROM %s LIMIT 1) row', format('table %s has rows, which no daemon would deliver: empty it', divided), divided) INTO wrong;
         END IF;
@@ -150,6 +156,11 @@ box''_before"']) name WHERE to_regclass(name) <> ALL (replaced)),
         IF NOT done THEN
             RAISE EXCEPTION 'the slots have not confirmed everything: do all daemons deliver? Nothing was changed: repeat this script';
         END IF;
+        -- What belongs to the old table makes room for the names of the new one. If that fails, it does so before the daemons are stopped, and
+        -- not earlier, because the daemons confirm nothing until this transaction ends.
+        EXECUTE (SELECT string_agg(format('ALTER TABLE %s RENAME TO %I;', oid::regclass, relname || '_before'), '') FROM pg_class WHERE oid = ANY (renamed))
+             || (SELECT string_agg(format('ALTER TABLE %s SET SCHEMA %s;', oid::regclass, namespace), '') FROM pg_class WHERE oid = ANY (moved) AND relkind IN ('r', 'p'));
+        EXECUTE format('ALTER TABLE %s ADD CONSTRAINT replaced CHECK (false) NOT VALID', outbox);
         RAISE NOTICE 'stop the old daemons now';
         FOR i IN 1..600 LOOP
             SELECT count(*) = cardinality(old_slots) AND NOT bool_or(active) INTO done FROM pg_replication_slots WHERE slot_name = ANY (old_slots);
@@ -159,89 +170,26 @@ box''_before"']) name WHERE to_regclass(name) <> ALL (replaced)),
         IF NOT done THEN
             RAISE EXCEPTION 'a daemon still reads its slot: nothing was changed; repeat this script';
         END IF;
-        -- What belongs to the old table makes room for the names of the new one.
-        EXECUTE (SELECT string_agg(format('ALTER %s %s RENAME TO %I;', CASE relkind WHEN 'S' THEN 'SEQUENCE' WHEN 'i' THEN 'INDEX' ELSE 'TABLE' END, c.oid::regclass, relname || '_before'), '')
-                   FROM pg_class c WHERE c.oid = outbox OR c.oid IN (SELECT to_regclass(name) FROM unnest(ARRAY['"My Schema"."Out
-box''_seq"', '"My Schema"."Out
-box''_0"', '"My Schema"."Out
-box''_0_pkey"', '"My Schema"."Out
-box''_1"', '"My Schema"."Out
-box''_1_pkey"', '"My Schema"."Out
-box''_2"', '"My Schema"."Out
-box''_2_pkey"', '"My Schema"."Out
-box''_3"', '"My Schema"."Out
-box''_3_pkey"', '"My Schema"."Out
-box''_4"', '"My Schema"."Out
-box''_4_pkey"', '"My Schema"."Out
-box''_5"', '"My Schema"."Out
-box''_5_pkey"', '"My Schema"."Out
-box''_6"', '"My Schema"."Out
-box''_6_pkey"', '"My Schema"."Out
-box''_7"', '"My Schema"."Out
-box''_7_pkey"', '"My Schema"."Out
-box''_8"', '"My Schema"."Out
-box''_8_pkey"', '"My Schema"."Out
-box''_9"', '"My Schema"."Out
-box''_9_pkey"', '"My Schema"."Out
-box''_10"', '"My Schema"."Out
-box''_10_pkey"', '"My Schema"."Out
-box''_11"', '"My Schema"."Out
-box''_11_pkey"', '"My Schema"."Out
-box''_12"', '"My Schema"."Out
-box''_12_pkey"', '"My Schema"."Out
-box''_13"', '"My Schema"."Out
-box''_13_pkey"', '"My Schema"."Out
-box''_14"', '"My Schema"."Out
-box''_14_pkey"', '"My Schema"."Out
-box''_15"', '"My Schema"."Out
-box''_15_pkey"', '"My Schema"."Out
-box''_before"']) name));
-        ALTER TABLE "shards"."Out
-box'" SET SCHEMA "My Schema";
-        ALTER TABLE "shards"."Out
-box'_0" SET SCHEMA "My Schema";
-        ALTER TABLE "shards"."Out
-box'_1" SET SCHEMA "My Schema";
-        ALTER TABLE "shards"."Out
-box'_2" SET SCHEMA "My Schema";
-        ALTER TABLE "shards"."Out
-box'_3" SET SCHEMA "My Schema";
-        ALTER TABLE "shards"."Out
-box'_4" SET SCHEMA "My Schema";
-        ALTER TABLE "shards"."Out
-box'_5" SET SCHEMA "My Schema";
-        ALTER TABLE "shards"."Out
-box'_6" SET SCHEMA "My Schema";
-        ALTER TABLE "shards"."Out
-box'_7" SET SCHEMA "My Schema";
-        ALTER TABLE "shards"."Out
-box'_8" SET SCHEMA "My Schema";
-        ALTER TABLE "shards"."Out
-box'_9" SET SCHEMA "My Schema";
-        ALTER TABLE "shards"."Out
-box'_10" SET SCHEMA "My Schema";
-        ALTER TABLE "shards"."Out
-box'_11" SET SCHEMA "My Schema";
-        ALTER TABLE "shards"."Out
-box'_12" SET SCHEMA "My Schema";
-        ALTER TABLE "shards"."Out
-box'_13" SET SCHEMA "My Schema";
-        ALTER TABLE "shards"."Out
-box'_14" SET SCHEMA "My Schema";
-        ALTER TABLE "shards"."Out
-box'_15" SET SCHEMA "My Schema";
-        EXECUTE format('ALTER TABLE %s ADD CONSTRAINT replaced CHECK (false) NOT VALID', outbox);
-        EXECUTE (SELECT string_agg(format('COMMENT ON PUBLICATION %I IS %L;', name, mark), '') FROM unnest(new_publications) name)
+        EXECUTE (SELECT string_agg(format('COMMENT ON PUBLICATION %I IS %L;', name, format('%s, at %s', mark, pg_current_wal_insert_lsn())), '') FROM unnest(new_publications) name)
              || (SELECT string_agg(format('DROP PUBLICATION %I;', name), '') FROM unnest(old_publications) name);
         COMMIT;
+        PERFORM pg_advisory_xact_lock(hashtextextended('outboxcdc hand-over', 0));
     END IF;
-    SELECT string_agg(name, ', ') INTO wrong FROM unnest(new_slots) name
-     WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name OR slot_name = old_slots[1] AND wal_status IS DISTINCT FROM 'lost');
+    handed := (SELECT max(substring(obj_description(oid, 'pg_publication') FROM ', at ([0-9A-F]+/[0-9A-F]+)$')::pg_lsn) FROM pg_publication WHERE pubname = ANY (new_publications));
+    missing := ARRAY(SELECT name FROM unnest(new_slots) name WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name) ORDER BY name);
+    SELECT string_agg(slot_name, ', ') INTO wrong FROM pg_replication_slots WHERE slot_name = ANY (old_slots || source) AND active;
     IF wrong IS NOT NULL THEN
-        RAISE EXCEPTION 'slot % was dropped, or its source is lost, after the hand-over: run outboxcdc recover with the settings of its daemon', wrong;
+        RAISE EXCEPTION 'a daemon reads slot %: stop it, and repeat this script', wrong;
     END IF;
-    PERFORM pg_copy_logical_replication_slot(old_slots[1]::name, name::name) FROM unnest(new_slots) name
-     WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name);
-    PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = ANY (old_slots);
+    IF missing <> '{}' THEN
+        PERFORM pg_copy_logical_replication_slot(slot_name, name::name) FROM pg_replication_slots, unnest(missing) name WHERE slot_name = source AND wal_status IS DISTINCT FROM 'lost' AND confirmed_flush_lsn <= handed;
+        IF NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = source AND wal_status IS DISTINCT FROM 'lost' AND confirmed_flush_lsn <= handed)
+            OR EXISTS (SELECT FROM unnest(missing) name WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name)) THEN
+            PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = ANY (missing || old_slots || source);
+            RAISE EXCEPTION 'slot % was dropped, or the slot that it is copied from was read or is lost, after the hand-over: run outboxcdc recover with the settings of its daemon', array_to_string(missing, ', ');
+        END IF;
+    END IF;
+    PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots
+     WHERE slot_name = ANY (old_slots || source) AND database = current_database() AND plugin = 'pgoutput';
     RAISE NOTICE 'the slots of the new daemons exist: start them';
 END $outboxcdc$;

@@ -3,6 +3,7 @@ SET search_path = pg_catalog, pg_temp;
 SET statement_timeout = 0;
 SET client_min_messages = notice;
 SET synchronous_commit = on;
+SET default_transaction_read_only = off;
 SET default_transaction_isolation = 'read committed';
 SELECT set_config(name, '0', false) FROM pg_settings WHERE name = 'transaction_timeout';
 
@@ -25,8 +26,8 @@ END $outboxcdc$;
 
 -- Hand over, while writers wait. First this checks that the publications of the new daemons together have every
 -- partition exactly once, and that the slots know them. It waits until the old daemons have delivered everything, says that they are to
--- be stopped, and waits for that. The new slots are copies of an old one: everything after this moment is in them. It drops the old
--- publications, so that an old daemon that is started again delivers nothing.
+-- be stopped, and waits for that. It drops the old publications, so that an old daemon that is started again delivers nothing. After that
+-- it copies the new slots from an old one, as it was before: everything since is in them, and no new daemon can deliver anything before.
 --
 -- If it fails, or its session ends at any moment, repeat it, and do what it says. Until it has dropped the publications, nothing is changed.
 DO $outboxcdc$ DECLARE
@@ -36,15 +37,24 @@ DO $outboxcdc$ DECLARE
     new_publications text[] := ARRAY['outboxcdc_0_of_2', 'outboxcdc_1_of_2'];
     outbox regclass := '"public"."outbox"';
     divided text := '"public"."outbox"'; -- the table with the partitions
-    mark text := format('handed over from slots %s, publications %s', old_slots, old_publications);
+    source text := 'outboxcdc_0_of_0'; -- the slot that the new ones are copied from
+    mark text := format('handed over from slot %s, publications %s', source, old_publications);
     again text := '; drop the publications of the new daemons that exist, and repeat step 1 of docs/scale.md';
+    trial text := 'outboxcdc_' || pg_backend_pid();
     written pg_lsn;
+    handed pg_lsn;
+    missing text[];
     wrong text;
     done boolean;
 BEGIN
     COMMIT; -- which fails in a transaction
+    PERFORM pg_advisory_xact_lock(hashtextextended('outboxcdc hand-over', 0)); -- another session of this script may not have ended
     IF EXISTS (SELECT FROM pg_publication WHERE pubname = ANY (old_publications)) OR NOT EXISTS (
-        SELECT FROM pg_publication p WHERE pubname = ANY (new_publications) AND obj_description(p.oid, 'pg_publication') = mark) THEN
+        SELECT FROM pg_publication p WHERE pubname = ANY (new_publications) AND starts_with(obj_description(p.oid, 'pg_publication'), mark)) THEN
+        -- Whether this role may copy slots, and the server has room for one more, shows before anything waits.
+        PERFORM pg_copy_logical_replication_slot(slot_name, trial::name, true) FROM pg_replication_slots
+         WHERE slot_name = old_slots[1] AND database = current_database();
+        PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = trial;
         SET LOCAL lock_timeout = '5s';
         EXECUTE format('LOCK TABLE %s IN SHARE ROW EXCLUSIVE MODE', outbox);
         written := pg_current_wal_insert_lsn();
@@ -64,7 +74,8 @@ BEGIN
                        FROM pg_partition_tree(to_regclass(divided)) WHERE isleaf) leaves
               WHERE cardinality(names) <> 1),
             (SELECT format('table %s has no ', outbox) || string_agg(what, ', ' ORDER BY what) || ': correct --from, or the settings of slot, publication and table'
-               FROM (SELECT 'slot ' || name FROM unnest(old_slots) name WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name)
+               FROM (SELECT 'slot ' || name FROM unnest(old_slots) name WHERE NOT EXISTS (
+                         SELECT FROM pg_replication_slots WHERE slot_name = name AND database = current_database())
                      UNION ALL SELECT 'publication ' || name FROM unnest(old_publications) name WHERE NOT EXISTS (
                          SELECT FROM pg_publication, pg_get_publication_tables(pubname::text) published WHERE pubname = name AND published.relid IN (
                              SELECT outbox UNION ALL SELECT relid FROM pg_partition_tree(outbox)))) missing (what)),
@@ -73,16 +84,19 @@ BEGIN
             CASE WHEN EXISTS (SELECT FROM pg_replication_slots, pg_publication p JOIN pg_publication_rel r ON prpubid = p.oid
                                WHERE slot_name = ANY (old_slots) AND pubname = ANY (new_publications) AND age(catalog_xmin) >= least(age(p.xmin), age(r.xmin)))
                  THEN 'the slots do not know the publications yet: repeat this script' END,
-            CASE WHEN current_setting('max_replication_slots')::int < cardinality(new_slots) + (SELECT count(*) FROM pg_replication_slots WHERE slot_name <> ALL (new_slots))
+            CASE WHEN current_setting('max_replication_slots')::int < cardinality(new_slots) + 1 + (SELECT count(*) FROM pg_replication_slots WHERE slot_name <> ALL (new_slots || source))
                  THEN 'max_replication_slots is too small' END,
+            (SELECT format('slot %s is another one than this needs: drop it, or choose another name', string_agg(slot_name, ', ')) FROM pg_replication_slots
+              WHERE slot_name = ANY (new_slots || source) AND (database, plugin) IS DISTINCT FROM (current_database(), 'pgoutput'::name) HAVING count(*) > 0),
             (SELECT 'a daemon reads slot ' || string_agg(name, ', ') || ': stop it'
-               FROM unnest(new_slots) name WHERE EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name AND active)),
+               FROM unnest(new_slots || source) name WHERE EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name AND active)),
             (SELECT format('role %s does not own ', current_user) || string_agg(what, ', ' ORDER BY what) || ': run this as another role'
-               FROM (SELECT 'publication ' || pubname, pubowner FROM pg_publication WHERE pubname = ANY (old_publications || new_publications)) objects (what, owner) WHERE NOT pg_has_role(owner, 'USAGE')));
+               FROM (SELECT 'publication ' || pubname, pubowner FROM pg_publication WHERE pubname = ANY (old_publications || new_publications)) objects (what, owner)
+              WHERE NOT pg_has_role(owner, 'USAGE')));
         IF wrong IS NOT NULL THEN
             RAISE EXCEPTION '%; nothing was changed', wrong;
         END IF;
-        PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = ANY (new_slots);
+        PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = ANY (new_slots || source);
         FOR i IN 1..300 LOOP -- an older server flushes it within 20 s
             SELECT bool_and(confirmed_flush_lsn >= written) INTO done FROM pg_replication_slots WHERE slot_name = ANY (old_slots);
             EXIT WHEN done;
@@ -100,19 +114,28 @@ BEGIN
         IF NOT done THEN
             RAISE EXCEPTION 'a daemon still reads its slot: nothing was changed; repeat this script';
         END IF;
-        PERFORM pg_copy_logical_replication_slot(old_slots[1]::name, name::name) FROM unnest(new_slots) name
-     WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name);
-        EXECUTE (SELECT string_agg(format('COMMENT ON PUBLICATION %I IS %L;', name, mark), '') FROM unnest(new_publications) name)
+        -- Before the transaction writes: later it could not. No daemon reads this slot, so nothing moves it.
+        PERFORM pg_copy_logical_replication_slot(old_slots[1]::name, source::name);
+        EXECUTE (SELECT string_agg(format('COMMENT ON PUBLICATION %I IS %L;', name, format('%s, at %s', mark, pg_current_wal_insert_lsn())), '') FROM unnest(new_publications) name)
              || (SELECT string_agg(format('DROP PUBLICATION %I;', name), '') FROM unnest(old_publications) name);
         COMMIT;
+        PERFORM pg_advisory_xact_lock(hashtextextended('outboxcdc hand-over', 0));
     END IF;
-    SELECT string_agg(name, ', ') INTO wrong FROM unnest(new_slots) name
-     WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name OR slot_name = old_slots[1] AND wal_status IS DISTINCT FROM 'lost');
+    handed := (SELECT max(substring(obj_description(oid, 'pg_publication') FROM ', at ([0-9A-F]+/[0-9A-F]+)$')::pg_lsn) FROM pg_publication WHERE pubname = ANY (new_publications));
+    missing := ARRAY(SELECT name FROM unnest(new_slots) name WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name) ORDER BY name);
+    SELECT string_agg(slot_name, ', ') INTO wrong FROM pg_replication_slots WHERE slot_name = ANY (old_slots || source) AND active;
     IF wrong IS NOT NULL THEN
-        RAISE EXCEPTION 'slot % was dropped, or its source is lost, after the hand-over: run outboxcdc recover with the settings of its daemon', wrong;
+        RAISE EXCEPTION 'a daemon reads slot %: stop it, and repeat this script', wrong;
     END IF;
-    PERFORM pg_copy_logical_replication_slot(old_slots[1]::name, name::name) FROM unnest(new_slots) name
-     WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name);
-    PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = ANY (old_slots);
+    IF missing <> '{}' THEN
+        PERFORM pg_copy_logical_replication_slot(slot_name, name::name) FROM pg_replication_slots, unnest(missing) name WHERE slot_name = source AND wal_status IS DISTINCT FROM 'lost' AND confirmed_flush_lsn <= handed;
+        IF NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = source AND wal_status IS DISTINCT FROM 'lost' AND confirmed_flush_lsn <= handed)
+            OR EXISTS (SELECT FROM unnest(missing) name WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name)) THEN
+            PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = ANY (missing || old_slots || source);
+            RAISE EXCEPTION 'slot % was dropped, or the slot that it is copied from was read or is lost, after the hand-over: run outboxcdc recover with the settings of its daemon', array_to_string(missing, ', ');
+        END IF;
+    END IF;
+    PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots
+     WHERE slot_name = ANY (old_slots || source) AND database = current_database() AND plugin = 'pgoutput';
     RAISE NOTICE 'the slots of the new daemons exist: start them';
 END $outboxcdc$;

@@ -38,7 +38,7 @@ func TestScaleDropped(t *testing.T) {
 	s.startNew(2)
 	s.stop(s.daemons[1])
 	s.exec(`SELECT pg_drop_replication_slot($1)`, s.name+"_1_of_2")
-	refused("slot " + s.name + "_1_of_2 was dropped, or its source is lost, after the hand-over: run outboxcdc recover with the settings of its daemon")
+	refused("slot " + s.name + "_1_of_2 was dropped, or the slot that it is copied from was read or is lost, after the hand-over: run outboxcdc recover with the settings of its daemon")
 	s.insert("order", "k", 1, 20)
 	s.as(1)
 	s.mustRunBinary(append(s.env, s.slot(1)), "recover", "--yes")
@@ -63,8 +63,8 @@ func TestScaleCut(t *testing.T) {
 		decided bool // what was done cannot be undone
 	}{
 		{"before commit", 2, false},
-		{"before copies", 4, false},
-		{"between copies", 2, false},
+		{"before copies", 4, true},
+		{"between copies", 2, true},
 		{"between drops", 1, true},
 		{"before drops", 2, true},
 		{"client", 1, false}, // it may cancel the block or not
@@ -214,12 +214,12 @@ func (s *scaled) cut(statements sql.Statements, stop func(*pgconn.PgConn)) {
 func cutAt(t *testing.T, statements sql.Statements, point string) {
 	t.Helper()
 	const cut = " PERFORM pg_terminate_backend(pg_backend_pid()), pg_sleep(60); "
-	const commit, copies = "COMMIT;\n    END IF;", "PERFORM pg_copy_logical_replication_slot(old_slots[1]::name, name::name) FROM unnest(new_slots"
-	const drops = "PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = ANY (old_slots"
+	const commit, copies = "COMMIT;\n        PERFORM", "PERFORM pg_copy_logical_replication_slot(slot_name, name::name) FROM pg_replication_slots, unnest(missing"
+	const drops = "PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots\n     WHERE slot_name = ANY (old_slots"
 	edits := map[string][2]string{
 		"before commit":  {commit, cut + commit},
 		"before copies":  {copies, cut + copies},
-		"between copies": {copies, copies + "[:1]) name; " + cut + copies},
+		"between copies": {copies, copies + "[:1]) name WHERE slot_name = source; " + cut + copies},
 		"before drops":   {drops, cut + drops},
 		"between drops":  {drops, drops + "[:1]); " + cut + drops},
 	}[point]

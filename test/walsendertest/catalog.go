@@ -106,7 +106,7 @@ var queries = []query{
 	}},
 	{"FROM pg_publication_tables t", []uint32{text, oids}, []uint32{oid, text, text, text, texts, oid}, (*view).publishedTables},
 	// No other publication names a partition, and no daemon has handed over to this one.
-	{"WITH RECURSIVE named AS", []uint32{texts, texts, text}, []uint32{texts, texts}, func(*view) [][]any { return [][]any{{[]string{}, []string{}}} }},
+	{"WITH RECURSIVE named AS", []uint32{texts, texts, text}, []uint32{texts, text}, func(*view) [][]any { return [][]any{{[]string{}, ""}} }},
 	{"WITH RECURSIVE pub AS", []uint32{text, oids, oids, int4, oids, int4s, int8T, boolT, int4s, texts}, []uint32{boolT, text, oid, texts, int8s, texts, boolT, boolT, boolT, int8s, texts, int8T, json, json, oid, text, text}, func(v *view) [][]any {
 		p, o := &v.cat.Publication, v.cat.Outbox()
 		exists := !p.Missing && p.Name == v.text(0)
