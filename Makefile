@@ -95,7 +95,7 @@ model-large: ## the same with larger bounds (minutes, 2 GB)
 	@$(MAKE) --no-print-directory model MODEL_ARGS="-large$(if $(RUN),, -run TestRules)" MODEL_TIMEOUT=2h
 
 .PHONY: prove
-prove: bin/testrun ## every fault in full length, simulator and mutants; writes docs/proof.md (an hour and a half on 2 cores; RUN=regexp: only these tests, AGAIN=1: into the last whole run, and the mutants that no test noticed, SHORT=1: as in make test, PAGE=1: only the page again; SINK=rabbitmq: the tests that docs/sinks.md names for this sink, writes nothing)
+prove: bin/testrun ## every fault in full length, simulator and mutants; writes docs/proof.md (two hours on 2 cores; RUN=regexp: only these tests, AGAIN=1: go on with the last whole run, or with RUN, into it, SHORT=1: as in make test, PAGE=1: only the page again; SINK=rabbitmq: the tests that docs/sinks.md names for this sink, writes nothing)
 	@exec bin/testrun prove $(if $(PAGE),-page) $(if $(RUN),-run '$(RUN)') $(if $(AGAIN),-again) $(if $(SHORT),-short) $(if $(SEED),-seed '$(SEED)') $(if $(SINK),-sink '$(SINK)')
 
 .PHONY: golden

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"slices"
 	"strings"
@@ -20,6 +21,9 @@ import (
 // that of its round trips.
 func TestSinkRates(t *testing.T) {
 	skipUnlessProving(t)
+	if flag.Lookup("test.run").Value.String() == "" {
+		t.Skip("it measures for ten minutes, and proves nothing: make prove RUN=TestSinkRates")
+	}
 	const rounds = 3
 	for _, size := range []int{200, 1024} {
 		all := map[string][]sinkCost{}

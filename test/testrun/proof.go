@@ -81,6 +81,8 @@ type evidence struct {
 	Sims    []simulation
 	Cluster []clusterFault
 	Mutants []mutant
+
+	Unpassed []string // tests of the suite
 }
 
 // load reads the results of the stages. A stage without results is a gap, which gaps names.
@@ -210,6 +212,14 @@ func (r *evidence) gaps() []error {
 	if ids := slices.DeleteFunc(coveredFaults(), func(id string) bool { return seen[id] }); len(ids) > 0 {
 		gaps = append(gaps, fmt.Errorf("not run: %s", strings.Join(ids, ", ")))
 	}
+	for _, name := range r.Unpassed {
+		if !slices.ContainsFunc(r.Rows, func(row row) bool { return !row.Passed && strings.HasPrefix(row.Test+"/", name+"/") }) {
+			gaps = append(gaps, fmt.Errorf("%s has not passed", name))
+		}
+	}
+	if !slices.Contains(r.Ended, samplesStage) {
+		gaps = append(gaps, errors.New("the samples have not passed"))
+	}
 	if len(r.Sims) == 0 {
 		gaps = append(gaps, errors.New("the simulator left no result"))
 	}
@@ -235,6 +245,10 @@ func (r *evidence) about(say func(string, ...any)) {
 	say("- date: %s, %s in all", r.Date.UTC().Format("2006-01-02 15:04 MST"), r.Took.Round(time.Second))
 	say("- seed of the fault suite: %d (`OUTBOXCDC_TEST_SEED`)", r.Seed)
 	for _, a := range r.Again {
+		if a.Tests == "" {
+			say("- gone on with at %s: what had no result yet, or had failed", a.Date.UTC().Format("2006-01-02 15:04 MST"))
+			continue
+		}
 		say("- run again later, with commit %s, %s: `%s`, and the mutants that no test had noticed", a.Commit, a.Date.UTC().Format("2006-01-02 15:04 MST"), a.Tests)
 	}
 	if r.Short {
@@ -254,8 +268,12 @@ func versions(ctx context.Context) []string {
 		}
 		return strings.TrimSpace(string(b))
 	}
+	commit := out("git", "describe", "--tags", "--always")
+	if out("git", "status", "--porcelain", "--untracked-files=no", "--", ":/", ":!/docs/proof.md") != "" { // which a run writes
+		commit += "-dirty"
+	}
 	vs := []string{
-		"commit: " + out("git", "describe", "--tags", "--always", "--dirty"),
+		"commit: " + commit,
 		fmt.Sprintf("%s, %s/%s, %d cores", runtime.Version(), runtime.GOOS, runtime.GOARCH, runtime.NumCPU()),
 	}
 	if k := out("uname", "-r"); k != "unknown" {

@@ -36,7 +36,7 @@ func proveMain(args []string) int {
 	f.StringVar(&p.file, "o", "docs/proof.md", "file to write")
 	f.StringVar(&p.only, "run", "", "run only matching tests of the suite; the result goes to the folder, not to docs")
 	f.StringVar(&p.sink, "sink", "", "run only the tests that docs/sinks.md names for this sink, and write nothing")
-	f.BoolVar(&p.again, "again", false, "with -run: add to the last whole run, whose rows of the same tests are replaced")
+	f.BoolVar(&p.again, "again", false, "go on with the last whole run, of this commit: what it lacks; with -run: these tests, whose rows are replaced")
 	f.BoolVar(&p.page, "page", false, "run nothing: write the page again, from the last whole run")
 	f.BoolVar(&p.short, "short", false, "run the tests in the short form of make test")
 	f.Uint64Var(&p.seed, "seed", rand.Uint64N(1<<32), "of the fault suite")
@@ -83,24 +83,40 @@ func (p *prover) prove(ctx context.Context) error {
 	if p.page {
 		return p.write(this)
 	}
+	stages, whole := p.stages(), p.only == "" || p.again // nothing can be added to a part
+	switch {
+	case p.again && p.only == "":
+		if stages, err = p.lacking(&this, versions(ctx)[0]); err != nil {
+			return err
+		}
+	case !p.again && whole:
+		if this.Tests, err = testsOf(ctx, suiteFolder); err != nil {
+			return err
+		}
+	}
 	if p.again {
 		this.Again = append(this.Again, repetition{Date: time.Now(), Commit: strings.TrimPrefix(versions(ctx)[0], "commit: "), Tests: p.only})
 	}
 	var failed []error
-	for _, s := range p.stages() {
-		if err := p.do(ctx, s); err != nil {
+	for _, s := range stages {
+		began := time.Now()
+		err := p.do(ctx, s)
+		if err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", s.name, err))
 		}
-		if ctx.Err() != nil {
-			return ctx.Err() // an incomplete run is no proof
+		if p.only == "" {
+			this.Took += time.Since(began)
 		}
-	}
-	if !p.again {
-		this.Took = time.Since(this.Date)
-	}
-	if p.only == "" || p.again { // nothing can be added to a part
-		if err := this.keep(p.dir); err != nil {
-			return err
+		if ctx.Err() == nil && (err == nil || s.name == mutantsStage) { // each mutant has a result
+			this.Ended = append(this.Ended, s.name)
+		}
+		if whole {
+			if err := this.keep(p.dir); err != nil {
+				return err
+			}
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("%w; AGAIN=1 goes on", ctx.Err()) // an incomplete run is no proof
 		}
 	}
 	return errors.Join(append(failed, p.write(this))...)
@@ -113,6 +129,11 @@ func (p *prover) write(this proofRun) error {
 		return err
 	}
 	r.proofRun = this
+	passed, err := passedTests(p.dir)
+	if err != nil {
+		return err
+	}
+	r.Unpassed = without(this.Tests, passed)
 	files := map[string]string{filepath.Join(p.dir, "proof.md"): r.table()}
 	whole := p.only == "" || p.again
 	if whole {
@@ -137,10 +158,13 @@ type proofRun struct {
 	Seed     uint64
 	Versions []string
 	Short    bool
+	Tests    []string // of the suite
+	Ended    []string // stages that have passed, and the mutants
 	Again    []repetition
 }
 
-// repetition is what was run again later, with another commit: tests, and the mutants that no test had noticed.
+// repetition is what was run later: what a run of the same commit lacked or, with Tests, these tests and the mutants
+// that no test had noticed, with any commit.
 type repetition struct {
 	Date          time.Time
 	Commit, Tests string
@@ -179,7 +203,7 @@ func (p *prover) env() []string {
 
 func (p *prover) stages() []stage {
 	env := append(p.env(), "OUTBOXCDC_TEST_DIR="+p.dir)
-	suite := stage{name: "suite", env: env, args: goTest("-count=1", "-timeout", "3h", "-parallel", "6", "./test/integration")}
+	suite := stage{name: suiteStage, env: env, args: goTest("-count=1", "-timeout", "3h", "-parallel", "6", suiteFolder)}
 	nodes := stage{name: "cluster", env: env, args: goTest("-count=1", "-run", "^TestThreeNodes$", "./sink/kafka")}
 	if p.only != "" {
 		suite.args = append(suite.args, "-run", p.only)
@@ -197,7 +221,7 @@ func (p *prover) stages() []stage {
 		{name: "simulator", env: sim, args: goTest("-count=1", "-run", "^TestSim", "./relay")},
 		suite,
 		nodes,
-		{name: "samples", args: []string{"go", "run", "./test/samples", "-kills"}},
+		{name: samplesStage, args: []string{"go", "run", "./test/samples", "-kills"}},
 		mutantsOf(p.dir, mutantsFirst),
 	}
 }
@@ -208,7 +232,7 @@ const mutantsFirst, mutantsAgain = "mutants.json", "mutants-again.json"
 // mutantsOf runs mutants. One of the simulator must not add rows.
 func mutantsOf(dir, file string, args ...string) stage {
 	return stage{
-		name: "mutants", env: []string{"OUTBOXCDC_TEST_DIR="},
+		name: mutantsStage, env: []string{"OUTBOXCDC_TEST_DIR="},
 		args: append([]string{"go", "run", "./test/mutants", "-json", filepath.Join(dir, file)}, args...),
 	}
 }
