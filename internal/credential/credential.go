@@ -4,16 +4,19 @@ package credential
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -24,6 +27,8 @@ import (
 const Timeout = 10 * time.Second
 
 const (
+	outputWait = time.Second // how long a process that the command has started may keep its output open after it
+
 	maxOutput = 64 << 10 // of a token
 	maxStderr = 512      // of what errors quote
 	minSecret = 6        // a shorter word of the output is no secret, and may be in any text
@@ -38,24 +43,24 @@ func Run(ctx context.Context, command, env []string) (string, error) {
 	return secret, err
 }
 
-// Output runs a command without a shell, and returns what it prints, without the white space at the ends. env is added
-// to the environment of this process. The error has the end of the command's standard error, and never its output.
+// Output runs a command without a shell, and returns what it prints, without the white space at the ends. env is
+// added to the environment of this process. When the command has ended, what still runs of its process group is
+// killed. The error has the end of the command's standard error, and never its output.
 func Output(ctx context.Context, command, env []string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, Timeout)
 	defer cancel()
+	ends, _ := ctx.Deadline() // that of the caller, if it is earlier
+	limit := max(0, time.Until(ends).Round(time.Second/10))
 	var out bytes.Buffer
 	errs := process.Tail{Max: maxOutput}
 	cmd := exec.Command(command[0], command[1:]...)
-	cmd.Env, cmd.Stdout, cmd.Stderr = append(os.Environ(), env...), &limited{&out, maxOutput + 1}, &errs
+	cmd.Env = append(os.Environ(), env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.WaitDelay = time.Second // a process that has left the group may keep the pipes open
-	killed, err := run(ctx, cmd)
+	killed, err := run(ctx, cmd, &limited{&out, maxOutput + 1}, &errs)
 	secret := strings.TrimSpace(out.String())
 	switch {
 	case killed && errors.Is(ctx.Err(), context.DeadlineExceeded):
-		err = fmt.Errorf("it has not ended within %s", Timeout)
-	case errors.Is(err, exec.ErrWaitDelay):
-		err = errors.New("it has ended, but a process that it has started keeps its output open, so whether that is all is not known; redirect the output of that process")
+		err = fmt.Errorf("it has not ended within %s", limit)
 	case err != nil:
 	case secret == "":
 		err = errors.New("it prints nothing")
@@ -80,27 +85,55 @@ func Output(ctx context.Context, command, env []string) (string, error) {
 // kill is replaced by a test.
 var kill = syscall.Kill
 
-// run runs a command until it ends, or until ctx does: then its process group is killed. That comes before cmd.Wait in
-// the same goroutine, because only until then is the group's id sure to be that of the command.
-func run(ctx context.Context, cmd *exec.Cmd) (killed bool, err error) {
+var errOpen = errors.New("it has ended, but a process that it has started kept its output open, so whether that is all is not known; " +
+	"let the command wait for that process, or redirect its output")
+
+// run runs a command until it ends, or until ctx does. Then its process group is killed. That comes before
+// cmd.Wait in the same goroutine, because only until then is the group's id sure to be that of the command.
+func run(ctx context.Context, cmd *exec.Cmd, out, errs io.Writer) (killed bool, err error) {
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return false, err
+	}
+	stderr, err := cmd.StderrPipe()
+	if err != nil {
+		return false, err
+	}
 	if err := cmd.Start(); err != nil {
 		return false, err
 	}
-	ended := make(chan struct{})
+	ended, silent := make(chan struct{}), make(chan struct{})
 	go func() {
 		process.AwaitExit(cmd.Process.Pid)
 		close(ended)
 	}()
+	go func() {
+		var both sync.WaitGroup
+		both.Go(func() { _, _ = io.Copy(out, stdout) })
+		both.Go(func() { _, _ = io.Copy(errs, stderr) })
+		both.Wait()
+		close(silent)
+	}()
+	stop := func() error { return kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	select {
 	case <-ended:
 	case <-ctx.Done():
-		killed = kill(-cmd.Process.Pid, syscall.SIGKILL) == nil
+		killed = stop() == nil
 	}
-	err = cmd.Wait()
+	var open error
+	select {
+	case <-silent:
+	case <-time.After(outputWait):
+		open = errOpen
+	}
+	_ = stop()       // what the command has left behind
+	err = cmd.Wait() // closes the pipes, which a process outside of the group may have
+	<-silent
+	go process.Reap(cmd.Process.Pid)
 	if killed && err != nil {
-		err = ctx.Err()
+		return true, ctx.Err()
 	}
-	return killed, err
+	return killed, cmp.Or(err, open)
 }
 
 // limited drops what is written beyond a size, so that a command cannot fill the memory.

@@ -144,7 +144,9 @@ func (c *Command) end(cmd *exec.Cmd, wrote error, ended, silent <-chan struct{})
 	if stop || failed != nil {
 		_ = kill(-cmd.Process.Pid, syscall.SIGKILL)
 	}
-	return cmp.Or(cmd.Wait(), failed)
+	err := cmd.Wait()
+	go process.Reap(cmd.Process.Pid)
+	return cmp.Or(err, failed)
 }
 
 // watched is the input of a command. Each write gives it more time.
