@@ -24,6 +24,16 @@ const (
 
 var unitFiles = []string{unitFile, auditUnitFile, auditTimerFile, retainUnitFile, retainTimerFile}
 
+// TestMain lets the tests read the copy of this directory that test/mutants makes for a wrong rule.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("OUTBOXCDC_TEST_DEPLOY"); dir != "" {
+		if err := os.Chdir(dir); err != nil {
+			panic(err)
+		}
+	}
+	os.Exit(m.Run())
+}
+
 // unit returns the directives of the daemon's unit by name.
 func unit(t *testing.T) map[string][]string {
 	t.Helper()
@@ -62,6 +72,10 @@ func TestUnit(t *testing.T) {
 	// A crash of a Go program has exit code 2, so 2 must cause a restart, as 1 does.
 	if got := only(t, u, "RestartPreventExitStatus"); got != "65 77 78 79" || only(t, u, "Restart") != "on-failure" {
 		t.Errorf("RestartPreventExitStatus=%s Restart=%s", got, only(t, u, "Restart"))
+	}
+	// With a limit, a Kafka or Postgres that is away for long would end the daemon for good.
+	if got := only(t, u, "StartLimitIntervalSec"); got != "0" {
+		t.Errorf("StartLimitIntervalSec=%s", got)
 	}
 	if stop, err := time.ParseDuration(only(t, u, "TimeoutStopSec")); err != nil || stop < cfg.ShutdownTimeout+10*time.Second {
 		t.Errorf("TimeoutStopSec=%v, shutdown_timeout is %v", stop, cfg.ShutdownTimeout)

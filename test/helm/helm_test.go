@@ -4,6 +4,7 @@
 package helm
 
 import (
+	"cmp"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -28,7 +29,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-const chartDir = "../../deploy/helm/outboxcdc"
+// chartDir is the chart, or the copy with a wrong rule that test/mutants makes of deploy/.
+var chartDir = filepath.Join(cmp.Or(os.Getenv("OUTBOXCDC_TEST_DEPLOY"), "../../deploy"), "helm/outboxcdc")
 
 func load(t *testing.T) *chart.Chart {
 	t.Helper()
@@ -583,6 +585,7 @@ func TestRefused(t *testing.T) {
 		"config: {postgres: {url: postgres://u:p@h/d}}", "config: {kafka: {sasl: {password: x}}}", "config: {http: {listen: \":1\"}}", "config: {shutdown_timeout: 60s}",
 		"audit: {enabled: 1}", "audit: {schedule: daily}", "audit: {args: [--metrics, /tmp/a.prom]}", "audit: {concurrencyPolicy: Allow}",
 		"retention: {args: [--every, 1m]}", "retention: {secret: owner}",
+		"extraEnv: [{name: OUTBOXCDC_SHUTDOWN_TIMEOUT, value: 60s}]", "extraEnv: [{name: OUTBOXCDC_HTTP_LISTEN, value: \":1\"}]",
 		"image: {digest: abc}", "http: {scheme: FTP}",
 	} {
 		if _, err := render(t, values); err == nil {

@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// What `setup sql --shards` prints for the chart becomes the pods of a StatefulSet, and each pod, and the CronJobs of
-// each, have the settings that the command prints for that daemon.
+// What `setup sql --shards` prints for the chart becomes the pods of a StatefulSet, and each pod, and the CronJobs
+// of each, have the settings that the command prints for that daemon.
 func TestShards(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "outboxcdc")
 	build := exec.Command("go", "build", "-o", binary, "./cmd/outboxcdc")
@@ -85,25 +85,100 @@ func TestShards(t *testing.T) {
 			}
 		}
 	}
-	_, values := printed(t, binary, 2)
-	if _, err := render(t, values+"standby: true\n"); err == nil || !strings.Contains(err.Error(), "standby: true and shards") {
-		t.Errorf("%v", err)
+}
+
+// shards are three daemons. The first has a broker of its own; config has a slot that is of no daemon.
+const shards = `config: {postgres: {slot: none, publication: none}, kafka: {brokers: ["all:9092"]}}
+shards:
+  - {postgres: {slot: s0, publication: p0}, outboxes: [{table: public.o0}], kafka: {brokers: ["own:9092"]}}
+  - {postgres: {slot: s1, publication: p1}, outboxes: [{table: public.o1}, {table: '"public"."o2"'}]}
+  - {postgres: {slot: s2, publication: p2}, outboxes: [{table: public.o3}]}
+`
+
+// Each shard has a pod, which waits for no other one and has the settings of its shard: they win over the shared
+// ones, and no other shard has them.
+func TestPodsOfShards(t *testing.T) {
+	objects := mustRender(t, shards)
+	set := read[apps.StatefulSet](t, objects, "StatefulSet")
+	if *set.Spec.Replicas != 3 || set.Spec.PodManagementPolicy != apps.ParallelPodManagement {
+		t.Errorf("%d pods, %s", *set.Spec.Replicas, set.Spec.PodManagementPolicy)
 	}
-	// What two daemons must not share.
+	c := set.Spec.Template.Spec.Containers[0]
+	for n, broker := range []string{"own:9092", "all:9092", "all:9092"} {
+		pod := fmt.Sprintf("%s-%d", set.Name, n)
+		file := strings.ReplaceAll(filepath.Base(c.Args[2]), "$("+c.Env[0].Name+")", pod)
+		var settings struct {
+			Postgres struct{ Slot, Publication string }
+			Kafka    struct{ Brokers []string }
+			Outboxes []struct{ Table string }
+		}
+		if err := yaml.Unmarshal([]byte(read[core.ConfigMap](t, objects, "ConfigMap").Data[file]), &settings); err != nil {
+			t.Fatal(err)
+		}
+		if p := settings.Postgres; p.Slot != fmt.Sprint("s", n) || p.Publication != fmt.Sprint("p", n) || len(settings.Outboxes) != 1+n%2 {
+			t.Errorf("pod %d has %+v", n, settings)
+		}
+		if k := settings.Kafka.Brokers; len(k) != 1 || k[0] != broker {
+			t.Errorf("pod %d sends to %v", n, k)
+		}
+	}
+}
+
+// What two daemons must not share is refused, and so is a daemon that would have a default of the product.
+func TestShardsRefused(t *testing.T) {
 	for _, c := range []struct{ was, is, words string }{
-		{"slot: 'outboxcdc_1_of_2'", "slot: 'outboxcdc_0_of_2'", "slot outboxcdc_0_of_2 is in two"},
-		{"publication: 'outboxcdc_1_of_2'", "publication: 'outboxcdc_0_of_2'", "publication outboxcdc_0_of_2 is in two"},
-		{`'"public"."outbox_3"'`, `public.outbox_2`, "table public.outbox_2 is in two"},
+		{"slot: s1", "slot: s0", "slot s0 is in two"},
+		{"publication: p1", "publication: p0", "publication p0 is in two"},
+		{"table: public.o3", "table: public.o0", "table public.o0 is in two"},
+		{"table: public.o3", "table: public.o2", "table public.o2 is in two"},
+		{"slot: s1, ", "", "missing property 'slot'"},
+		{", publication: p1", "", "missing property 'publication'"},
+		{"postgres: {slot: s1, publication: p1}, ", "", "missing property 'postgres'"},
+		{", outboxes: [{table: public.o3}]", "", "missing property 'outboxes'"},
+		{"outboxes: [{table: public.o3}]", "outboxes: []", "minItems: got 0"},
+		{"slot: s1", "url: b, slot: s1", "url"},
+		{"shards:", "fullnameOverride: " + strings.Repeat("a", 53) + "\nshards:", "has more than 52 characters"},
+		{"shards:", "standby: true\nshards:", "standby: true and shards"},
 		{"shards:", "extraEnv: [{name: OUTBOXCDC_POSTGRES_SLOT, value: a}]\nshards:", "OUTBOXCDC_POSTGRES_SLOT would be that of every pod"},
+		{"shards:", "extraEnv: [{name: OUTBOXCDC_POSTGRES_PUBLICATION, value: a}]\nshards:", "OUTBOXCDC_POSTGRES_PUBLICATION would be that of every pod"},
 	} {
-		if _, err := render(t, strings.Replace(values, c.was, c.is, 1)); err == nil || !strings.Contains(err.Error(), c.words) {
-			t.Errorf("%s: %v", c.is, err)
+		if _, err := render(t, strings.Replace(shards, c.was, c.is, 1)); err == nil || !strings.Contains(err.Error(), c.words) {
+			t.Errorf("%q: %v", c.is, err)
 		}
 	}
-	for _, shard := range []string{"{outboxes: [{table: a}]}", "{postgres: {slot: a, publication: a}}", "{postgres: {slot: a, publication: a, url: b}, outboxes: [{table: a}]}"} {
-		if _, err := render(t, "shards: ["+shard+"]"); err == nil {
-			t.Errorf("taken: %s", shard)
+}
+
+// The longest name that a StatefulSet's pods can have as labels: the controller appends at most 11 characters.
+func TestLongNameOfShards(t *testing.T) {
+	name := strings.Repeat("a", 52)
+	if set := read[apps.StatefulSet](t, mustRender(t, "fullnameOverride: "+name+"\n"+shards), "StatefulSet"); set.Name != name {
+		t.Error(set.Name)
+	}
+}
+
+// A pod reads its file once, so a change of config, or of shards, has to end it.
+func TestChangedSettingsReachPods(t *testing.T) {
+	sum := func(values string) string {
+		objects := mustRender(t, values)
+		if objects["Deployment"] != "" {
+			return read[apps.Deployment](t, objects, "Deployment").Spec.Template.Annotations["checksum/config"]
 		}
+		return read[apps.StatefulSet](t, objects, "StatefulSet").Spec.Template.Annotations["checksum/config"]
+	}
+	for _, c := range []struct{ values, was, is string }{
+		{"config: {postgres: {slot: a}}", "slot: a", "slot: b"}, {shards, "all:9092", "all:9093"}, {shards, "slot: s2", "slot: s4"},
+	} {
+		if sum(c.values) == sum(strings.Replace(c.values, c.was, c.is, 1)) {
+			t.Errorf("%s reaches no running pod", c.is)
+		}
+	}
+}
+
+// The drain is as long as the value says, and the kubelet waits for its end.
+func TestDrain(t *testing.T) {
+	pod := read[apps.Deployment](t, mustRender(t, "shutdownTimeoutSeconds: 300"), "Deployment").Spec.Template.Spec
+	if !hasVariable(&pod.Containers[0], core.EnvVar{Name: "OUTBOXCDC_SHUTDOWN_TIMEOUT", Value: "300s"}) || *pod.TerminationGracePeriodSeconds < 310 {
+		t.Errorf("%d s of grace, %+v", *pod.TerminationGracePeriodSeconds, pod.Containers[0].Env)
 	}
 }
 

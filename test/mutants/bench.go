@@ -100,7 +100,7 @@ func (b *bench) try(ctx context.Context, m *mutant) result {
 		return r
 	}
 	defer os.RemoveAll(dir) //nolint:errcheck // a temporary directory
-	overlay, err := b.plant(m, dir)
+	env, err := b.plant(m, dir)
 	if err != nil {
 		r.Problem = err.Error()
 		return r
@@ -111,7 +111,7 @@ func (b *bench) try(ctx context.Context, m *mutant) result {
 			r.Problem = err.Error()
 			return r
 		}
-		o, err := b.test(ctx, s, overlay)
+		o, err := b.test(ctx, s, env)
 		switch {
 		case err != nil:
 			r.Problem = err.Error()
@@ -156,26 +156,39 @@ func (b *bench) texts(m *mutant) (map[string]string, error) {
 	return texts, nil
 }
 
-// plant writes the changed files and the overlay that replaces the real ones with them.
-func (b *bench) plant(m *mutant, dir string) (overlay string, err error) {
+// deploy is the folder that tests read when they run, where an overlay does not reach. The variable deployCopy
+// names a copy that they read instead.
+const deploy, deployCopy = "deploy", "OUTBOXCDC_TEST_DEPLOY"
+
+// plant writes the changed files, and returns the environment in which they replace the real ones.
+func (b *bench) plant(m *mutant, dir string) (env []string, err error) {
 	texts, err := b.texts(m)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	replace := map[string]string{}
 	for file, text := range texts {
 		planted := filepath.Join(dir, strings.ReplaceAll(file, "/", "_"))
+		if strings.HasPrefix(file, deploy+"/") {
+			if env == nil {
+				env = []string{deployCopy + "=" + filepath.Join(dir, deploy)}
+				if err := os.CopyFS(filepath.Join(dir, deploy), os.DirFS(filepath.Join(b.root, deploy))); err != nil {
+					return nil, err
+				}
+			}
+			planted = filepath.Join(dir, file)
+		}
 		if err := os.WriteFile(planted, []byte(text), 0o600); err != nil {
-			return "", err
+			return nil, err
 		}
 		replace[filepath.Join(b.root, file)] = planted
 	}
 	text, err := json.Marshal(map[string]any{"Replace": replace})
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	overlay = filepath.Join(dir, "overlay.json")
-	return overlay, os.WriteFile(overlay, text, 0o600)
+	overlay := filepath.Join(dir, "overlay.json")
+	return append(env, "GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+overlay), os.WriteFile(overlay, text, 0o600)
 }
 
 // control runs a suite without a mutant, once.
@@ -184,7 +197,7 @@ func (b *bench) control(ctx context.Context, s suite) error {
 	once, ok := b.controls[s]
 	if !ok {
 		once = sync.OnceValue(func() error {
-			o, err := b.test(ctx, s, "")
+			o, err := b.test(ctx, s, nil)
 			switch {
 			case err != nil:
 				return err
@@ -213,8 +226,8 @@ func (b *bench) module(pkg string) string {
 	return b.root
 }
 
-// test runs a suite with go test. With an overlay, a test that builds the daemon has the mutant in it, too.
-func (b *bench) test(ctx context.Context, s suite, overlay string) (outcome, error) {
+// test runs a suite with go test. With an overlay in env, a test that builds the daemon has the mutant in it, too.
+func (b *bench) test(ctx context.Context, s suite, env []string) (outcome, error) {
 	// In case go test itself hangs, or the machine.
 	ctx, cancel := context.WithTimeout(ctx, 3*b.bound+time.Minute)
 	defer cancel()
@@ -224,10 +237,7 @@ func (b *bench) test(ctx context.Context, s suite, overlay string) (outcome, err
 		return outcome{}, err
 	}
 	cmd := exec.CommandContext(ctx, "go", "test", "-json", "-vet=off", "-count=1", "-failfast", "-timeout", b.bound.String(), "-run", s.run, "./"+filepath.ToSlash(pkg))
-	cmd.Dir, cmd.Env = module, append(os.Environ(), "GOWORK=off")
-	if overlay != "" {
-		cmd.Env = append(cmd.Env, "GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+overlay)
-	}
+	cmd.Dir, cmd.Env = module, append(append(os.Environ(), "GOWORK=off"), env...)
 	cmd.WaitDelay = 5 * time.Second
 	var complaints strings.Builder
 	cmd.Stderr = &complaints

@@ -1,12 +1,13 @@
-// Command mutants plants wrong rules in the code, one at a time, and checks that a test notices each of them: a promise
-// that no test checks is no promise.
+// Command mutants plants wrong rules in the code, one at a time, and checks that a test notices each of them: a
+// promise that no test checks is no promise.
 //
 // go run ./test/mutants [-run regexp] [-p 2] [-json file] [-list]
 //
-// A mutant is a piece of a source file and its replacement (rules_*.go). It is compiled with go test's -overlay, so the
-// tree does not change; the tests meant for it must pass without it and fail with it. A mutant that does not compile,
-// whose piece of source no longer exists, or whose tests end in a panic or a time-out that it does not announce proves
-// nothing and is a failure like one that survives. The exit status is 1 if there is any.
+// A mutant is a piece of a source file and its replacement (rules_*.go). It is compiled with go test's -overlay,
+// so the tree does not change; of deploy/, which is not compiled, tests read a copy that OUTBOXCDC_TEST_DEPLOY
+// names. The tests meant for it must pass without it and fail with it. A mutant that does not compile, whose piece
+// of source no longer exists, or whose tests end in a panic or a time-out that it does not announce proves nothing
+// and is a failure like one that survives. The exit status is 1 if there is any.
 package main
 
 import (

@@ -54,6 +54,21 @@ func TestMain(m *testing.M) {
 
 func TestTable(t *testing.T) { _ = Table[0] }
 `,
+	"deploy/c/pods": "one\n",
+	"deploy/c/c_test.go": `package c
+
+import (
+	"cmp"
+	"os"
+	"testing"
+)
+
+func TestPods(t *testing.T) {
+	if text, err := os.ReadFile(cmp.Or(os.Getenv("OUTBOXCDC_TEST_DEPLOY"), "..") + "/c/pods"); string(text) != "one\n" || err != nil {
+		t.Error(string(text), err)
+	}
+}
+`,
 }
 
 func small(t *testing.T) *bench {
@@ -74,6 +89,7 @@ func small(t *testing.T) *bench {
 func TestVerdicts(t *testing.T) {
 	adds := []suite{{"./a", "^TestAdd$"}}
 	tables := []suite{{"./b", "^TestTable$"}}
+	pods := []suite{{"./deploy/c", "^TestPods$"}}
 	const add = "func Add(x, y int) int { return x + y }"
 	cases := []struct {
 		mutant
@@ -94,6 +110,7 @@ func TestVerdicts(t *testing.T) {
 		{mutant{name: "may hang, and does not", ends: "timeout", edits: []edit{{"a/a.go", "x + y", "y + x"}}, tests: adds}, "", ""},
 		{mutant{name: "set-up", edits: []edit{{"b/b.go", "1, 2, 3", "1, 2"}}, tests: tables}, "", "ended with a panic"},
 		{mutant{name: "exits", edits: []edit{{"b/b.go", "var Table", "import \"os\"\n\nfunc init() { os.Exit(3) }\n\nvar Table"}}, tests: tables}, "", "failed outside of its tests"},
+		{mutant{name: "read at run time", edits: []edit{{"deploy/c/pods", "one", "two"}}, tests: pods}, "c.TestPods", ""},
 		{mutant{name: "second suite", edits: []edit{{"a/a.go", "x + y", "x * y"}}, tests: append(tables, adds...)}, "a.TestAdd/small", ""},
 		{mutant{name: "fails anyway", edits: []edit{{"a/a.go", "x + y", "x * y"}}, tests: []suite{{"./a", "^TestBroken$"}}}, "", "fails without the mutant, too"},
 		{mutant{name: "no test", edits: []edit{{"a/a.go", "x + y", "x * y"}}, tests: []suite{{"./a", "^TestNone$"}}}, "", "no test ran"},
@@ -172,7 +189,11 @@ func TestRules(t *testing.T) {
 			t.Errorf("%s: %v", m.name, err)
 		}
 		for file := range texts {
-			if err := c.check(filepath.Dir(file), texts); err != nil {
+			check := func() error { return c.check(filepath.Dir(file), texts) }
+			if strings.HasPrefix(file, deploy+"/") {
+				check = func() error { return parses(file, texts[file]) }
+			}
+			if err := check(); err != nil {
 				t.Errorf("%s: does not compile: %v", m.name, err)
 			}
 		}

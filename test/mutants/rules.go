@@ -33,6 +33,8 @@ func all() []mutant {
 		tasksMutants,
 		retentionMutants,
 		heldMutants,
+		chartMutants,
+		systemdMutants,
 	} {
 		out = append(out, room...)
 	}
