@@ -21,8 +21,8 @@ SELECT ARRAY(SELECT p.pubname::text FROM pg_publication p WHERE p.pubinsert AND 
   SELECT FROM pg_publication_rel r JOIN pg_class c ON c.oid = r.prrelid
    WHERE r.prpubid = p.oid AND c.relispartition AND c.oid IN (SELECT oid FROM down UNION SELECT oid FROM up)
      AND coalesce(to_jsonb(r)->>'prexcept', 'false') = 'false') ORDER BY 1),
-  coalesce((SELECT slot_name::text FROM pg_replication_slots WHERE wal_status IS DISTINCT FROM 'lost' AND slot_name = substring(
-    (SELECT obj_description(p.oid, 'pg_publication') FROM pg_publication p WHERE p.pubname = $3) FROM '^handed over from slot ([a-z0-9_]+),')), '')`
+  coalesce((SELECT slot_name::text FROM pg_replication_slots WHERE database = current_database() AND wal_status IS DISTINCT FROM 'lost' AND slot_name = substring(
+    (SELECT obj_description(p.oid, 'pg_publication') FROM pg_publication p WHERE p.pubname = $3) FROM '^handed over from slot ([a-z0-9_]+), .*, at [0-9A-F/]+$')), '')`
 
 // Elsewhere is what gives the rows of a daemon to another one, or is to give them to it.
 type Elsewhere struct {

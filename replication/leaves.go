@@ -88,10 +88,18 @@ func ReadLeaves(ctx context.Context, conn *pgx.Conn, outboxes []uint32) ([]Leaf,
 	return leaves, nil
 }
 
-// checkLeaves returns an error if no daemon delivers the rows of a leaf.
+// checkLeaves returns an error if no daemon delivers the rows of a leaf, or if a hand-over to this daemon has not
+// ended: until then the slot may be one that lacks rows.
 func (c *Config) checkLeaves(ctx context.Context, conn *pgx.Conn, cat *catalog, arePartitions bool) error {
 	if !arePartitions {
 		return nil
+	}
+	elsewhere, err := ReadElsewhere(ctx, conn, c.Tables, c.Publication)
+	if err != nil {
+		return err
+	}
+	if elsewhere.Slot != "" {
+		return fail(PublicationChanged, "check the partitions", elsewhere.Remedy(), "the hand-over to this daemon has not ended")
 	}
 	leaves, err := ReadLeaves(ctx, conn, cat.roots)
 	if err != nil {

@@ -262,6 +262,9 @@ func handOverRefused(h *handedOver) {
 	other.Tables = []Table{{Schema: "public", Name: "unrelated"}}
 	h.refused(other, 1, `there is no table "public"."unrelated" with partitions; drop`)
 	h.next(16)
+	h.edit = strings.NewReplacer("current_setting('max_wal_senders')::int", "1")
+	h.refused(two, 1, "max_wal_senders is too small")
+	h.edit = strings.NewReplacer()
 	if h.text("current_setting('max_replication_slots')::int < 17") == "true" { // of a server of this test
 		h.known(h.shared(16), 1)
 		h.refused(h.shared(16), 1, "max_replication_slots is too small")
@@ -366,44 +369,4 @@ func handOverKnown(h *handedOver) {
 	h.edit = strings.NewReplacer("written := pg_current", "PERFORM pg_logical_emit_message(false, 'x', 'y');\nwritten := pg_current", "1..300", "1..100")
 	must(h, h.server.Exec(h.Context(), "postgres", "ALTER DATABASE "+h.name+" SET default_transaction_read_only = on"))
 	must(h, h.handOver(h.shared(2), 1, nil))
-}
-
-// handOverDone: what has handed over does nothing when it is repeated, and a slot that was dropped later is named.
-func handOverDone(h *handedOver) {
-	h.begin(1)
-	h.insert("a", "b")
-	h.next(2)
-	two := h.shared(2)
-	h.known(two, 1)
-	h.edit = strings.NewReplacer("    handed := ", "    PERFORM pg_terminate_backend(pg_backend_pid()), pg_sleep(60); handed := ")
-	if err := h.handOver(two, 1, nil); err == nil {
-		h.Fatal("the session was not killed")
-	}
-	h.edit = strings.NewReplacer()
-	if names := h.slots(); names != h.p.Slot+"_0_of_0 "+h.p.Slot+"_0_of_1" { // no new daemon can deliver yet
-		h.Fatalf("killed after it has handed over: slots %s", names)
-	}
-	h.exec("SET statement_timeout = '30s'")
-	h.known(two, 1) // has nothing to wait for
-	h.exec("SET statement_timeout = 0")
-	again := func() {
-		h.Helper()
-		if err := h.handOver(two, 1, func() { h.Error("the daemons were to be stopped again") }); err != nil {
-			h.Errorf("the hand-over again: %v", err)
-		}
-	}
-	again()
-	mistakes(h)
-	h.exec("SELECT pg_create_physical_replication_slot('" + h.p.Slot + "_0_of_0')")
-	again()
-	h.exec("SELECT pg_drop_replication_slot('" + h.p.Slot + "_0_of_0')") // it is still there
-	h.readAll(two)
-	h.insert("c", "d", "e", "f")
-	again()
-	h.delivered("a", "b", "c", "d", "e", "f")
-	h.stop(h.p.Slot + "_1_of_2")
-	h.await("its slot to be free", func() bool {
-		return h.server.Exec(h.Context(), h.p.Slot, "SELECT pg_drop_replication_slot('"+h.p.Slot+"_1_of_2')") == nil
-	})
-	h.refused(two, 1, "slot "+h.p.Slot+"_1_of_2 was dropped, or the slot that it is copied from was read or is lost, after the hand-over: run outboxcdc recover with the settings of its daemon")
 }

@@ -3,7 +3,6 @@ package sql
 import (
 	"context"
 	"errors"
-	"strconv"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -45,7 +44,10 @@ func handOverWhole(h *handedOver) {
 		{"ALTER TABLE outbox ADD COLUMN two int; " + alter + "ADD COLUMN two int GENERATED ALWAYS AS (2) STORED", "has GENERATED ALWAYS of two", alter + "DROP COLUMN two, ADD COLUMN two int"},
 		{"CREATE TRIGGER old BEFORE INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION stamp()", "lacks trigger old", "DROP TRIGGER old ON outbox"},
 		{"CREATE TRIGGER new BEFORE INSERT ON shards.outbox FOR EACH ROW EXECUTE FUNCTION stamp()", "has trigger new", "DROP TRIGGER new ON shards.outbox"},
-		{"CREATE POLICY mine ON outbox", "lacks policy mine", "CREATE POLICY mine ON shards.outbox"},
+		{"CREATE POLICY mine ON outbox", "lacks policy mine FOR * TO {-}: add it", "CREATE POLICY mine ON shards.outbox FOR SELECT USING (true)"},
+		{"", "has policy mine FOR r TO {-} USING true: drop it", "DROP POLICY mine ON shards.outbox; DROP POLICY mine ON outbox"},
+		{alter + "FORCE ROW LEVEL SECURITY", "has FORCE ROW LEVEL SECURITY", alter + "NO FORCE ROW LEVEL SECURITY"},
+		{"CREATE UNIQUE INDEX lone ON shards.outbox (aggregate_id, lower(event_type))", "has unique index (aggregate_id, lower(event_type)): drop it", "DROP INDEX shards.lone"},
 		{alter + "ENABLE ROW LEVEL SECURITY", "has row level security", alter + "DISABLE ROW LEVEL SECURITY"},
 		{"CREATE TABLE attempts (id uuid, lap smallint, CONSTRAINT of_event FOREIGN KEY (id, lap) REFERENCES outbox)", "lacks foreign key of_event of public.attempts, which it cannot have", "DROP TABLE attempts"},
 		{"CREATE RULE every AS ON DELETE TO outbox DO NOTHING", "lacks rule every", "DROP RULE every ON outbox"},
@@ -55,6 +57,10 @@ func handOverWhole(h *handedOver) {
 		h.exec(c.after)
 	}
 	h.exec("ALTER TABLE outbox OWNER TO " + owner)
+	const rls = "ALTER TABLE outbox %s ROW LEVEL SECURITY; " + alter + "%s ROW LEVEL SECURITY"
+	h.exec(strings.ReplaceAll(rls, "%s", "ENABLE"))
+	h.refused(three, 0, "lacks owner "+owner+", to whom row level security does not apply")
+	h.exec(strings.ReplaceAll(rls, "%s", "DISABLE"))
 	h.granted(three)
 	h.exec("INSERT INTO shards.outbox (aggregate_type, aggregate_id, event_type) VALUES ('order', 'early', 'x')")
 	h.refused(three, 0, "has rows, which no daemon would deliver")
@@ -131,63 +137,4 @@ func (h *handedOver) granted(p Params) {
 		}
 	}
 	h.exec(grants)
-}
-
-// handOverTwice: a session that has lost its client goes on, and another one repeats what it does.
-func handOverTwice(h *handedOver) {
-	h.begin(1)
-	h.next(2)
-	two := h.shared(2)
-	h.known(two, 1)
-	_, err := h.conn.Exec(h.Context(), "SELECT pg_advisory_lock(1)")
-	must(h, err)
-	waiting := func(n int) bool {
-		return h.text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())") == strconv.Itoa(n)
-	}
-	h.edit = strings.NewReplacer("IF missing <> '{}' THEN", "IF missing <> '{}' THEN PERFORM pg_advisory_lock(1);")
-	first, second := make(chan error, 1), make(chan error, 1)
-	go func() { first <- h.handOver(two, 1, nil) }()
-	h.await("the first session to wait", func() bool { return waiting(1) })
-	h.edit = strings.NewReplacer()
-	go func() { second <- h.handOver(two, 1, nil) }()
-	h.await("the second session to wait", func() bool { return waiting(2) || len(second) > 0 })
-	_, err = h.conn.Exec(h.Context(), "SELECT pg_advisory_unlock(1)")
-	must(h, err)
-	must(h, errors.Join(<-first, <-second))
-	if names := h.slots(); names != h.p.Slot+"_0_of_2 "+h.p.Slot+"_1_of_2" {
-		h.Errorf("slots %s", names)
-	}
-}
-
-// handOverMoved: the old slot was read after the hand-over, by a daemon that began before it, so nothing has all rows
-// that were committed since, and that is said.
-func handOverMoved(h *handedOver) {
-	h.setup(h.p)
-	h.read(&h.p)
-	two := h.shared(2)
-	beside := two
-	beside.Beside, beside.NoSlot = true, true
-	h.setup(beside)
-	h.known(two, 0)
-	h.edit = strings.NewReplacer("    handed := ", "    PERFORM pg_terminate_backend(pg_backend_pid()), pg_sleep(60); handed := ")
-	if err := h.handOver(two, 0, nil); err == nil {
-		h.Fatal("the session was not killed")
-	}
-	h.edit = strings.NewReplacer()
-	if names := h.slots(); names != h.p.Slot {
-		h.Errorf("killed after it has handed over: slots %s", names)
-	}
-	h.insert("a")
-	late := h.p
-	late.Publication = "outboxcdc_0_of_2" // a server since 18 lets a daemon read without its publication
-	h.read(&late)
-	h.refused(two, 0, "a daemon reads slot "+h.p.Slot+": stop it")
-	h.stop(h.p.Slot)
-	h.await("its slot to be free", func() bool {
-		return h.server.Exec(h.Context(), h.p.Slot, "SELECT pg_replication_slot_advance('"+h.p.Slot+"', pg_current_wal_lsn())") == nil
-	})
-	h.refused(two, 0, "slot "+h.p.Slot+"_0_of_2, "+h.p.Slot+"_1_of_2 was dropped, or the slot that it is copied from was read or is lost, after the hand-over: run outboxcdc recover")
-	if left := h.text("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"); left != "0" {
-		h.Errorf("%s slots", left) // recover creates them
-	}
 }

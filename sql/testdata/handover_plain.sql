@@ -103,6 +103,8 @@ box''_seq"')));
                  THEN 'the slots do not know the publications yet: repeat this script' END,
             CASE WHEN current_setting('max_replication_slots')::int < cardinality(new_slots) + (SELECT count(*) FROM pg_replication_slots WHERE slot_name <> ALL (new_slots))
                  THEN 'max_replication_slots is too small' END,
+            CASE WHEN current_setting('max_wal_senders')::int < cardinality(new_slots) - cardinality(old_slots) + (SELECT count(*) FROM pg_stat_replication)
+                 THEN 'max_wal_senders is too small' END,
             (SELECT format('slot %s is another one than this needs: drop it, or choose another name', string_agg(slot_name, ', ')) FROM pg_replication_slots
               WHERE slot_name = ANY (new_slots) AND (database, plugin) IS DISTINCT FROM (current_database(), 'pgoutput'::name) HAVING count(*) > 0),
             (SELECT 'a daemon reads slot ' || string_agg(name, ', ') || ': stop it'
@@ -112,26 +114,31 @@ box''_seq"')));
               WHERE NOT pg_has_role(owner, 'USAGE')),
 
             (WITH columns AS (
-                 SELECT *, atthasdef OR attidentity <> '' AS has_default FROM pg_attribute WHERE attrelid IN (outbox, beside) AND attnum > 0 AND NOT attisdropped AND attname <> 'lap'
+                 SELECT *, atthasdef OR attidentity <> '' AS has_default FROM pg_attribute WHERE attrelid IN (outbox, beside) AND attnum > 0 AND NOT attisdropped AND (attname <> 'lap' OR outbox NOT IN (SELECT partrelid FROM pg_partitioned_table))
              ), features (of_table, what, gives, refuses) AS (
                  SELECT attrelid, format('column %I %s', attname, format_type(atttypid, atttypmod)), true, false FROM columns
                  UNION ALL SELECT attrelid, format('a default of %I', attname), true, false FROM columns WHERE has_default
                  UNION ALL SELECT attrelid, format('GENERATED ALWAYS of %I', attname), false, true FROM columns WHERE attidentity = 'a' OR attgenerated <> ''
                  UNION ALL SELECT attrelid, format('NOT NULL of %I', attname), false, NOT has_default OR attname IN (SELECT attname FROM columns WHERE attrelid = outbox) FROM columns WHERE attnotnull
-                 UNION ALL SELECT conrelid, replace(pg_get_constraintdef(oid), ' NOT VALID', ''), false, true FROM pg_constraint WHERE contype IN ('c', 'f', 'u', 'x')
+                 UNION ALL SELECT conrelid, replace(pg_get_constraintdef(oid), ' NOT VALID', ''), false, true FROM pg_constraint WHERE contype IN ('c', 'f', 'x')
+                 UNION ALL SELECT indrelid, concat('unique index (', (SELECT string_agg(pg_get_indexdef(indexrelid, n, true), ', ' ORDER BY n) FROM generate_series(1, indnkeyatts) n), ')',
+                     ' WHERE ' || pg_get_expr(indpred, indrelid)), false, true FROM pg_index WHERE indisunique AND NOT indisprimary
                  UNION ALL SELECT confrelid, format('foreign key %I of %s, which it cannot have', conname, conrelid::regclass), true, false
                      FROM pg_constraint WHERE contype = 'f' AND conparentid = 0
                  UNION ALL SELECT ev_class, format('rule %I', rulename), true, true FROM pg_rewrite
                  UNION ALL SELECT tgrelid, format('trigger %I', tgname), true, true FROM pg_trigger WHERE NOT tgisinternal
-                 UNION ALL SELECT polrelid, format('policy %I', polname), true, true FROM pg_policy
-                 UNION ALL SELECT oid, 'row level security', true, true FROM pg_class WHERE relrowsecurity)
+                 UNION ALL SELECT polrelid, concat(format('policy %I', polname), ' FOR ' || polcmd::text, CASE WHEN polpermissive THEN '' ELSE ' RESTRICTIVE' END, ' TO ' || polroles::regrole[]::text,
+                     ' USING ' || pg_get_expr(polqual, polrelid), ' WITH CHECK ' || pg_get_expr(polwithcheck, polrelid)), true, true FROM pg_policy
+                 UNION ALL SELECT oid, 'row level security', true, true FROM pg_class WHERE relrowsecurity
+                 UNION ALL SELECT oid, 'FORCE ROW LEVEL SECURITY', true, true FROM pg_class WHERE relforcerowsecurity
+                 UNION ALL SELECT oid, format('owner %s, to whom row level security does not apply', relowner::regrole), true, false FROM pg_class WHERE relrowsecurity AND NOT relforcerowsecurity)
              SELECT string_agg(format(CASE WHEN of_table = outbox THEN 'table %s lacks %s: add it, or drop it from %s' ELSE 'table %s has %s: drop it, or add it to %s' END,
                         divided, what, outbox), '; ' ORDER BY what)
                FROM features f WHERE (of_table = outbox AND gives OR of_table = beside AND refuses)
                 AND NOT EXISTS (SELECT FROM features WHERE of_table IN (outbox, beside) AND of_table <> f.of_table AND what = f.what)),
             (WITH today AS (
                  SELECT NULL::name AS on_column, (aclexplode(coalesce(relacl, acldefault('r', relowner)))).* FROM pg_class WHERE oid = outbox
-                 UNION ALL SELECT attname, (aclexplode(attacl)).* FROM pg_attribute WHERE attrelid = outbox AND attname <> 'lap' AND NOT attisdropped
+                 UNION ALL SELECT attname, (aclexplode(attacl)).* FROM pg_attribute WHERE attrelid = outbox AND (attname <> 'lap' OR outbox NOT IN (SELECT partrelid FROM pg_partitioned_table)) AND NOT attisdropped
              ), lacking (privilege, what, grantee) AS (
                  SELECT concat(privilege_type, ' (' || quote_ident(on_column) || ')'), divided, grantee FROM today
                   WHERE NOT CASE WHEN on_column IS NULL THEN has_table_privilege(grantee, beside, privilege_type) ELSE has_column_privilege(grantee, beside, on_column, privilege_type) END
@@ -153,7 +160,7 @@ box''_seq"')));
             EXIT WHEN done;
             PERFORM pg_sleep(0.1);
         END LOOP;
-        IF NOT done THEN
+        IF done IS NOT TRUE THEN
             RAISE EXCEPTION 'the slots have not confirmed everything: do all daemons deliver? Nothing was changed: repeat this script';
         END IF;
         -- What belongs to the old table makes room for the names of the new one. If that fails, it does so before the daemons are stopped, and
@@ -167,7 +174,7 @@ box''_seq"')));
             EXIT WHEN done;
             PERFORM pg_sleep(0.1);
         END LOOP;
-        IF NOT done THEN
+        IF done IS NOT TRUE THEN
             RAISE EXCEPTION 'a daemon still reads its slot: nothing was changed; repeat this script';
         END IF;
         EXECUTE (SELECT string_agg(format('COMMENT ON PUBLICATION %I IS %L;', name, format('%s, at %s', mark, pg_current_wal_insert_lsn())), '') FROM unnest(new_publications) name)
@@ -175,21 +182,28 @@ box''_seq"')));
         COMMIT;
         PERFORM pg_advisory_xact_lock(hashtextextended('outboxcdc hand-over', 0));
     END IF;
-    handed := (SELECT max(substring(obj_description(oid, 'pg_publication') FROM ', at ([0-9A-F]+/[0-9A-F]+)$')::pg_lsn) FROM pg_publication WHERE pubname = ANY (new_publications));
-    missing := ARRAY(SELECT name FROM unnest(new_slots) name WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name) ORDER BY name);
-    SELECT string_agg(slot_name, ', ') INTO wrong FROM pg_replication_slots WHERE slot_name = ANY (old_slots || source) AND active;
-    IF wrong IS NOT NULL THEN
-        RAISE EXCEPTION 'a daemon reads slot %: stop it, and repeat this script', wrong;
-    END IF;
-    IF missing <> '{}' THEN
-        PERFORM pg_copy_logical_replication_slot(slot_name, name::name) FROM pg_replication_slots, unnest(missing) name WHERE slot_name = source AND wal_status IS DISTINCT FROM 'lost' AND confirmed_flush_lsn <= handed;
-        IF NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = source AND wal_status IS DISTINCT FROM 'lost' AND confirmed_flush_lsn <= handed)
-            OR EXISTS (SELECT FROM unnest(missing) name WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name)) THEN
-            PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = ANY (missing || old_slots || source);
-            RAISE EXCEPTION 'slot % was dropped, or the slot that it is copied from was read or is lost, after the hand-over: run outboxcdc recover with the settings of its daemon', array_to_string(missing, ', ');
+    IF NOT EXISTS (SELECT FROM pg_publication p WHERE pubname = ANY (new_publications) AND obj_description(p.oid, 'pg_publication') = mark || ', done') THEN
+        SELECT string_agg(slot_name, ', ') INTO wrong FROM (SELECT * FROM pg_replication_slots WHERE database = current_database() AND plugin = 'pgoutput') slots WHERE slot_name = ANY (old_slots || new_slots || source) AND active;
+        IF wrong IS NOT NULL THEN
+            RAISE EXCEPTION 'a daemon reads slot %: stop it, and repeat this script', wrong;
         END IF;
+        handed := (SELECT max(substring(obj_description(oid, 'pg_publication') FROM ', at ([0-9A-F]+/[0-9A-F]+)$')::pg_lsn) FROM pg_publication WHERE pubname = ANY (new_publications));
+        IF EXISTS (SELECT FROM (SELECT * FROM pg_replication_slots WHERE database = current_database() AND plugin = 'pgoutput') slots WHERE slot_name = source AND wal_status IS DISTINCT FROM 'lost' AND confirmed_flush_lsn <= handed) THEN
+            -- A slot that was created since lacks rows.
+            PERFORM pg_drop_replication_slot(slot_name) FROM (SELECT * FROM pg_replication_slots WHERE database = current_database() AND plugin = 'pgoutput') slots WHERE slot_name = ANY (new_slots) AND confirmed_flush_lsn > handed;
+            missing := ARRAY(SELECT name FROM unnest(new_slots) name WHERE NOT EXISTS (SELECT FROM (SELECT * FROM pg_replication_slots WHERE database = current_database() AND plugin = 'pgoutput') slots WHERE slot_name = name));
+            PERFORM pg_copy_logical_replication_slot(slot_name, name::name) FROM unnest(missing) name, (SELECT * FROM pg_replication_slots WHERE database = current_database() AND plugin = 'pgoutput') slots WHERE slot_name = source AND wal_status IS DISTINCT FROM 'lost' AND confirmed_flush_lsn <= handed;
+            IF NOT EXISTS (SELECT FROM (SELECT * FROM pg_replication_slots WHERE database = current_database() AND plugin = 'pgoutput') slots WHERE slot_name = source AND wal_status IS DISTINCT FROM 'lost' AND confirmed_flush_lsn <= handed) THEN -- and may have been read before it was copied
+                PERFORM pg_drop_replication_slot(slot_name) FROM (SELECT * FROM pg_replication_slots WHERE database = current_database() AND plugin = 'pgoutput') slots WHERE slot_name = ANY (missing);
+            END IF;
+        END IF;
+        PERFORM pg_drop_replication_slot(slot_name) FROM (SELECT * FROM pg_replication_slots WHERE database = current_database() AND plugin = 'pgoutput') slots WHERE slot_name = ANY (old_slots || source);
+        EXECUTE (SELECT string_agg(format('COMMENT ON PUBLICATION %I IS %L;', name, mark || ', done'), '') FROM unnest(new_publications) name);
+        COMMIT;
     END IF;
-    PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots
-     WHERE slot_name = ANY (old_slots || source) AND database = current_database() AND plugin = 'pgoutput';
+    SELECT string_agg(name, ', ' ORDER BY name) INTO wrong FROM unnest(new_slots) name WHERE NOT EXISTS (SELECT FROM (SELECT * FROM pg_replication_slots WHERE database = current_database() AND plugin = 'pgoutput') slots WHERE slot_name = name);
+    IF wrong IS NOT NULL THEN
+        RAISE EXCEPTION 'slot % was dropped, or the slot that it is copied from was read or is lost, after the hand-over: run outboxcdc recover with the settings of its daemon', wrong;
+    END IF;
     RAISE NOTICE 'the slots of the new daemons exist: start them';
 END $outboxcdc$;

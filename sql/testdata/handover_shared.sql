@@ -86,6 +86,8 @@ BEGIN
                  THEN 'the slots do not know the publications yet: repeat this script' END,
             CASE WHEN current_setting('max_replication_slots')::int < cardinality(new_slots) + 1 + (SELECT count(*) FROM pg_replication_slots WHERE slot_name <> ALL (new_slots || source))
                  THEN 'max_replication_slots is too small' END,
+            CASE WHEN current_setting('max_wal_senders')::int < cardinality(new_slots) - cardinality(old_slots) + (SELECT count(*) FROM pg_stat_replication)
+                 THEN 'max_wal_senders is too small' END,
             (SELECT format('slot %s is another one than this needs: drop it, or choose another name', string_agg(slot_name, ', ')) FROM pg_replication_slots
               WHERE slot_name = ANY (new_slots || source) AND (database, plugin) IS DISTINCT FROM (current_database(), 'pgoutput'::name) HAVING count(*) > 0),
             (SELECT 'a daemon reads slot ' || string_agg(name, ', ') || ': stop it'
@@ -102,7 +104,7 @@ BEGIN
             EXIT WHEN done;
             PERFORM pg_sleep(0.1);
         END LOOP;
-        IF NOT done THEN
+        IF done IS NOT TRUE THEN
             RAISE EXCEPTION 'the slots have not confirmed everything: do all daemons deliver? Nothing was changed: repeat this script';
         END IF;
         RAISE NOTICE 'stop the old daemons now';
@@ -111,7 +113,7 @@ BEGIN
             EXIT WHEN done;
             PERFORM pg_sleep(0.1);
         END LOOP;
-        IF NOT done THEN
+        IF done IS NOT TRUE THEN
             RAISE EXCEPTION 'a daemon still reads its slot: nothing was changed; repeat this script';
         END IF;
         -- Before the transaction writes: later it could not. No daemon reads this slot, so nothing moves it.
@@ -121,21 +123,28 @@ BEGIN
         COMMIT;
         PERFORM pg_advisory_xact_lock(hashtextextended('outboxcdc hand-over', 0));
     END IF;
-    handed := (SELECT max(substring(obj_description(oid, 'pg_publication') FROM ', at ([0-9A-F]+/[0-9A-F]+)$')::pg_lsn) FROM pg_publication WHERE pubname = ANY (new_publications));
-    missing := ARRAY(SELECT name FROM unnest(new_slots) name WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name) ORDER BY name);
-    SELECT string_agg(slot_name, ', ') INTO wrong FROM pg_replication_slots WHERE slot_name = ANY (old_slots || source) AND active;
-    IF wrong IS NOT NULL THEN
-        RAISE EXCEPTION 'a daemon reads slot %: stop it, and repeat this script', wrong;
-    END IF;
-    IF missing <> '{}' THEN
-        PERFORM pg_copy_logical_replication_slot(slot_name, name::name) FROM pg_replication_slots, unnest(missing) name WHERE slot_name = source AND wal_status IS DISTINCT FROM 'lost' AND confirmed_flush_lsn <= handed;
-        IF NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = source AND wal_status IS DISTINCT FROM 'lost' AND confirmed_flush_lsn <= handed)
-            OR EXISTS (SELECT FROM unnest(missing) name WHERE NOT EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = name)) THEN
-            PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = ANY (missing || old_slots || source);
-            RAISE EXCEPTION 'slot % was dropped, or the slot that it is copied from was read or is lost, after the hand-over: run outboxcdc recover with the settings of its daemon', array_to_string(missing, ', ');
+    IF NOT EXISTS (SELECT FROM pg_publication p WHERE pubname = ANY (new_publications) AND obj_description(p.oid, 'pg_publication') = mark || ', done') THEN
+        SELECT string_agg(slot_name, ', ') INTO wrong FROM (SELECT * FROM pg_replication_slots WHERE database = current_database() AND plugin = 'pgoutput') slots WHERE slot_name = ANY (old_slots || new_slots || source) AND active;
+        IF wrong IS NOT NULL THEN
+            RAISE EXCEPTION 'a daemon reads slot %: stop it, and repeat this script', wrong;
         END IF;
+        handed := (SELECT max(substring(obj_description(oid, 'pg_publication') FROM ', at ([0-9A-F]+/[0-9A-F]+)$')::pg_lsn) FROM pg_publication WHERE pubname = ANY (new_publications));
+        IF EXISTS (SELECT FROM (SELECT * FROM pg_replication_slots WHERE database = current_database() AND plugin = 'pgoutput') slots WHERE slot_name = source AND wal_status IS DISTINCT FROM 'lost' AND confirmed_flush_lsn <= handed) THEN
+            -- A slot that was created since lacks rows.
+            PERFORM pg_drop_replication_slot(slot_name) FROM (SELECT * FROM pg_replication_slots WHERE database = current_database() AND plugin = 'pgoutput') slots WHERE slot_name = ANY (new_slots) AND confirmed_flush_lsn > handed;
+            missing := ARRAY(SELECT name FROM unnest(new_slots) name WHERE NOT EXISTS (SELECT FROM (SELECT * FROM pg_replication_slots WHERE database = current_database() AND plugin = 'pgoutput') slots WHERE slot_name = name));
+            PERFORM pg_copy_logical_replication_slot(slot_name, name::name) FROM unnest(missing) name, (SELECT * FROM pg_replication_slots WHERE database = current_database() AND plugin = 'pgoutput') slots WHERE slot_name = source AND wal_status IS DISTINCT FROM 'lost' AND confirmed_flush_lsn <= handed;
+            IF NOT EXISTS (SELECT FROM (SELECT * FROM pg_replication_slots WHERE database = current_database() AND plugin = 'pgoutput') slots WHERE slot_name = source AND wal_status IS DISTINCT FROM 'lost' AND confirmed_flush_lsn <= handed) THEN -- and may have been read before it was copied
+                PERFORM pg_drop_replication_slot(slot_name) FROM (SELECT * FROM pg_replication_slots WHERE database = current_database() AND plugin = 'pgoutput') slots WHERE slot_name = ANY (missing);
+            END IF;
+        END IF;
+        PERFORM pg_drop_replication_slot(slot_name) FROM (SELECT * FROM pg_replication_slots WHERE database = current_database() AND plugin = 'pgoutput') slots WHERE slot_name = ANY (old_slots || source);
+        EXECUTE (SELECT string_agg(format('COMMENT ON PUBLICATION %I IS %L;', name, mark || ', done'), '') FROM unnest(new_publications) name);
+        COMMIT;
     END IF;
-    PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots
-     WHERE slot_name = ANY (old_slots || source) AND database = current_database() AND plugin = 'pgoutput';
+    SELECT string_agg(name, ', ' ORDER BY name) INTO wrong FROM unnest(new_slots) name WHERE NOT EXISTS (SELECT FROM (SELECT * FROM pg_replication_slots WHERE database = current_database() AND plugin = 'pgoutput') slots WHERE slot_name = name);
+    IF wrong IS NOT NULL THEN
+        RAISE EXCEPTION 'slot % was dropped, or the slot that it is copied from was read or is lost, after the hand-over: run outboxcdc recover with the settings of its daemon', wrong;
+    END IF;
     RAISE NOTICE 'the slots of the new daemons exist: start them';
 END $outboxcdc$;

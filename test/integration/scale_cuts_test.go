@@ -214,12 +214,12 @@ func (s *scaled) cut(statements sql.Statements, stop func(*pgconn.PgConn)) {
 func cutAt(t *testing.T, statements sql.Statements, point string) {
 	t.Helper()
 	const cut = " PERFORM pg_terminate_backend(pg_backend_pid()), pg_sleep(60); "
-	const commit, copies = "COMMIT;\n        PERFORM", "PERFORM pg_copy_logical_replication_slot(slot_name, name::name) FROM pg_replication_slots, unnest(missing"
-	const drops = "PERFORM pg_drop_replication_slot(slot_name) FROM pg_replication_slots\n     WHERE slot_name = ANY (old_slots"
+	const commit, copies = "COMMIT;\n        PERFORM", "PERFORM pg_copy_logical_replication_slot(slot_name, name::name) FROM unnest(missing"
+	const drops = "PERFORM pg_drop_replication_slot(slot_name) FROM (SELECT * FROM pg_replication_slots WHERE database = current_database() AND plugin = 'pgoutput') slots WHERE slot_name = ANY (old_slots"
 	edits := map[string][2]string{
 		"before commit":  {commit, cut + commit},
 		"before copies":  {copies, cut + copies},
-		"between copies": {copies, copies + "[:1]) name WHERE slot_name = source; " + cut + copies},
+		"between copies": {copies, copies + "[:1]) name, pg_replication_slots WHERE slot_name = source; " + cut + copies},
 		"before drops":   {drops, cut + drops},
 		"between drops":  {drops, drops + "[:1]); " + cut + drops},
 	}[point]

@@ -39,6 +39,8 @@ var tableMutants = []mutant{
 		edits{{"replication/leaves.go", "if u != nil && u.reason == foreign {", "if u != nil && false {"}}, shared),
 	wrong("what-is-missing-is-created-again", "A publication or a slot that is missing is missing by mistake, also if other publications name the partitions.",
 		edits{{"replication/elsewhere.go", "ok && elsewhere.Found() {", "ok && false {"}}, elsewhere),
+	wrong("a-hand-over-ends-with-the-slot", "A slot that exists is the one of the hand-over.",
+		edits{{"replication/leaves.go", `if elsewhere.Slot != "" {`, "if false {"}}, elsewhere),
 	wrong("what-was-handed-over-needs-no-slot", "A daemon to which others have handed over needs nothing of their slots.",
 		edits{{"replication/elsewhere.go", `return len(e.Publications) > 0 || e.Slot != ""`, "return len(e.Publications) > 0"}}, elsewhere),
 	wrong("a-whole-table-is-not-elsewhere", "Only the partitions that the settings name are of interest, and not those of a table that they name.",
