@@ -118,7 +118,7 @@ func goldenOutbox(t *testing.T, pg *pgtest.Server, k kafkatest.Cluster, set gold
 		if _, outside := kafkatest.FromEnv(); outside {
 			_ = kafkatest.DeleteTopic(testContext(t), o.kafka.Brokers(), topic) // left by an interrupted run
 		}
-		must(t, kafkatest.CreateTopic(testContext(t), o.kafka.Brokers(), topic, partitions, nil))
+		must(t, kafkatest.CreateTopic(testContext(t), o.kafka.Brokers(), topic, partitions, keepsOldRecords))
 		o.follow.topics = append(o.follow.topics, topic) // for tearDown
 	}
 	recreateSlot(o)

@@ -19,7 +19,7 @@ func TestHostileRows(t *testing.T) {
 	t.Parallel()
 	rows := fullOrShort(10_000, 400)
 	rnd := newRand(t)
-	o := newOutbox(t, options{types: []string{"order", "payment", "dead"}, configs: map[string]string{"max.message.bytes": "200000"}})
+	o := newOutbox(t, options{types: []string{"order", "payment", "dead"}, configs: map[string]string{"max.message.bytes": "200000", "retention.ms": "-1"}})
 	o.proves("F70 F71", "%d rows of a seeded generator, written by a role with nothing but INSERT on the outbox", rows)
 	o.memoryUpTo(peakLimit+4*16<<20, "four times the largest row that the bundled table takes")
 	o.exec(`ALTER TABLE outbox ADD ts timestamptz, ADD part int`)

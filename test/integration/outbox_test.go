@@ -151,6 +151,9 @@ func (o *outbox) tearDown() {
 // topic returns the topic for rows of an aggregate type.
 func (o *outbox) topic(typ string) string { return o.name + "." + typ }
 
+// keepsOldRecords configures topics for records with old timestamps, which Kafka may delete when it looks next.
+var keepsOldRecords = map[string]string{"retention.ms": "-1"}
+
 // makeTopic creates the topic of an aggregate type.
 func (o *outbox) makeTopic(typ string, partitions int, configs map[string]string) {
 	o.t.Helper()

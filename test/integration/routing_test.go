@@ -49,7 +49,7 @@ const (
 // partition and time of the record.
 func TestRoutingSettings(t *testing.T) {
 	t.Parallel()
-	o := newOutbox(t, options{types: []string{"order", "eu.order", "mapped", "orders.v2", "kept", "users", "rest", "outbox"}, partitions: 5})
+	o := newOutbox(t, options{types: []string{"order", "eu.order", "mapped", "orders.v2", "kept", "users", "rest", "outbox"}, partitions: 5, configs: keepsOldRecords})
 	o.exec(`ALTER TABLE outbox ALTER id SET DEFAULT gen_random_uuid(), ALTER aggregate_type SET DEFAULT 'order', ALTER aggregate_type DROP NOT NULL,
 		ALTER aggregate_id SET DEFAULT '42', ALTER aggregate_id DROP NOT NULL, ALTER event_type SET DEFAULT 'placed', ALTER headers DROP NOT NULL,
 		ALTER payload SET DEFAULT '{"total": 9.50}',
