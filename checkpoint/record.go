@@ -39,7 +39,8 @@ type PositionRecord struct {
 	// AckedTx is the transaction of Acked. In the history of a restored copy another transaction may have its commit
 	// LSN. An Acked without it is not read.
 	AckedTx TxID
-	// Settled is the last Acked that covered every event that earlier sessions may have sent. Events sent later have
+	// Settled is the last Acked that covered every event that earlier sessions may have sent; at first, and if the slot
+	// was taken back before it with nothing acknowledged, the last position before the slot's. Events sent later have
 	// higher positions, even an event that is sent after newer ones because its policy has changed. Zero: not known.
 	Settled Position
 	// Confirm is the highest position that a status update may have carried. If the slot is beyond it, another client

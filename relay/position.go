@@ -163,12 +163,16 @@ func (s *session) saveFirst(predecessor *checkpoint.PositionRecord) {
 	if predecessor != nil {
 		p.inherited = predecessor.Topics
 	}
-	p.record = predecessor.Next(s.stream.Identity(), s.sink.ProducerID(), s.r.cfg.Deduplication.Sources)
-	if p.record.Settled.IsZero() {
-		p.record.Settled = s.lastBeforeSlot()
+	id := s.stream.Identity()
+	p.record = predecessor.Next(id, s.sink.ProducerID(), s.r.cfg.Deduplication.Sources)
+	// After an adoption, a server crash can take the slot back behind where the first session began. Then this session
+	// sends older events after those of that one.
+	last, settled := s.lastBeforeSlot(), p.record.Settled.On(id)
+	if settled.IsZero() || settled.Compare(last) > 0 && settled.Compare(p.record.Acked.On(id)) > 0 {
+		p.record.Settled = last
 	}
 	p.producers = p.record.Producers
-	confirm := max(s.stream.Start(), predecessor.ConfirmedOn(s.stream.Identity()))
+	confirm := max(s.stream.Start(), predecessor.ConfirmedOn(id))
 	s.rule.Save(confirm)
 	s.savePosition(confirm, false)
 }

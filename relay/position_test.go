@@ -728,32 +728,63 @@ func TestSearch(t *testing.T) {
 	})
 }
 
-// TestSettledAtFirst: the first session, and a session with other settings, begins with the last position before the
-// slot's as Settled. Events before it are never sent.
+// TestSettledAtFirst: the first session, one with other settings, and one whose slot is behind where the first session
+// since an adoption began, begin with the last position before the slot's as Settled. No event before it is sent.
 func TestSettledAtFirst(t *testing.T) {
-	for name, edit := range map[string]func(*fakePositions, checkpoint.PositionRecord){
-		"first": func(*fakePositions, checkpoint.PositionRecord) {},
-		"other settings": func(p *fakePositions, s checkpoint.PositionRecord) {
-			s.Sources = "other"
-			p.saved = []checkpoint.PositionRecord{s}
+	type found struct { // by a session
+		record   checkpoint.PositionRecord
+		at, last checkpoint.Position // of the first event, and before the slot
+		tx       checkpoint.TxID     // of the first event
+	}
+	for name, c := range map[string]struct {
+		edit func(*found) // nil: there is no record
+		want func(*found) checkpoint.Position
+		kept bool // the event is in Kafka
+	}{
+		"first": {},
+		"other settings": {edit: func(f *found) {
+			f.record.Sources, f.record.Settled = "other", checkpoint.Position{SystemID: f.at.SystemID, Timeline: f.at.Timeline, CommitLSN: 1}
+		}},
+		"the slot is behind it":          {edit: func(f *found) { f.record.Settled = f.at }},
+		"the slot is behind what it has": {edit: func(f *found) { f.record.Settled, f.record.Acked, f.record.AckedTx = f.at, f.at, f.tx }, want: func(f *found) checkpoint.Position { return f.at }, kept: true},
+		"the slot is after it": {
+			edit: func(f *found) { f.record.Settled = f.last; f.record.Settled.Ordinal-- },
+			want: func(f *found) checkpoint.Position { return f.record.Settled },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			deduplicating(t, func(b *bench, p *fakePositions) {
-				id := b.pg.id
-				want := checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: b.pg.slotAt() - 1, Ordinal: checkpoint.LastOrdinal}
-				edit(p, before(b, func(s *checkpoint.PositionRecord) {
-					s.Settled = checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: 1}
-				}))
+				id, last := b.pg.id, b.pg.slotAt()-1
+				tx := b.pg.commit("a")
+				f := found{
+					record: before(b, nil),
+					last:   checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: last, Ordinal: checkpoint.LastOrdinal},
+					at:     checkpoint.Position{SystemID: id.SystemID, Timeline: id.Timeline, CommitLSN: tx.Commit},
+					tx:     checkpoint.TxID{CommitLSN: tx.Commit, XID: tx.XID, CommitTime: tx.Time},
+				}
+				want := f.last
+				if c.edit != nil {
+					c.edit(&f)
+					p.saved = []checkpoint.PositionRecord{f.record}
+				}
+				if c.want != nil {
+					want = c.want(&f)
+				}
+				if c.kept {
+					b.kafka.edit(func() { b.kafka.acked["a"] = true })
+				}
 				n := len(p.saved)
-				b.pg.commit("a")
 				b.start()
 				b.sleep(time.Second)
 				if s := p.nth(n); s.Settled != want {
 					t.Errorf("%s, want %s", s.Settled, want)
 				}
 				b.sleep(20 * time.Second)
-				b.delivered("a")
+				if c.kept {
+					b.delivered()
+				} else {
+					b.delivered("a")
+				}
 			})
 		})
 	}

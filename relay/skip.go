@@ -63,10 +63,6 @@ func (s *session) readEnds() {
 	if s.resume.RecordedUpTo().Compare(known) > 0 {
 		known = s.resume.RecordedUpTo()
 	}
-	settled := p.record.Settled.On(id)
-	if settled.IsZero() || settled.Compare(known) > 0 { // after an adoption, a server crash can take the slot back behind it
-		settled = known
-	}
 	topics := p.record.Topics
 	if !s.newestLost().IsZero() {
 		topics = slices.Concat(topics, p.record.Recent)
@@ -81,7 +77,7 @@ func (s *session) readEnds() {
 	slices.Sort(topics)
 	topics = slices.Compact(topics)
 	s.sink.ReadEnds(checkpoint.Search{
-		Lineage: id, Producers: p.record.Producers, Acked: known, Settled: settled, LookBack: cfg.LookBack, Topics: topics, Others: r.mem.others,
+		Lineage: id, Producers: p.record.Producers, Acked: known, Settled: p.record.Settled.On(id), LookBack: cfg.LookBack, Topics: topics, Others: r.mem.others,
 		Found: r.mem.Found, Until: s.earlierEnd, Phantoms: r.reportPhantoms,
 	}, maxTime(now, r.mem.fence))
 }

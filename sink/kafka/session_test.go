@@ -289,7 +289,7 @@ func TestFailureStopsFeeding(t *testing.T) {
 	waitReady(t, p, "orders")
 	release := make(chan struct{})
 	f.produces(func(*kmsg.ProduceRequest) (kmsg.Response, error, bool) { <-release; return nil, nil, false })
-	f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.InvalidProducerIDMapping})
+	f.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Err: kerr.InvalidProducerIDMapping, Count: -1})
 	const total = 60_000
 	value := repeatX(200)
 	for n := range uint64(total) {

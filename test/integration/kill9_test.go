@@ -139,8 +139,9 @@ func TestKill9WhileKafkaIsFrozen(t *testing.T) {
 			o.sample()
 			o.exec(`CREATE TABLE elsewhere (filling text)`)
 			// A status update is due at least every third of the timeout. A session that ends with requests in flight is
-			// parked while Kafka is frozen.
-			r := o.startStreaming("OUTBOXCDC_TUNING_STATUS_INTERVAL=100ms", "OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=6s", "OUTBOXCDC_TUNING_PARK_AFTER=5m", steady)
+			// parked while Kafka is frozen: no letters of held keys are read, which would end it after 15 s.
+			r := o.startStreaming("OUTBOXCDC_TUNING_STATUS_INTERVAL=100ms", "OUTBOXCDC_TUNING_WAL_SENDER_TIMEOUT=6s", "OUTBOXCDC_TUNING_PARK_AFTER=5m",
+				"OUTBOXCDC_POISON_POLICY=stop", steady)
 			n := 1
 			if known {
 				o.insert("order", "a", n, 1)

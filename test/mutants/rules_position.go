@@ -110,7 +110,7 @@ var historyMutants = []mutant{
 	wrong("unreadable-record-is-a-setting", "A position record that cannot be read is a mistake of the configuration.",
 		edits{{"relay/classify.go", "			v.class = Lost\n		case !delivered && unusable.Denied:", "		case !delivered && unusable.Denied:"}}, deduplicates),
 	wrong("newer-copy-is-a-contradiction", "A session's first record forgets what earlier ones have allowed, so a standby with a newer copy of the slot contradicts it.",
-		edits{{"relay/position.go", "max(s.stream.Start(), predecessor.ConfirmedOn(s.stream.Identity()))\n", "s.stream.Start()\n"}}, suite{"./relay", "^TestCopiesOfDifferentAge$"}),
+		edits{{"relay/position.go", "max(s.stream.Start(), predecessor.ConfirmedOn(id))\n", "s.stream.Start()\n"}}, suite{"./relay", "^TestCopiesOfDifferentAge$"}),
 	wrong("altered-publication-is-no-contradiction", "A publication altered since the last position record is accepted.",
 		edits{{"checkpoint/server.go", "	case altered != \"\":", "	case false:"}}, history, suite{"./relay", "^TestAlteredPublication$"}),
 	wrong("publication-is-not-recorded", "The position record does not say what the publication sends.",

@@ -2,8 +2,8 @@ package main
 
 // resumeMutants has mutants of what a new session skips, and of the check that the server's history is still the same.
 var resumeMutants = []mutant{
-	wrong("settled-although-the-slot-is-behind", "A record of ours that was settled before an adoption ends the search, wherever the slot is.",
-		edits{{"relay/skip.go", "if settled.IsZero() || settled.Compare(known) > 0 {", "if settled.IsZero() {"}}, suite{"./relay", "^TestSimOwner$"}),
+	wrong("settled-although-the-slot-is-behind", "Where the first session since an adoption began ends each search, although the slot is behind it, and older events are sent after newer ones.",
+		edits{{"relay/position.go", "settled.IsZero() || settled.Compare(last) > 0 && settled.Compare(p.record.Acked.On(id)) > 0 {", "settled.IsZero() {"}}, suite{"./relay", "^TestSettledAtFirst$"}),
 	wrong("overtaken-is-forgotten", "What an earlier session has delivered is skipped, although an older event was sent after it.",
 		edits{{"checkpoint/history.go", "!resent.IsZero() && s.from > resent.CommitLSN", "false"}}, suite{"./relay", "^TestSuffixOfTheProcess$"}),
 	wrong("overtaken-includes-what-was-sent-again", "What was overtaken is sent again by each session, although one has delivered it after the older event.",
