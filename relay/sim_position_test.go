@@ -302,7 +302,7 @@ func (w *world) judgeOrder() {
 		if at.topic == len(simTopics)-1 { // dead letters have no order
 			continue
 		}
-		newest, last, late := map[simKey]*logged{}, map[simKey]*logged{}, map[simKey]*logged{} // late: after the last
+		newest, last, late := map[simKey]*logged{}, map[simKey]*logged{}, map[simKey]*logged{} // late: the newest one after the last
 		for i := range log {
 			l := &log[i]
 			if l.e == nil || l.e.order < 0 || !checkpoint.Holds(&w.pg.id, l.pos) {
@@ -310,7 +310,9 @@ func (w *world) judgeOrder() {
 			}
 			key := l.e.simKey() // another routing may bring the same key from another topic
 			if l.late {
-				late[key] = l
+				if n := late[key]; n == nil || l.pos.Compare(n.pos) > 0 {
+					late[key] = l
+				}
 				continue
 			}
 			delete(late, key)
@@ -322,7 +324,7 @@ func (w *world) judgeOrder() {
 		for key, l := range last {
 			// A process with other numbers of partitions, or another routing, may have sent the newest one elsewhere.
 			n := newest[key]
-			if late[key] != nil && late[key].e == n.e { // and so the newest one is the last
+			if l := late[key]; l != nil && l.pos.Compare(n.pos) >= 0 { // and so the newest one is the last
 				continue
 			}
 			if n.pos.Compare(l.pos) > 0 && !w.kafka.hasElsewhere(n.e, at, l.at) {
