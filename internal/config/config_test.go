@@ -116,6 +116,11 @@ func TestYAMLForms(t *testing.T) {
 	if c, _ := loadText("poison: {topic: 4.0}"); c.Poison.Topic != "4.0" {
 		t.Errorf("a number became %q, want it as written", c.Poison.Topic)
 	}
+	for _, null := range []string{"null", `"null"`} { // a choice, and not the absence of one
+		if c, err := loadText("route: {blank_payload: " + null + "}"); err != nil || c.Route.BlankPayload != "null" {
+			t.Errorf("%s became %q: %v", null, c.Route.BlankPayload, err)
+		}
+	}
 }
 
 // TestLoadErrors has a row for each mistake: the input, and the texts of the error.
@@ -135,6 +140,8 @@ func TestLoadErrors(t *testing.T) {
 		{yaml: "postgres: [a]\n", want: []string{"t.yaml:1:11: postgres: must have keys and values: url, "}},
 		{yaml: "- a\n", want: []string{"t.yaml:1", "must have keys and values"}},
 		{yaml: "log:\n  level:\n", want: []string{"t.yaml:2", "log.level: has no value"}},
+		{yaml: "log: {level: null}\n", want: []string{"t.yaml:1", "log.level: has no value"}},
+		{yaml: "route:\n  blank_payload:\n", want: []string{"t.yaml:2", "route.blank_payload: has no value"}},
 		{yaml: "log: {level: [a]}\n", want: []string{"log.level: must be a single value"}},
 		{yaml: "kafka: {brokers: {a: 1}}\n", want: []string{"kafka.brokers: must be a list"}},
 		{yaml: "kafka: {brokers: [[a]]}\n", want: []string{"kafka.brokers: must be a list"}},

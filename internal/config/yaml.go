@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -173,7 +174,11 @@ func (d *document) leaf(s *setting, n ast.Node) (*raw, error) {
 			return d.entries(s.path, list.Values), nil
 		}
 	}
-	return d.value(n)
+	r, err := d.value(n)
+	if r == nil && err == nil && n != nil && slices.Contains(s.choices, "null") && n.GetToken().Type == token.NullType {
+		return &raw{text: "null"}, nil // the name of a choice, without the quotes that YAML demands
+	}
+	return r, err
 }
 
 // value reads the value of a leaf. It returns nil without an error for YAML's null.
