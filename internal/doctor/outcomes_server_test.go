@@ -257,7 +257,7 @@ func postgresOutcomes(t *testing.T, w *world) {
 
 // oldServerOutcomes are the cases whose settings need a restart, on the oldest supported server.
 func oldServerOutcomes(t *testing.T, w *world) {
-	s := pgtest.ForTest(t, pgtest.Options{Major: "14", Settings: map[string]string{"max_slot_wal_keep_size": "50GB", "max_wal_senders": "2", "max_replication_slots": "2", "fsync": "off"}})
+	s := pgtest.ForTest(t, pgtest.Options{Major: "14", Settings: map[string]string{"max_slot_wal_keep_size": "50GB", "max_wal_senders": "2", "max_replication_slots": "3", "fsync": "off"}})
 	w.makeRole(s)
 	p := w.newPlace(t, s).make()
 	p.wants()
@@ -266,27 +266,27 @@ func oldServerOutcomes(t *testing.T, w *world) {
 	p.advises(tableExists, "create public.outbox again without UNLOGGED") // SET LOGGED would do nothing
 	p.exec("DROP TABLE outbox", "ALTER TABLE kept RENAME TO outbox")
 
-	// One more of each is in use: enough for the daemon, but not for peek or a standby.
+	// One more of each is in use: enough for the daemon, but not for recover or a standby.
 	p.exec("SELECT pg_create_physical_replication_slot('another')")
 	busy := p.replicate("another")
-	p.wants(outcome{pgSenders, "WARN", "1 of 2"}, outcome{pgSlots, "WARN", "2 of 2"})
+	p.wants(outcome{pgSenders, "WARN", "1 of 2"}, outcome{pgSlots, "WARN", "2 of 3"})
 	more := p.replicate("another")
-	p.wants(outcome{pgSenders, "FAIL 69", "all 2"}, outcome{pgSlots, "WARN", "2 of 2"})
+	p.wants(outcome{pgSenders, "FAIL 69", "all 2"}, outcome{pgSlots, "WARN", "2 of 3"})
 	_, _ = busy.Close(context.Background()), more.Close(context.Background())
 	p.await("free walsenders", "SELECT NOT EXISTS (SELECT FROM pg_stat_replication)")
-	p.exec("SELECT pg_drop_replication_slot('"+p.name+"')", "SELECT pg_create_physical_replication_slot('further')")
-	p.wants(outcome{pgSlots, "FAIL 78", "all 2"}, outcome{slotExists, "FAIL 79", ""})
+	p.exec("SELECT pg_drop_replication_slot('"+p.name+"')", "SELECT pg_create_physical_replication_slot(name) FROM unnest('{further, last}'::name[]) name")
+	p.wants(outcome{pgSlots, "FAIL 78", "all 3"}, outcome{slotExists, "FAIL 79", ""})
 
 	_ = p.conn.Close(t.Context())
 	must(t, s.AppendConf("wal_level = replica"))
 	must(t, s.Restart(t.Context()))
-	p.wants(outcome{pgWALLevel, "FAIL 78", "replica"}, outcome{pgSlots, "FAIL 78", "all 2"}, outcome{slotExists, "FAIL 79", ""})
+	p.wants(outcome{pgWALLevel, "FAIL 78", "replica"}, outcome{pgSlots, "FAIL 78", "all 3"}, outcome{slotExists, "FAIL 79", ""})
 
 	_, err := s.Stop(t.Context(), pgtest.Fast)
 	must(t, err)
 	must(t, os.WriteFile(filepath.Join(s.DataDir, "standby.signal"), nil, 0o666))
 	must(t, s.StartAgain(t.Context()))
-	p.wants(outcome{pgPrimary, "FAIL 69", "in recovery"}, outcome{pgWALLevel, "FAIL 78", "replica"}, outcome{pgSlots, "FAIL 78", "all 2"}, outcome{slotExists, "FAIL 79", ""})
+	p.wants(outcome{pgPrimary, "FAIL 69", "in recovery"}, outcome{pgWALLevel, "FAIL 78", "replica"}, outcome{pgSlots, "FAIL 78", "all 3"}, outcome{slotExists, "FAIL 79", ""})
 }
 
 // replicate opens an idle replication connection as an administrator.

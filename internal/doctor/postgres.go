@@ -274,10 +274,10 @@ func (e *examination) checkCapacity() {
 	free = s.slots.most - s.slots.used
 	more = []Remedy{sqlf("ALTER SYSTEM SET max_replication_slots = %d", s.slots.most+5), advicef("then restart the server, or drop a slot that no client needs (not slot %s of the daemon): SELECT slot_name, active FROM pg_replication_slots", e.Slot)}
 	switch {
-	case free > 1, e.slot != nil && free > 0:
+	case free > 2, e.slot != nil && free > 1:
 		e.ok(pgSlots, "%d of %d are in use", s.slots.used, s.slots.most)
 	case free > 0 || e.slot != nil:
-		e.warn(pgSlots, more, "%d of %d are in use: there may be none for peek, which creates a copy of the slot", s.slots.used, s.slots.most)
+		e.warn(pgSlots, more, "%d of %d are in use: recover needs two for a time, and audit and peek one", s.slots.used, s.slots.most)
 	default:
 		e.fail(pgSlots, Wrong, more, "all %d are in use: the slot cannot be created", s.slots.most)
 	}
