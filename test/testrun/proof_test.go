@@ -2,13 +2,48 @@ package main
 
 import (
 	"io"
+	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 )
+
+// Each fault of the catalogue is in a row of a whole run, or the page says why not.
+func TestCatalogue(t *testing.T) {
+	text, err := os.ReadFile("../faults.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := func(list string) (out []string) {
+		for _, part := range strings.Split(list, ", ") {
+			var from, to int
+			if n, _ := fmt.Sscanf(part, "F%d to F%d", &from, &to); n == 1 {
+				to = from
+			}
+			for id := from; id <= to; id++ {
+				out = append(out, fmt.Sprintf("F%02d", id))
+			}
+		}
+		return out
+	}
+	var faults []string
+	for _, m := range regexp.MustCompile(`(?m)^- (F[F\d, to]*) \*\*`).FindAllStringSubmatch(string(text), -1) {
+		faults = append(faults, ids(m[1])...)
+	}
+	listed := coveredFaults()
+	for _, g := range uncoveredFaults {
+		listed = append(listed, ids(g.ids)...)
+	}
+	slices.Sort(faults)
+	slices.Sort(listed)
+	if !slices.Equal(faults, listed) {
+		t.Errorf("test/faults.md has %v,\nand the two lists of catalogue.go have %v", faults, listed)
+	}
+}
 
 // A run that lacks a fault, failed in one, or let a mutant live reports that, in the file and in its status.
 func TestGapsAreSaid(t *testing.T) {
