@@ -582,7 +582,8 @@ func TestAuditStaysOnItsNode(t *testing.T) {
 func TestRefused(t *testing.T) {
 	for _, values := range []string{
 		"replicas: 3", "standby: yes please", "secretFiles: [{setting: postgres.url, secret: a, key: b}]", "secretFiles: [{setting: postgres.url_file, secret: a}]",
-		"config: {postgres: {url: postgres://u:p@h/d}}", "config: {kafka: {sasl: {password: x}}}", "config: {http: {listen: \":1\"}}", "config: {shutdown_timeout: 60s}",
+		"config: {postgres: {url: postgres://u:p@h/d}}", "config: {kafka: {sasl: {password: x}}}", "config: {receiver: {url: amqp://u:p@h/v}}", "config: {receiver: {secret: x}}",
+		"config: {http: {listen: \":1\"}}", "config: {shutdown_timeout: 60s}",
 		"audit: {enabled: 1}", "audit: {schedule: daily}", "audit: {args: [--metrics, /tmp/a.prom]}", "audit: {concurrencyPolicy: Allow}",
 		"retention: {args: [--every, 1m]}", "retention: {secret: owner}",
 		"extraEnv: [{name: OUTBOXCDC_SHUTDOWN_TIMEOUT, value: 60s}]", "extraEnv: [{name: OUTBOXCDC_HTTP_LISTEN, value: \":1\"}]",
