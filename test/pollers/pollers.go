@@ -100,11 +100,11 @@ var Tables = []Table{
 	},
 	{
 		Library: "CAP", Name: `cap.published`,
-		Columns: `id: Id, aggregate_type: "", aggregate_id: Id, event_type: "", payload: Content, headers: "", created_at: Added`, Topic: "events",
+		Columns: `id: Id, aggregate_type: Name, aggregate_id: Id, event_type: "", payload: Content, headers: "", created_at: Added`, Topic: "{aggregate_type}",
 		SQL: `CREATE SCHEMA cap; CREATE TABLE cap.published ("Id" bigint PRIMARY KEY, "Version" varchar(20) NOT NULL, "Name" varchar(200) NOT NULL, "Content" text, "Retries" int NOT NULL,
 			"Added" timestamp NOT NULL, "ExpiresAt" timestamp, "StatusName" varchar(50) NOT NULL)`,
-		Pending: `INSERT INTO cap.published SELECT g, 'v1', 'n', '{}', 0, now(), NULL, (ARRAY['Scheduled', 'Failed', 'Delayed', 'Queued'])[g % 4 + 1] FROM generate_series(1, 8) g`,
-		Other:   `INSERT INTO cap.published SELECT 100 + g, 'v1', 'n', '{}', 0, now(), now(), 'Succeeded' FROM generate_series(1, 8) g`,
+		Pending: `INSERT INTO cap.published SELECT g, 'v1', 'events', '{}', 0, now(), NULL, (ARRAY['Scheduled', 'Failed', 'Delayed', 'Queued'])[g % 4 + 1] FROM generate_series(1, 8) g`,
+		Other:   `INSERT INTO cap.published SELECT 100 + g, 'v1', 'events', '{}', 0, now(), now(), 'Succeeded' FROM generate_series(1, 8) g`,
 		Where:   `"StatusName" IN ('Delayed', 'Failed', 'Queued', 'Scheduled')`,
 	},
 	{
@@ -115,14 +115,6 @@ var Tables = []Table{
 		Pending: `INSERT INTO "OutboxData" SELECT 'p' || g, false, NULL, '1', '[]' FROM generate_series(1, 4) g`,
 		Other:   `INSERT INTO "OutboxData" SELECT 'o' || g, true, now(), '1', '[]' FROM generate_series(1, 4) g`,
 		Where:   `"Dispatched" IS NOT TRUE`,
-	},
-	{
-		Library: "Wolverine", Name: "public.wolverine_outgoing_envelopes",
-		Columns: `aggregate_type: destination, aggregate_id: id, event_type: message_type, payload: body, headers: "", created_at: ""`, Topic: "{aggregate_type}",
-		SQL: `CREATE TABLE wolverine_outgoing_envelopes (id uuid PRIMARY KEY, owner_id int NOT NULL, destination varchar NOT NULL, deliver_by timestamptz, body bytea NOT NULL,
-			attempts int DEFAULT 0, message_type varchar NOT NULL)`,
-		Pending: `INSERT INTO wolverine_outgoing_envelopes SELECT gen_random_uuid(), 0, 'events', NULL, '{}', 0, 'e' FROM generate_series(1, 4) g`,
-		Where:   "",
 	},
 	{
 		Library: "Brighter", Name: "public.brighter_outbox",
