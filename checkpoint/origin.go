@@ -27,7 +27,7 @@ type Origin struct {
 func (o Origin) IsZero() bool { return o == Origin{} }
 
 // AppendHeader appends the value of the header outboxcdc-position to b: version 2, "2:<system id>:<database
-// OID>:<slot>:<epoch>:<timeline>: <commit LSN, 16 hex digits>:<ordinal>", or version 1 if the origin is not known,
+// OID>:<slot>:<epoch>:<timeline>:<commit LSN, 16 hex digits>:<ordinal>", or version 1 if the origin is not known,
 // see [Position.AppendText].
 func AppendHeader(b []byte, p Position, o Origin) []byte {
 	if o.IsZero() {

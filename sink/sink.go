@@ -1,5 +1,5 @@
-// Package sink is the contract between the relay and what it delivers to: Kafka (package kafka), or a receiver that
-// takes events by HTTP (package sink/http). Package sink/sinktest is the contract as a test that every sink passes.
+// Package sink is the contract between the relay and what it delivers to: Kafka (package kafka), or a receiver (the
+// packages beside it, over package lane). Package sink/sinktest is the contract as a test that every sink passes.
 //
 // A sink delivers records to targets, and in lanes. A target is what a record's topic names. A lane is a part of a
 // target, or of all targets, in which order holds: the receiver stores its records in the order of Send. Records with

@@ -158,7 +158,10 @@ func (r *replayer) where(c *config.Columns) (string, error) {
 	var keys []string
 	for _, k := range r.keys {
 		typ, id, ok := strings.Cut(k, "/")
-		if !ok || typ == "" || id == "" || c.AggregateType == "" || c.AggregateID == "" {
+		if c.AggregateType == "" || c.AggregateID == "" {
+			return "", usageError(fmt.Errorf("--key %s: the table has no columns of aggregate type and id (outbox.columns); use --id, --since and --until", k))
+		}
+		if !ok || typ == "" || id == "" {
 			return "", usageError(fmt.Errorf("--key %s: write TYPE/ID, such as order/42", k))
 		}
 		keys = append(keys, fmt.Sprintf("%s = %s AND %s = %s", sqlIdentifier(c.AggregateType), sqlLiteral(typ), sqlIdentifier(c.AggregateID), sqlLiteral(id)))

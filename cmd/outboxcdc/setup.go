@@ -172,7 +172,7 @@ func commentsAfterSQL(p *sql.Params, cfg *config.Config) (text string) {
 		text += values
 	}
 	if p.NoSlot && p.Shards == 0 {
-		text += fmt.Sprintf("\n-- Slot %s is not created here: outboxcdc backfill creates it. Run backfill after this script.\n", p.Slot)
+		text += fmt.Sprintf("\n-- Slot %s is not created here: outboxcdc backfill creates it, or recover for a table that outboxcdc has delivered before.\n", p.Slot)
 	}
 	for _, t := range setupTopics(nil, cfg) {
 		text += fmt.Sprintf("\n-- In Kafka, once, the %s (setup apply creates it as well):\n-- kafka-topics.sh --bootstrap-server %s --create --topic %s --partitions %d --config %s\n",

@@ -147,7 +147,7 @@ func (c *conversion) postgres() {
 		}
 	}
 	if c.get("database.password") != "" {
-		c.note("database.password", "not written: set PGPASSWORD, PGPASSFILE, or postgres.url_file with the whole URL in it")
+		c.note("database.password", "not written: set PGPASSWORD or PGPASSFILE, or replace postgres.url by postgres.url_file with the whole URL in that file, as the systemd unit and the chart need")
 	}
 	if c.props["database.sslkey"] != "" {
 		c.note("database.sslkey", "Java needs the key as PKCS #8 DER; outboxcdc needs PEM")

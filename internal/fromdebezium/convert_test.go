@@ -150,10 +150,12 @@ func TestConvertDefaults(t *testing.T) {
 // with fatal it stops.
 func TestConvertUpdates(t *testing.T) {
 	for behaviour, want := range map[string]string{"": "", "warn": "", "error": "", "fatal": "stop"} {
-		_, c := convert(t, "connector.class=io.debezium.connector.postgresql.PostgresConnector\ntransforms=outbox\n"+
-			"transforms.outbox.type=io.debezium.transforms.outbox.EventRouter\ntransforms.outbox.table.op.invalid.behavior="+behaviour)
-		if got := c.Poison.Causes["update"]; got != want {
-			t.Errorf("%q: the policy for updates is %q, want %q", behaviour, got, want)
+		for _, option := range []string{"table", "debezium"} { // the former name
+			_, c := convert(t, "connector.class=io.debezium.connector.postgresql.PostgresConnector\ntransforms=outbox\n"+
+				"transforms.outbox.type=io.debezium.transforms.outbox.EventRouter\ntransforms.outbox."+option+".op.invalid.behavior="+behaviour)
+			if got := c.Poison.Causes["update"]; got != want {
+				t.Errorf("%s %q: the policy for updates is %q, want %q", option, behaviour, got, want)
+			}
 		}
 	}
 }

@@ -10,7 +10,9 @@ var former = map[string]string{
 }
 
 // formerRouter are those of the event router.
-var formerRouter = map[string]string{"debezium.expand.json.payload": "table.expand.json.payload"}
+var formerRouter = map[string]string{
+	"debezium.expand.json.payload": "table.expand.json.payload", "debezium.op.invalid.behavior": "table.op.invalid.behavior",
+}
 
 // withPresentNames returns the options by their present names.
 func withPresentNames(props map[string]string) map[string]string {

@@ -19,7 +19,7 @@ var formats = map[string]string{
 // fromServer converts the options of Debezium Server to those of a connector. In its configuration, $$ means $.
 func fromServer(props map[string]string) (map[string]string, error) {
 	if sink := props["debezium.sink.type"]; sink != "kafka" {
-		return nil, fmt.Errorf("debezium.sink.type is %q: outboxcdc delivers to Kafka only", sink)
+		return nil, fmt.Errorf("debezium.sink.type is %q: only the sink kafka can be converted; outboxcdc has others (docs/sinks.md)", sink)
 	}
 	out := map[string]string{}
 	for name, value := range props {

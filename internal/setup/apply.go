@@ -62,7 +62,7 @@ func (a *Apply) run(ctx context.Context, dsn string) error {
 		}
 	}
 	if a.Params.NoSlot && !a.catalog.slot {
-		a.printf("slot %s is not created: backfill creates it", a.Params.Slot)
+		a.printf("slot %s is not created: backfill or recover creates it", a.Params.Slot)
 	}
 	for _, note := range a.catalog.notes {
 		a.printf("note: %s", note)
@@ -87,8 +87,10 @@ func (a *Apply) step(ctx context.Context, st sql.Statement) error {
 	}
 	o, isObject := object[st.Name]
 	switch {
-	case !isObject: // advice, which only setup sql prints
+	case st.Name == sql.Advice: // only setup sql prints it
 		return nil
+	case !isObject:
+		return fmt.Errorf("internal error: setup apply does not know the step %s", st.Name)
 	case st.Name == sql.Function && !a.Function:
 		return nil
 	case a.NoRole && (st.Name == sql.Role || st.Name == sql.Grants):

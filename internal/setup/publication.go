@@ -29,7 +29,7 @@ func (c *catalog) checkPublication(ctx context.Context, p sql.Params) error {
 		c.problem("publication %s does not publish inserts: ALTER PUBLICATION %s SET (publish = 'insert')"+thenRecover, name, name)
 	} else if pub.Updates || pub.Deletes || pub.Truncates {
 		c.notes = append(c.notes, fmt.Sprintf("publication %s publishes more than inserts: updates and deletes are no events (poison.causes: update), and DELETE fails "+
-			"on a table without a replica identity: ALTER PUBLICATION %s SET (publish = 'insert')", name, name))
+			"on a table without a replica identity. Leave it as it is if other clients read it: outboxcdc doctor prints a publication with inserts only", name))
 	}
 	published, err := replication.ReadPublishedTables(ctx, c.conn, p.Publication, nil)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 // other partitions may follow Failed. Wake is also called when the result of EndsRead may have changed.
 type Callbacks = sink.Callbacks
 
-// Producer is one session with Kafka. Ready, Missing, Check, Partition and Send must be called from one goroutine;
+// Producer is one session with Kafka. Ready, Missing, Check, Lane and Send must be called from one goroutine;
 // the other methods may be called from any.
 //
 // A session has one producer id and epoch. Send adds a record to its partition's batch (partition.go). Each broker

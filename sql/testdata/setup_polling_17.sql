@@ -59,8 +59,7 @@ $outboxcdc$;
 
 -- Suggestions, not executed.
 --
--- pg_hba.conf: allow one database and one network, with TLS. The daemon needs no line for the database "replication", which is for base
--- backups:
+-- pg_hba.conf: allow one database and one network, with TLS. The daemon needs no line for the database "replication":
 --     hostssl  shop  outboxcdc  <network>  scram-sha-256
 --
 -- Every role that can connect may write messages of any size into the WAL, and every slot of this database decodes them.

@@ -133,7 +133,7 @@ func TestRetainPage(t *testing.T) {
 		_, err = conn.PgConn().CopyFrom(ctx, f, "COPY loaded FROM STDIN")
 		return err
 	}))
-	o.mustRunBinary(append(env, "OUTBOXCDC_OUTBOX_TABLE=public.loaded"), "replay", "--since", "7d", "--until", "1h", "--yes")
+	o.mustRunBinary(append(env, "OUTBOXCDC_OUTBOX_TABLE=public.loaded", "OUTBOXCDC_OUTBOX_ORDER=seq"), "replay", "--since", "7d", "--until", "1h", "--yes")
 	counts := map[string]int{}
 	for _, rec := range o.readAll() {
 		counts[string(rec.Key)]++
