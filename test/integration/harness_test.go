@@ -57,8 +57,9 @@ import (
 // defaultMajor is the PostgreSQL version of tests that do not depend on one.
 const defaultMajor = "17"
 
-// patience is how long a test waits for an event that should happen soon but without a promised time.
-const patience = 60 * time.Second
+// patience is how long a test waits for an event that should happen soon but without a promised time, and stepLimit how
+// long a statement or a step of preparation may take. In `make prove` tests are larger, with many beside each other.
+var patience, stepLimit = fullOrShort(3*time.Minute, time.Minute), fullOrShort(20*time.Minute, 3*time.Minute)
 
 // busyAllowance is how much a busy machine may add to a time that the daemon keeps on a quiet one. Timeouts in tests
 // are well above it, so that a bound with it still distinguishes an end at once from one after a timeout.
@@ -333,7 +334,7 @@ func makeRole(t *testing.T, s *pgtest.Server) {
 // testContext bounds one step of preparation; it is not for the subject of a test.
 func testContext(t testing.TB) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), stepLimit)
 	t.Cleanup(cancel)
 	return ctx
 }

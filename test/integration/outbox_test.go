@@ -218,7 +218,7 @@ type session struct {
 }
 
 func (s *session) do(f func(ctx context.Context, conn *pgx.Conn) error) (err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), stepLimit)
 	defer cancel()
 	s.mu.Lock()
 	defer s.mu.Unlock()
