@@ -120,10 +120,11 @@ func TestNotEnoughReplicas(t *testing.T) {
 		name       string
 		partitions []int32
 		park       time.Duration
+		env        []string
 	}{
-		{"waits", nil, fullOrShort(120*time.Second, 30*time.Second)}, // exceeds the fault: the session lasts as long as sarama retries
-		{"parks", nil, fullOrShort(5*time.Second, 2*time.Second)},    // shorter than it; kfake's metadata shows no missing replicas, so the daemon retries
-		{"one partition", []int32{0}, fullOrShort(5*time.Second, 2*time.Second)},
+		{"waits", nil, fullOrShort(120*time.Second, 30*time.Second), []string{steady}}, // exceeds the fault: the session lasts as long as sarama retries
+		{"parks", nil, fullOrShort(5*time.Second, 2*time.Second), nil},                 // shorter than it; kfake's metadata shows no missing replicas, so the daemon retries
+		{"one partition", []int32{0}, fullOrShort(5*time.Second, 2*time.Second), nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -134,7 +135,7 @@ func TestNotEnoughReplicas(t *testing.T) {
 			o.proves("F60", "%s answers NOT_ENOUGH_REPLICAS for %v (10 min scaled, factor %.1f), park_after %v",
 				map[bool]string{true: "every partition", false: "one of 3 partitions"}[c.partitions == nil], lasts, 600/lasts.Seconds(), c.park)
 			o.sample()
-			r := o.startStreaming(smallWindow, "OUTBOXCDC_TUNING_PARK_AFTER="+c.park.String())
+			r := o.startStreaming(append(c.env, smallWindow, "OUTBOXCDC_TUNING_PARK_AFTER="+c.park.String())...)
 			w := o.write(load{rand: rnd, pause: 30 * time.Millisecond})
 			w.awaitCommits(50)
 			before, began := o.follow.records(), time.Now()

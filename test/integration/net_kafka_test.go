@@ -252,9 +252,9 @@ func slowToKafka(t *testing.T, k kafkatest.Cluster, p *faultproxy.Proxy) {
 			SELECT 'order', 'key-' || g % 1000, 'added', jsonb_build_object('noise', (SELECT string_agg(md5(g::text || i), '') FROM generate_series(1, 40) i)), $1::int
 			FROM generate_series(1, 1000) g`, n+1)
 	}
-	r := o.startStreaming("OUTBOXCDC_KAFKA_BROKERS=" + p.Addr())
+	r := o.startStreaming("OUTBOXCDC_KAFKA_BROKERS="+p.Addr(), steady)
 	begin := time.Now()
-	v := o.verify(3 * time.Minute)
+	v := o.verify(3 * patience)
 	o.outcome("%.0f s for all", time.Since(begin).Seconds())
 	o.repeatsAtMost(v, 0, "no session ends")
 	is(t, "reconnects", r.reconnects(""), 0)
