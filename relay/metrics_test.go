@@ -164,7 +164,10 @@ func TestScrapeShowsOneMoment(t *testing.T) {
 	deadline := time.Now().Add(time.Minute)
 	for i := 0; i < 2000 || len(seen) < 2; i++ {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d scrapes all show the same: events in flight: %v", i, seen)
+			if len(seen) < 2 {
+				t.Fatalf("%d scrapes all show the same: events in flight: %v", i, seen)
+			}
+			break // on a busy machine fewer have to do
 		}
 		ch := make(chan prometheus.Metric, 100)
 		o.Collect(ch)

@@ -145,7 +145,7 @@ func (w *world) newPlace(t *testing.T, s *pgtest.Server) *place {
 	}
 	p.kcfg = kafka.DefaultConfig()
 	p.kcfg.Brokers, p.kcfg.Compression = w.kafka.ListenAddrs(), "none"
-	p.kcfg.DialTimeout, p.kcfg.AskTimeout = time.Second, 2*time.Second
+	p.kcfg.DialTimeout, p.kcfg.AskTimeout = 5*time.Second, 10*time.Second
 	p.cfg = Config{
 		Role: roleName, Database: p.name, Server: "127.0.0.1", Slot: p.name, Publication: p.name, SenderTimeout: 15 * time.Second,
 		Tables:  []Table{{Schema: "public", Name: "outbox", Needs: []string{"aggregate_id", "aggregate_type", "event_type", "headers", "id", "payload"}, CreatedAt: "created_at"}},

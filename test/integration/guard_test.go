@@ -241,7 +241,7 @@ func TestHarmlessAlterations(t *testing.T) {
 	if v := o.verify(patience); v.Repeats != 0 {
 		t.Errorf("%d repeats", v.Repeats)
 	}
-	is(t, "log lines", len(r.logged("state")), 1)
+	is(t, "log lines", len(r.changesOfState()), 1)
 }
 
 // A mismatch at the start ends the daemon at once, with a remedy, and does not move the slot.

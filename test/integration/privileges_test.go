@@ -49,7 +49,7 @@ func TestWrongPasswordIsRetried(t *testing.T) {
 	w := o.write(load{rand: rnd})
 	w.awaitCommits(20)
 	r.awaitReconnects("postgres_credentials", 4)
-	if n := len(r.logged("state")); n > 2 {
+	if n := len(r.changesOfState()); n > 2 {
 		t.Errorf("%d changes of state in the log, want starting and reconnecting at most: %s", n, states(r))
 	}
 	o.exec(`ALTER ROLE ` + login + ` PASSWORD '` + password + `'`)
@@ -201,7 +201,7 @@ func TestKafkaUnreachableAtStart(t *testing.T) {
 	if st.Reason == "" {
 		t.Error("no reason in /status")
 	}
-	if n := len(r.logged("state")); n > 3 {
+	if n := len(r.changesOfState()); n > 3 {
 		t.Errorf("%d changes of state in the log", n)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)

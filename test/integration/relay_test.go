@@ -278,6 +278,13 @@ func (r *relay) logged(msg string) []entry {
 	return some
 }
 
+// changesOfState returns the log lines about the state, except for waits for Kafka, which a busy machine may cause.
+func (r *relay) changesOfState() []entry {
+	return slices.DeleteFunc(r.logged("state"), func(e entry) bool {
+		return e["state"] == "waiting_for_sink" || e["was"] == "waiting_for_sink" && e["state"] == "streaming"
+	})
+}
+
 // peakMemory returns the largest resident memory of the process so far, in bytes.
 func (r *relay) peakMemory() int64 {
 	r.t.Helper()
