@@ -67,8 +67,8 @@ func (r *Relay) wait(ctx context.Context, v verdict, cause error, attempt int) e
 	}
 }
 
-// probeEvery is the longest pause between two probes while parked, less a fixed quarter of it. probeTimeout is for one
-// run of a command that makes a token, credential.Timeout, and as long again for the requests.
+// probeEvery bounds the random part of the pause between two probes while parked. probeTimeout is for one run of a
+// command that makes a token, credential.Timeout, and as long again for the requests.
 const (
 	probeEvery   = 3 * time.Second
 	probeTimeout = 20 * time.Second
