@@ -32,8 +32,8 @@ type Found struct {
 	records []foundRecord
 	isTidy  bool   // all records count, and are in the order of their events
 	full    bool   // records had no room
-	lost    uint32 // the newest session of those, and of other records that are not kept
-	unknown uint32 // the newest session of other processes of which a record may be missing in others
+	lost    uint32 // the newest sender of those, and of other records that are not kept
+	unknown uint32 // the newest session, by Search.Others, of which a record may be missing in others
 }
 
 type partitionID struct {
@@ -47,13 +47,13 @@ type foundRecord struct {
 	key       uint64 // hash of the topic and the key in which it is in order; 0: in none
 	offset    int64
 	partition uint32
-	session   uint32
+	sender    uint32 // number of the session that has sent it: see Found.sender
 }
 
 // otherEvent is the oldest event of a key that other processes have sent in what counts as one session.
 type otherEvent struct {
 	event   eventKey
-	session uint32
+	session uint32 // by Search.Others
 }
 
 // NewFound returns an empty set.
@@ -92,7 +92,7 @@ func (q *Search) Note(r *OwnRecord) {
 	case p.CommitLSN >= q.Until:
 		return
 	}
-	session := f.session(q.Producers, r)
+	sender := f.sender(q.Producers, r)
 	if len(f.records) == MaxEvents && !f.full { // records that do not count may take up room
 		f.tidy()
 		f.forgetAcked(q.Acked)
@@ -101,7 +101,7 @@ func (q *Search) Note(r *OwnRecord) {
 	f.isTidy = false
 	rec := foundRecord{
 		event:  eventKey{p.CommitLSN, p.Timeline, p.Ordinal, f.hash(r.ID)},
-		offset: r.Offset, partition: partition, session: session,
+		offset: r.Offset, partition: partition, sender: sender,
 	}
 	if f.full {
 		f.lose(&rec)
@@ -140,10 +140,10 @@ func (f *Found) partition(at partitionID) uint32 {
 	return n
 }
 
-// session returns the number of the session that has sent a record: a producer id is that of one turn of a process, as
+// sender returns the number of the session that has sent a record: a producer id is that of one turn of a process, as
 // [PositionRecord.HasTurnAfter] says, and each session of the turn has its next epoch. The searches of a process name
 // the producers in the order of their turns, and each search those of the one before.
-func (f *Found) session(producers []int64, r *OwnRecord) uint32 {
+func (f *Found) sender(producers []int64, r *OwnRecord) uint32 {
 	if _, known := f.turns[r.Producer]; !known {
 		for _, id := range producers {
 			if _, known := f.turns[id]; !known {
@@ -160,16 +160,16 @@ func (f *Found) tidy() {
 		return
 	}
 	f.records = slices.DeleteFunc(f.records, func(r foundRecord) bool {
-		return r.offset < f.settled[r.partition] || r.key != 0 && r.session < f.lost
+		return r.offset < f.settled[r.partition] || r.key != 0 && r.sender < f.lost
 	})
 	f.removeOvertaken(func(a, b *foundRecord) int { // what follows in the partition, from the end
 		return cmp.Or(cmp.Compare(a.partition, b.partition), cmp.Compare(b.offset, a.offset))
 	}, func(a, b *foundRecord) bool { return a.partition == b.partition })
 	f.removeOvertaken(func(a, b *foundRecord) int { // what later sessions have sent; each one is in order
-		return cmp.Or(cmp.Compare(b.session, a.session), b.event.compare(a.event))
+		return cmp.Or(cmp.Compare(b.sender, a.sender), b.event.compare(a.event))
 	}, func(_, _ *foundRecord) bool { return true })
 	slices.SortFunc(f.records, func(a, b foundRecord) int {
-		return cmp.Or(a.event.compare(b.event), cmp.Compare(b.session, a.session), cmp.Compare(b.offset, a.offset))
+		return cmp.Or(a.event.compare(b.event), cmp.Compare(b.sender, a.sender), cmp.Compare(b.offset, a.offset))
 	})
 	f.records = slices.CompactFunc(f.records, func(a, b foundRecord) bool { return a.event == b.event && a.key == b.key })
 	f.isTidy = true
@@ -177,7 +177,7 @@ func (f *Found) tidy() {
 
 // lose notes that a record is not kept. Those that were sent before it may not count because of it.
 func (f *Found) lose(r *foundRecord) {
-	f.settled[r.partition], f.lost = max(f.settled[r.partition], r.offset), max(f.lost, r.session)
+	f.settled[r.partition], f.lost = max(f.settled[r.partition], r.offset), max(f.lost, r.sender)
 }
 
 // forgetAcked makes room if most of it is taken. A session that delivers a long backlog is not settled, so there may be

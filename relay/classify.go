@@ -28,10 +28,11 @@ type waitMode int
 
 const (
 	waitBackoff     waitMode = iota
+	waitProbe                // likewise, and then, unless a probe finds that Kafka works, as with park
 	waitNot                  // the next session begins at once
 	waitSlot                 // until the slot is free
 	park                     // until a probe finds that Kafka works again
-	parkForPosition          // likewise, and that the position topic can be used
+	parkForPosition          // as with park, and that the position topic can be used
 )
 
 type verdict struct {
@@ -143,7 +144,7 @@ func classify(err error, delivered bool) verdict {
 	default:
 		var reason interface{ Reason() string }
 		if errors.As(err, &reason) {
-			v.reason = "sink"
+			v = verdict{Retry, waitProbe, "sink"}
 		}
 	}
 	return v

@@ -60,7 +60,7 @@ func TestClassify(t *testing.T) {
 		{&decoder.Error{What: "insert", Err: errors.New("x")}, same(verdict{Retry, waitBackoff, "protocol"})},
 
 		{kafkaError{right: true}, [2]verdict{{PermissionDenied, waitBackoff, "sink_permission"}, {Retry, park, "sink_permission"}}},
-		{kafkaError{}, same(verdict{Retry, waitBackoff, "sink"})},
+		{kafkaError{}, same(verdict{Retry, waitProbe, "sink"})},
 		{context.DeadlineExceeded, same(verdict{Retry, waitBackoff, "timeout"})},
 		{errShutdown, same(verdict{Retry, waitBackoff, "other"})},
 		{errors.New("unheard of"), same(verdict{Retry, waitBackoff, "other"})},

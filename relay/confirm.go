@@ -35,7 +35,7 @@ func (s *session) turn(ctx context.Context, now time.Time) (time.Time, error) {
 			return now, errShutdown
 		}
 	}
-	r.progress(s)
+	r.publishPositions(s)
 	if err := s.takeCheck(); err != nil {
 		return now, err
 	}

@@ -15,8 +15,14 @@ const HeaderHeldBy = router.HeaderHeldBy
 // CauseHeld is the value of HeaderError for an event that only follows a poison event.
 const CauseHeld router.Cause = "held"
 
-// longestBy bounds the memory for what holds a key: who writes events chooses their ids.
-const longestBy = 100
+// HeldBy returns what HeaderHeldBy says: the id of the event that holds the key, or instead if the event has no id or one
+// that is longer than 100 bytes. That bounds the memory for held keys: who writes events chooses their ids.
+func HeldBy(id, instead string) string {
+	if id == "" || len(id) > 100 {
+		return instead
+	}
+	return id
+}
 
 // LetterOf returns the letter of a held key that a record of the dead-letter topic is; nil: it holds no key.
 func LetterOf(key []byte, headers []router.Header) *checkpoint.Letter {
@@ -136,9 +142,7 @@ func (s *session) raiseHeld(name string, limit int) string {
 func (s *session) letter(ctx context.Context, p *router.Poison, pos checkpoint.Position, topic string, key []byte) error {
 	rec, by := &s.rec, s.held.By(topic, key)
 	if by == "" {
-		if by = string(rec.ID); by == "" || len(by) > longestBy {
-			by = pos.String()
-		}
+		by = HeldBy(string(rec.ID), pos.String())
 	}
 	if p == nil && s.r.cfg.Poison.Decisions[string(rec.ID)] == SkipPoison {
 		s.r.log.Warn("event skipped by a decision, because its key is held", "event_id", string(rec.ID), "position", pos.String(), "topic", topic)

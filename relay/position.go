@@ -259,7 +259,7 @@ func (s *session) savePosition(confirm pglogrepl.LSN, clean bool) {
 	if acked, tx := progress.Last(id); !acked.IsZero() && !s.resume.Expecting() && (!checkpoint.Holds(id, rec.Acked) || acked.Compare(rec.Acked) > 0) {
 		rec.Acked, rec.AckedTx, p.unacked = acked, tx, progress.Next
 	}
-	if s.settled() {
+	if s.settle() {
 		p.inherited = nil
 		rec.Settle()
 		rec.FenceWait = s.r.cfg.Deduplication.FenceWait
@@ -367,7 +367,7 @@ func (s *session) saveLast(ctx context.Context, drained bool) error {
 // recordCoversAll reports whether all events of this process and of earlier ones that are in Kafka are at or before
 // the acked position.
 func (s *session) recordCoversAll() bool {
-	settled, acked := s.settled(), s.position.record.Acked.On(s.stream.Identity())
+	settled, acked := s.settle(), s.position.record.Acked.On(s.stream.Identity())
 	if at, _ := s.tracker.Progress().Last(s.stream.Identity()); at.Compare(acked) > 0 {
 		acked = at
 	}

@@ -57,7 +57,7 @@ func (r *Relay) wait(ctx context.Context, v verdict, cause error, attempt int) e
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		if v.reason == "sink" && r.probe(ctx) != nil {
+		if v.wait == waitProbe && r.probe(ctx) != nil {
 			return r.park(ctx, Parked, cause)
 		}
 		if errors.As(cause, new(*replication.Error)) {

@@ -60,7 +60,7 @@ type session struct {
 
 	keepsRecord bool // the predecessor's record is read, or what was found is stored: a finding does not end that
 	readsEnds   bool // the ends of partitions are read before anything is sent that may be there
-	isSettled   bool // see settled
+	isSettled   bool // see settle
 
 	number          uint32        // of the session, in the process, from 1 on
 	newestKnown     pglogrepl.LSN // commit LSN of the newest event that earlier sessions of the process have delivered
@@ -152,7 +152,7 @@ func (r *Relay) session(ctx context.Context) (wentWell bool, err error) {
 // elsewhere.
 func (s *session) rootCause(err error) error {
 	if failure := s.failure.Load(); failure != nil {
-		if v := classify(err, s.r.delivered()); v.class == Retry && v.wait == waitBackoff {
+		if v := classify(err, s.r.delivered()); v.class == Retry && (v.wait == waitBackoff || v.wait == waitProbe) {
 			return *failure
 		}
 	}

@@ -174,10 +174,10 @@ func (s *session) awaitRoom(ctx context.Context) error {
 	return err
 }
 
-// settled reports whether every event that earlier sessions may have sent is acknowledged, and the history is
-// verified. The events found in Kafka are then forgotten. The ends of partitions have been read as far as necessary:
-// a later search would find no phantoms.
-func (s *session) settled() bool {
+// settle reports whether every event that earlier sessions may have sent is acknowledged, and the history is verified.
+// When it first finds that, it forgets the events found in Kafka. The ends of partitions have been read as far as
+// necessary: a later search would find no phantoms.
+func (s *session) settle() bool {
 	if !s.isSettled && !s.resume.Expecting() && s.tracker.Acked() >= s.earlierEnd && s.knowsEnds() {
 		s.isSettled = true
 		s.r.mem.Events.Forget(func(checkpoint.Position) bool { return true })
@@ -215,7 +215,7 @@ func (r *Relay) reportPhantoms(topic string, partition int32, p checkpoint.Phant
 // noteDoubt notes, at the end of a session, whether the next session has to read the ends of partitions.
 func (s *session) noteDoubt() {
 	m := &s.r.mem
-	m.doubt = m.doubt && !(s.rule.RecordsRequired() && s.settled())
+	m.doubt = m.doubt && !(s.rule.RecordsRequired() && s.settle())
 	if s.sink.Unanswered() {
 		m.doubt, m.fence = true, maxTime(m.fence, s.r.clock().Add(s.r.cfg.Deduplication.FenceWait))
 	}

@@ -214,8 +214,8 @@ func (r *Relay) detach(s *session) {
 	v.newest = maxTime(v.newest, s.lastCommit)
 }
 
-// progress publishes the session's positions.
-func (r *Relay) progress(s *session) {
+// publishPositions publishes the session's positions.
+func (r *Relay) publishPositions(s *session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	v := &r.view

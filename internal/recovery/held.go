@@ -31,16 +31,11 @@ func (r *sending) held(ctx context.Context, p *router.Poison) error {
 		if err := r.to.Wait(ctx); err != nil {
 			return err
 		}
-		if by = p.ID; by == "" || len(by) > longestBy {
-			by = string(r.Mark.Value)
-		}
+		by = relay.HeldBy(p.ID, string(r.Mark.Value))
 		r.Held.Hold(topic, key, by)
 	}
 	return r.deadLetter(ctx, p, router.Header{Name: relay.HeaderHeldBy, Value: []byte(by)})
 }
-
-// longestBy is the length of the longest id in the header outboxcdc-held-by: as the daemon has it.
-const longestBy = 100
 
 // heldKeys reads which keys are held.
 func heldKeys(ctx context.Context, read func(context.Context) (*checkpoint.OpenKeys, error)) (*checkpoint.OpenKeys, error) {

@@ -180,6 +180,7 @@ func patientDaemon(lasts, parkAfter time.Duration, what string) func(*testing.T,
 		o.sample()
 		w := o.write(calmLoad(rnd))
 		r := o.startThrough(p, "OUTBOXCDC_TUNING_PARK_AFTER="+parkAfter.String(), senderTimeout(3*time.Second))
+		o.awaitRecords(1) // its topic look-ups are done
 		w.awaitCommits(20)
 		must(t, p.Set(faultproxy.BlackHole()))
 		o.checkHeldBack(r, lasts)
