@@ -19,7 +19,7 @@ var simTables = []audit.Table{{Name: "public.outbox", IDColumn: "id", CreatedAt:
 // import it.
 func simAudit(ctx context.Context, a *relay.SimAudit) error {
 	job := audit.Audit{
-		Router: a.Router, Poison: &a.Poison, Tables: simTables,
+		Router: a.Router, Poison: &a.Poison, Tables: simTables, Slot: "slot",
 		Lineage: a.Lineage, Deep: a.Deep, Memory: 64 << 20, Topics: relay.SimTopics(), Wait: a.Wait, WALEnd: a.WALEnd,
 		Release: a.Snapshot.Release,
 		Fresh: func(ctx context.Context) (audit.Snapshot, func(), error) {

@@ -39,7 +39,7 @@ func auditText(t *wire.Servers, res *audit.Result, shown map[audit.Kind]int, not
 		{res.Newer, "records are newer than the snapshot"},
 		{res.Counts.Outside, "records have a row outside the range"},
 		{res.Removable, "records without a row are older than retention.keep: retain may have removed their rows"},
-		{res.Foreign, "records are of another server or database, or of an aborted or open Kafka transaction"},
+		{res.Foreign, "records are of another server, database or slot, or of an aborted or open Kafka transaction"},
 	} {
 		if c.n > 0 || c.what == "rows have a record" {
 			say("  %10d %s", c.n, c.what)

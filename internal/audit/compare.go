@@ -60,7 +60,7 @@ type Counts struct {
 	// Records without a row in the range that are no findings.
 	Newer   int64 `json:"newer_than_the_snapshot"`
 	Outside int64 `json:"outside_the_range"`
-	Foreign int64 `json:"of_other_servers"` // or databases
+	Foreign int64 `json:"of_other_servers"` // or databases, or slots
 	// Removable are older than the time to keep, so that their rows may have been removed.
 	Removable int64 `json:"older_than_kept"`
 	// Repeated are further records of events that have one, each like the first.

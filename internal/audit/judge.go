@@ -20,6 +20,9 @@ type Judge struct {
 	Since time.Time
 	// Kept is the time since which no row was removed; zero: none was removed.
 	Kept time.Time
+	// Slot is the name of the slot. A record without a row that another slot has delivered, by its header, is of the rows
+	// of another daemon, or of an earlier one.
+	Slot string
 	// Origin says where a record comes from.
 	Origin func(*Record) origin
 	// Newer reports whether a record with that position may be younger than the rows.
@@ -56,11 +59,11 @@ type Judge struct {
 	Report func(Finding) error
 }
 
-// foreign reports whether a record is of another server or database, also of one that ours has replaced, or of a
-// transaction of another producer.
+// foreign reports whether a record is of another server, database or slot, also of a server that ours has replaced, or
+// of a transaction of another producer.
 func (j *Judge) foreign(r *Record) bool {
 	from := j.Origin(r)
-	return from.isForeign() || from == former
+	return from.isForeign() || from == former || r.Origin.Slot != "" && r.Origin.Slot != j.Slot
 }
 
 // judge says what became of the events with one id.

@@ -122,6 +122,7 @@ func TestAnIDIsNotAnEvent(t *testing.T) {
 	noID := func(r Record) Record { r.ID = nil; return r }
 	with := func(r Record, change func(*Record)) Record { change(&r); return r }
 	dead := func(r *Record) { r.Topic, r.Dead = "dead", "too_large" }
+	slot := func(r Record) Record { r.Origin.Slot = "another"; return r }
 	const gone = 0x900 // the server has lost what is later
 	for _, c := range []idCase{
 		{name: "the record of the row", records: []Record{record(100, 16, "k", 7)}, want: "delivered 1"},
@@ -133,6 +134,9 @@ func TestAnIDIsNotAnEvent(t *testing.T) {
 		{name: "a lost transaction and the record", records: []Record{record(gone, 16, "x", 9), record(100, 16, "k", 7)}, want: "delivered 1 phantom 1"},
 		{name: "another value and the record", records: []Record{record(100, 16, "k", 8), record(101, 16, "k", 7)}, want: "delivered 1 duplicate 1"},
 		{name: "another database", records: []Record{record(100, 17, "k", 8)}, want: "missing 1 foreign 1"},
+		{name: "another slot", records: []Record{slot(record(100, 16, "x", 8))}, want: "missing 1 foreign 1"},
+		{name: "another slot, and the server has lost the transaction", records: []Record{slot(record(gone, 16, "x", 8))}, want: "missing 1 foreign 1"},
+		{name: "another slot has delivered the row", records: []Record{slot(record(100, 16, "k", 7))}, want: "delivered 1"},
 		{name: "another database, the same content", records: []Record{record(100, 17, "k", 7)}, want: "unjudged 1: a record of another server or database"},
 		{name: "an earlier version", records: []Record{record(100, 0, "k", 7)}, want: "delivered 1"},
 		{name: "an earlier version, another value", records: []Record{record(100, 0, "k", 8)}, want: "unjudged 1: a record with this id and key"},
@@ -258,7 +262,7 @@ func (x *idCase) judge(t *testing.T, gone pglogrepl.LSN) string {
 	has := func(ids []string) (map[string]bool, error) { return map[string]bool{}, nil }
 	lost, undecided := 0, 0
 	n, err := c.Run(&Judge{
-		Tables: []string{"a", "b"}[:max(x.tables, 1)], Abandoned: abandoned, Exist: has, ExistNow: has,
+		Slot: "s", Tables: []string{"a", "b"}[:max(x.tables, 1)], Abandoned: abandoned, Exist: has, ExistNow: has,
 		Origin:    func(rec *Record) origin { return r.origin(rec, abandoned) },
 		Newer:     func(checkpoint.Position) bool { return false },
 		Deleted:   func(*Row) string { return "" },

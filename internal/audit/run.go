@@ -230,7 +230,7 @@ func (r *run) compare(ctx context.Context) error {
 		return err
 	}
 	j := &Judge{
-		Tables: names, Deep: r.Deep, Since: r.Range.Since, OnlyMissing: r.OnlyMissing,
+		Tables: names, Slot: r.Slot, Deep: r.Deep, Since: r.Range.Since, OnlyMissing: r.OnlyMissing,
 		Later: r.Later, Report: r.Report,
 		Newer:     func(p checkpoint.Position) bool { return p.CommitLSN >= r.res.SnapshotAt },
 		Abandoned: func(p checkpoint.Position) string { return r.abandoned(p, end) },

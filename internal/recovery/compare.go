@@ -126,8 +126,7 @@ func (r *Recovery) compareOnce(ctx context.Context) (*Found, error) {
 	}
 	job.Release, job.WALEnd = done, r.Server.WALEnd
 	job.Wait = waitForDaemon
-	// A daemon, or another run, may have been killed just before: what it has sent may still arrive.
-	job.NotBefore = r.began.Add(r.FenceWait)
+	job.NotBefore = r.fence()
 	job.Report, job.OnlyMissing, job.Whole = func(audit.Finding) error { return nil }, true, r.readsAll
 	job.Later = func(topic, key string, certain bool) error {
 		if f.LaterTopics[topic] = true; !certain {

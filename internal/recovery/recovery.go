@@ -132,7 +132,7 @@ type Recovery struct {
 	Compacted  bool   // send rows that cannot be judged to compacted topics as well
 	Run        string // identifies the run in its records
 
-	began    time.Time
+	began    time.Time // when the slots were last read: before that, a daemon may have sent
 	state    *state
 	created  bool // this run has created the recovery slot
 	readsAll bool // Kafka is read from its beginning
@@ -144,7 +144,6 @@ type Recovery struct {
 
 // Deliver runs the recovery. It returns what was sent, also with an error.
 func (r *Recovery) Deliver(ctx context.Context) (Sent, error) {
-	r.began = time.Now()
 	err := r.deliver(ctx)
 	return r.sent, err
 }

@@ -44,7 +44,7 @@ func (r *Recovery) look(ctx context.Context) (err error) {
 	if s.verdict, err = loadRecord(ctx, r.Server, r.Positions, r.Sources); err != nil {
 		return fmt.Errorf("nothing was changed: %w", err)
 	}
-	if s.daemon, s.recovery, err = r.Server.Slots(ctx); err != nil {
+	if err = r.readSlots(ctx); err != nil {
 		return err
 	}
 	switch {
@@ -70,6 +70,23 @@ func (r *Recovery) look(ctx context.Context) (err error) {
 		return err
 	}
 	return r.checkServer(ctx)
+}
+
+// readSlots reads the slots. What a daemon has sent that had the slot just before may still arrive in Kafka.
+func (r *Recovery) readSlots(ctx context.Context) (err error) {
+	r.state.daemon, r.state.recovery, err = r.Server.Slots(ctx)
+	r.began = time.Now()
+	return err
+}
+
+// fence returns when nothing can arrive in Kafka any more that a daemon has sent which was killed before this run: it
+// had its own settings.
+func (r *Recovery) fence() time.Time {
+	wait := r.FenceWait
+	if r.state.old != nil {
+		wait = max(wait, r.state.old.FenceWait)
+	}
+	return r.began.Add(wait)
 }
 
 // checkServer asks if the position record may be of a server that is in use elsewhere: what this run writes would
@@ -119,7 +136,7 @@ func (r *Recovery) hold(ctx context.Context) (err error) {
 	if err := r.Server.AwaitVisible(ctx); err != nil {
 		return err
 	}
-	if s.daemon, s.recovery, err = r.Server.Slots(ctx); err != nil {
+	if err = r.readSlots(ctx); err != nil {
 		return err
 	}
 	switch {

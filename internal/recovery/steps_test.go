@@ -278,24 +278,37 @@ func TestOrderOfCalls(t *testing.T) {
 	}
 }
 
-// TestFence: a process that was killed just before may have requests under way. Kafka is not read before they have
-// arrived.
+// TestFence: a process that was killed just before may have requests under way, for as long as its settings say. Kafka
+// is not read before they have arrived.
 func TestFence(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := lose(t, true, losses["the slot is missing"])
-		r := w.recover(true)
-		r.FenceWait = 7 * time.Second
-		began := time.Now()
-		time.AfterFunc(6*time.Second, func() { w.deliver(4, 6) })
-		in(w, "Spans", 1, func() {
-			if waited := time.Since(began); waited < r.FenceWait {
-				t.Errorf("Kafka is read after %s", waited)
+	for _, c := range []struct {
+		until     string // the process was killed at the end of this call
+		own, runs time.Duration
+	}{
+		{"Load", time.Second, 7 * time.Second},
+		{"Load", 7 * time.Second, time.Second},
+		{"CreateRecoverySlot", time.Second, 7 * time.Second},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := lose(t, true, losses["the slot is missing"])
+			r := w.recover(true)
+			r.FenceWait, w.saved[len(w.saved)-1].FenceWait = c.runs, c.own
+			var killed time.Time
+			w.on = func(call string, nth int) {
+				switch {
+				case call == c.until && nth == 1:
+					time.Sleep(20 * time.Second)
+					killed = time.Now()
+					time.AfterFunc(6*time.Second, func() { w.deliver(4, 6) })
+				case call == "Spans" && nth == 1 && time.Since(killed) < 7*time.Second:
+					t.Errorf("%+v: Kafka is read after %s", c, time.Since(killed))
+				}
+			}
+			if _, err := r.Deliver(t.Context()); err != nil || strings.Join(w.sentIDs(), " ") != "6 7 8 9" {
+				t.Error(c, err, w.sentIDs())
 			}
 		})
-		if _, err := r.Deliver(t.Context()); err != nil || strings.Join(w.sentIDs(), " ") != "6 7 8 9" {
-			t.Error(err, w.sentIDs())
-		}
-	})
+	}
 }
 
 // TestPositionsOfRecords: recovered records come after all earlier events, and before those that the slot has.

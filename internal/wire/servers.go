@@ -290,7 +290,7 @@ func (t *Servers) waiting(ctx context.Context, source *replication.Source, slot 
 	seen, err := waiting.Run(ctx, st)
 	switch {
 	case err != nil:
-		return t.explainOlderSlot(ctx, slot, fmt.Errorf("read what waits in slot %s: %w", slot, err))
+		return fmt.Errorf("read what waits in slot %s: %w", slot, t.explainOlderSlot(ctx, slot, err))
 	case !seen.Whole:
 		return fmt.Errorf("read what waits in slot %s: %w", slot, context.Cause(ctx))
 	}
@@ -330,14 +330,20 @@ func (t *Servers) awaitFlushed(ctx context.Context, upTo pglogrepl.LSN) error {
 // explainOlderSlot says what to do about a slot that is older than the publication: it decodes with the catalogs of
 // its time, in which there was none.
 func (t *Servers) explainOlderSlot(ctx context.Context, slot string, err error) error {
-	if replication.KindOf(err) != replication.PublicationMissing {
+	found, ok := errors.AsType[*replication.Error](err)
+	if !ok || found.Kind != replication.PublicationMissing {
 		return err
 	}
 	if p, readErr := replication.ReadPublication(ctx, t.control, t.cfg.Postgres.Publication); readErr != nil || p == nil {
 		return err
 	}
-	return fmt.Errorf("%w. The publication exists now, but slot %s is older and cannot be read with it: drop the slot "+
-		"(SELECT pg_drop_replication_slot('%[2]s')) and run outboxcdc recover, which creates it and delivers what is missing", err, slot)
+	again := "outboxcdc recover"
+	if replication.IsBackfill(slot) { // recover would send the rows that its condition leaves out
+		again = "the same outboxcdc backfill again, with the same --where"
+	}
+	found.Remedy = fmt.Sprintf("the publication exists now, but slot %s is older and cannot be read with it: drop the slot "+
+		"(SELECT pg_drop_replication_slot('%[1]s')) and run %s, which creates it and delivers what is missing", slot, again)
+	return found // what wraps it has the former remedy in its text
 }
 
 func (t *Servers) closeSnapshot() {

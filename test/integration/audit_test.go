@@ -32,6 +32,7 @@ type auditLine struct {
 		Newer                    int64 `json:"newer_than_the_snapshot"`
 		Outside                  int64 `json:"outside_the_range"`
 		Removable                int64 `json:"older_than_kept"`
+		Foreign                  int64 `json:"of_other_servers"`
 		Resent                   int64 `json:"sent_by_a_person"`
 		Repeated                 int64 `json:"identical_duplicates"`
 		Unjudged                 int64 `json:"not_judged"`

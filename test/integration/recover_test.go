@@ -359,36 +359,6 @@ func TestRecoverLargeGap(t *testing.T) {
 	o.repeatsAtMost(o.verify(patience), 0, "the slot begins after them")
 }
 
-// A publication that was dropped and created again: the slot is older and cannot be read with it. recover says what
-// to do, and delivers what no stream has.
-func TestRecoverOlderSlot(t *testing.T) {
-	for _, major := range recoverMajors() {
-		t.Run(major, func(t *testing.T) {
-			t.Parallel()
-			o := newOutbox(t, options{pg: sharedPostgres(t, major)})
-			o.proves("F41", "publication dropped, and recreated after 10 commits, while the daemon is down; the slot dropped as the remedy says, then `recover`")
-			env := o.deduplicating(fence)
-			o.deliver(env, "order", "k", 1, 20)
-			o.exec(`DROP PUBLICATION outboxcdc`)
-			o.insert("order", "k", 21, 10)
-			if out, notes, code := o.runBinary(env, "recover", "--yes"); code != 79 || !strings.Contains(notes, "publication") {
-				t.Errorf("without the publication: exit code %d:\n%s%s", code, out, notes)
-			}
-			o.exec(`CREATE PUBLICATION outboxcdc FOR TABLE outbox WITH (publish = 'insert')`)
-			o.insert("order", "k", 31, 10)
-			if out, notes, code := o.runBinary(env, "recover", "--yes"); code != 79 || !strings.Contains(notes, "SELECT pg_drop_replication_slot('"+o.name+"')) and run outboxcdc recover") {
-				t.Fatalf("exit code %d:\n%s%s", code, out, notes)
-			}
-			o.exec(`SELECT pg_drop_replication_slot($1)`, o.name)
-			o.recover(env, 0)
-			o.startStreaming(env...)
-			o.insert("order", "k", 41, 10)
-			o.repeatsAtMost(o.verify(patience), 0, "recover subtracts what Kafka has")
-			o.outcome("exit 79 with the remedy, then the daemon simply starts")
-		})
-	}
-}
-
 // A row without an id is asked about. It is known by its dead letter, which has its key and value, so that it is not
 // sent again at each run.
 func TestRecoverWithoutID(t *testing.T) {

@@ -68,6 +68,9 @@ func scaleRounds(t *testing.T, s *scaled) {
 			w.awaitCommits(20) // into the slots of daemons that do not run yet
 			s.startNew(shards)
 			t.Logf("round %d: %d daemons", round, shards)
+			if round == 0 && shards == 2 {
+				s.auditEach()
+			}
 		}
 	}
 	w.awaitCommits(50)
@@ -88,6 +91,18 @@ func scaleRounds(t *testing.T, s *scaled) {
 	o.args = []string{"-c", s.file(0)}
 	lost := o.start(append(s.env, s.slot(0))...)
 	lost.awaitStop(patience, 79, "no daemon delivers the rows of public.outbox_1, public.outbox_2")
+}
+
+// auditEach audits each daemon's part: the records of the other daemons, and of the earlier one, have no rows in it.
+func (s *scaled) auditEach() {
+	s.t.Helper()
+	defer func(args []string) { s.args = args }(s.args)
+	for n := range s.shards {
+		s.args = []string{"-c", s.file(n)}
+		if _, sum := s.audit(append(s.env, s.slot(n)), 0); !sum.Summary.Clean || sum.Summary.Foreign == 0 {
+			s.t.Errorf("audit of daemon %d: %+v", n, sum.Summary)
+		}
+	}
 }
 
 func (s *scaled) dropSlots() {

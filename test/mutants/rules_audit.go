@@ -71,6 +71,8 @@ var auditMutants = []mutant{
 		edits{{"internal/audit/join.go", "x.row.Poison != \"\" && len(g.rows) == 1:", "x.row.Poison != \"\":"}}, events),
 	wrong("audit-takes-one-record-for-two-rows", "A record is that of each row with its id, key and value.",
 		edits{{"internal/audit/judge.go", "	g.judgeTwins()\n", ""}}, histories, events),
+	wrong("audit-knows-one-daemon", "A record of another slot without a row in these tables is a phantom.",
+		edits{{"internal/audit/judge.go", " || r.Origin.Slot != \"\" && r.Origin.Slot != j.Slot", ""}}, events),
 	wrong("audit-counts-records-as-events", "Each record is that of an event of its own.",
 		edits{{"internal/audit/twins.go", "r.Position.IsZero() {", "false {"}}, events),
 	wrong("audit-counts-recovered-records-twice", "A record that a person has sent is of another event than those of the stream.",

@@ -21,9 +21,13 @@ const (
 // recoveryMutants has mutants of the steps of recover, backfill, replay and slot adopt.
 var recoveryMutants = []mutant{
 	wrong("recovery-reads-before-the-fence", "recover may read Kafka at once: nothing of a process that was killed arrives later.",
-		edits{{recoveryCompare, "	job.NotBefore = r.began.Add(r.FenceWait)\n", "	job.NotBefore = r.began\n"}}, simRecover),
+		edits{{recoveryCompare, "	job.NotBefore = r.fence()\n", "	job.NotBefore = r.began\n"}}, simRecover),
 	wrong("recovery-ignores-the-fence", "The same, noticed without the simulator.",
-		edits{{recoveryCompare, "	job.NotBefore = r.began.Add(r.FenceWait)\n", ""}}, steps),
+		edits{{recoveryCompare, "	job.NotBefore = r.fence()\n", ""}}, steps),
+	wrong("recovery-waits-by-its-own-settings", "A daemon that was killed had the fence_wait of the command.",
+		edits{{"internal/recovery/slots.go", "		wait = max(wait, r.state.old.FenceWait)\n", "		wait = max(wait, 0*r.state.old.FenceWait)\n"}}, suite{"./internal/recovery", "^TestFence$"}),
+	wrong("recovery-waits-from-its-first-look", "No daemon is killed between the first look at the slots and the recovery slot.",
+		edits{{"internal/recovery/slots.go", "	r.began = time.Now()\n	return err\n", "	if r.began.IsZero() {\n		r.began = time.Now()\n	}\n	return err\n"}}, suite{"./internal/recovery", "^TestFence$"}),
 	wrong("recovery-trusts-the-times-of-records", "The time of a record is that at which it was sent, whatever route.timestamp says.",
 		edits{{"internal/audit/run.go", "	case r.Whole, r.Router.SetsTimes():\n", "	case r.Whole:\n"}}, simRecover),
 	wrong("recovery-ignores-route-timestamp", "Only a column gives records a time of their own.",
