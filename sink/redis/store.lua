@@ -1,8 +1,9 @@
--- Appends events to the stream KEYS[1], in their order. ARGV[1] is its maximum length, 0: none. Then follow, for each
--- event: the id of its entry, the number of its texts, and these texts: names and values of its fields.
+-- Appends events to the stream KEYS[1], in their order. ARGV[1] is its maximum length, 0: none. ARGV[2] is how many
+-- replicas are awaited afterwards. Then follow, for each event: the id of its entry, the number of its texts, and these
+-- texts: names and values of its fields.
 -- It stops at the first event that is not stored, and returns: how many are stored, how many of them the stream had
 -- already, how many have another id than theirs, and why the next one is not stored.
-local stream, most = KEYS[1], ARGV[1]
+local stream, most, replicas = KEYS[1], ARGV[1], ARGV[2]
 
 -- append adds the texts from..to as an entry.
 local function append(id, from, to)
@@ -50,25 +51,47 @@ local function increment(text)
   return head .. ((tonumber(digit) or 0) + 1) .. string.rep('0', #nines)
 end
 
--- after returns the id after the last one that the stream has had.
-local function after()
+-- last returns the last id that the stream has had: its two numbers.
+local function last()
   local info = redis.pcall('XINFO', 'STREAM', stream)
   if refused(info) then
-    return nil, info.err
+    return nil, nil, info.err
   end
   for i = 1, #info, 2 do
     if info[i] == 'last-generated-id' then
-      local ms, seq = string.match(info[i + 1], '^(%d+)%-(%d+)$')
-      if seq == '18446744073709551615' then
-        return increment(ms) .. '-0'
-      end
-      return ms .. '-' .. increment(seq)
+      return string.match(info[i + 1], '^(%d+)%-(%d+)$')
     end
   end
-  return nil, 'ERR XINFO STREAM has no last-generated-id'
+  return nil, nil, 'ERR XINFO STREAM has no last-generated-id'
 end
 
-local at, stored, repeats, moved = 2, 0, 0, 0
+-- after returns the id after the last one that the stream has had.
+local function after()
+  local ms, seq, why = last()
+  if why then
+    return nil, why
+  end
+  if seq == '18446744073709551615' then
+    return increment(ms) .. '-0'
+  end
+  return ms .. '-' .. increment(seq)
+end
+
+local at, stored, repeats, moved = 3, 0, 0, 0
+
+-- result is the answer of the script. If replicas are awaited and nothing was written, it makes a write that changes
+-- nothing: WAIT is about the writes of its connection. Without one, Redis 7.2 does not wait for what was there already.
+local function result(why)
+  if replicas ~= '0' and stored > 0 and stored == repeats then
+    local ms, seq, unread = last()
+    local untouched = unread or refused(redis.pcall('XSETID', stream, ms .. '-' .. seq))
+    if untouched then
+      return {0, 0, 0, untouched}
+    end
+  end
+  return {stored, repeats, moved, why}
+end
+
 while at <= #ARGV do
   local id, from = ARGV[at], at + 2
   local to = from + tonumber(ARGV[at + 1]) - 1
@@ -90,8 +113,8 @@ while at <= #ARGV do
     end
   end
   if why then
-    return {stored, repeats, moved, why}
+    return result(why)
   end
   stored, at = stored + 1, to + 1
 end
-return {stored, repeats, moved, ''}
+return result('')

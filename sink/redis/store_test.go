@@ -335,7 +335,8 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestReplicas: an event is acknowledged when the replicas have it, and a repeat too.
+// TestReplicas: an event is acknowledged when the replicas have it, and a repeat too: it makes a write that changes
+// nothing, because without one Redis 7.2 does not wait.
 func TestReplicas(t *testing.T) {
 	primary, replica := redistest.Start(t), redistest.Start(t)
 	host, port, _ := strings.Cut(primary.Addr, ":")
@@ -371,4 +372,23 @@ func TestReplicas(t *testing.T) {
 	if replica.Do("XLEN", topic) != int64(2) {
 		t.Error("acknowledged, and the replica does not have it")
 	}
+	primary.Do("XGROUP", "CREATE", topic, "g", "0")
+	state := func() (stream string) {
+		return fmt.Sprint(primary.Do("XINFO", "STREAM", topic), primary.Do("XINFO", "GROUPS", topic))
+	}
+	before, writes := state(), changes(primary)
+	s.stores("a@10-0", "b@20-0")
+	if changes(primary) == writes {
+		t.Error("repeats write nothing, so WAIT does not wait for them")
+	}
+	if after := state(); after != before {
+		t.Errorf("repeats have changed the stream from\n%s to\n%s", before, after)
+	}
+}
+
+// changes returns the number of writes that the server has made.
+func changes(server *redistest.Server) (n int) {
+	_, text, _ := strings.Cut(server.Do("INFO", "persistence").(string), "rdb_changes_since_last_save:")
+	_, _ = fmt.Sscan(text, &n)
+	return n
 }

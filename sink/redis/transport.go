@@ -96,7 +96,7 @@ func (t *transport) deliver(ctx context.Context, items []*lane.Item) (stored int
 		return 0, &lane.Failure{Op: op, Code: lane.CodeRefused, Meaning: lane.Refused, Err: err}
 	}
 	// The first two texts, which name the script, are set by run.
-	answer, err := t.run(ctx, []any{nil, nil, 1, topic, t.receiver.cfg.MaxLength, events})
+	answer, err := t.run(ctx, []any{nil, nil, 1, topic, t.receiver.cfg.MaxLength, t.receiver.cfg.WaitReplicas, events})
 	if err != nil {
 		return 0, t.failure(op, err)
 	}

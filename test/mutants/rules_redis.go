@@ -16,7 +16,7 @@ var redisMutants = []mutant{
 	wrong("redis-other-system", "An entry of another system of Postgres counts as the event.",
 		edits{{"sink/redis/store.lua", " and s1 == s2", ""}}, redisRepeats),
 	wrong("redis-goes-on-after-an-error", "The script goes on with the next event after one that is not stored.",
-		edits{{"sink/redis/store.lua", "  if why then\n    return {stored, repeats, moved, why}\n  end\n  stored, at = stored + 1, to + 1\n", "  if not why then\n    stored = stored + 1\n  end\n  at = to + 1\n"}}, redisRepeats),
+		edits{{"sink/redis/store.lua", "  if why then\n    return result(why)\n  end\n  stored, at = stored + 1, to + 1\n", "  if not why then\n    stored = stored + 1\n  end\n  at = to + 1\n"}}, redisRepeats),
 	wrong("redis-ids-of-the-server", "The server chooses the ids of entries.",
 		edits{{"sink/redis/store.lua", "  args[n] = id\n", "  args[n] = '*'\n"}}, suite{"./sink/redis", "^(TestTwoSenders|TestRepeats)$"}),
 	wrong("redis-entry-of-a-replica", "A server that refuses all writes acknowledges what it has.",
@@ -27,6 +27,8 @@ var redisMutants = []mutant{
 		edits{{"sink/redis/store.lua", "return ms .. '-' .. increment(seq)", "return ms .. '-' .. string.format('%.0f', seq + 1)"}}, redisRepeats),
 	wrong("redis-replicas-are-not-awaited", "An event is acknowledged although too few replicas have it.",
 		edits{{"sink/redis/transport.go", "!is || n < int64(want)", "!is || n < 0"}}, suite{"./sink/redis", "^TestReplicas$"}),
+	wrong("redis-repeats-write-nothing", "A repeat writes nothing, and Redis 7.2 then does not wait for the replicas.",
+		edits{{"sink/redis/store.lua", "if replicas ~= '0' and", "if false and"}}, suite{"./sink/redis", "^TestReplicas$"}),
 	wrong("redis-error-shows-the-password", "An error repeats the password that the server repeats.",
 		edits{{"sink/redis/failure.go", `text = strings.ReplaceAll(text, t.client.password, "xxxxx")`, ""}}, suite{"./sink/redis", "^TestMeanings$"}),
 }
