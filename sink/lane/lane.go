@@ -88,6 +88,9 @@ func (p *Producer) wake(l *lane) {
 // otherwise they would wait for up to BackoffMax. Each is woken once, so that a receiver that cuts the connection for
 // one record does not get it again and again. p.mu is held.
 func (p *Producer) wakeFailing() {
+	if p.ended { // then a lane that fails has no next call
+		return
+	}
 	for _, l := range p.lanes {
 		if l.failing.isOutage() && !l.woken && l.again.Stop() {
 			l.woken = true
@@ -153,11 +156,22 @@ func (p *Producer) end() {
 
 // acked removes the first records of a lane, and reports them.
 func (p *Producer) acked(l *lane, stored int) {
+	numbers := p.remove(l, stored)
+	p.cbMu.Lock()
+	defer p.cbMu.Unlock()
+	if !p.callbacksOff {
+		p.cb.Acked(numbers)
+	}
+}
+
+// remove returns the event numbers of the first records of a lane, which it removes.
+func (p *Producer) remove(l *lane, stored int) []uint64 {
 	numbers := make([]uint64, stored)
 	for i, it := range l.items[:stored] {
 		numbers[i] = it.N
 	}
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	clear(l.queue[:stored])
 	l.queue, l.items = l.queue[stored:], l.items[stored:]
 	if len(l.items) == 0 {
@@ -169,12 +183,7 @@ func (p *Producer) acked(l *lane, stored int) {
 		p.wakeFailing()
 	}
 	p.unacked -= stored
-	p.mu.Unlock()
-	p.cbMu.Lock()
-	defer p.cbMu.Unlock()
-	if !p.callbacksOff {
-		p.cb.Acked(numbers)
-	}
+	return numbers
 }
 
 // noteFailing has records sent again after a pause.

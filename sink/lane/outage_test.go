@@ -31,17 +31,17 @@ func (s *scripted) Healthy() error                      { return nil }
 func (s *scripted) Close()                              {}
 
 // session has a lane for each key.
-func (s *scripted) session(t *testing.T, acked func(events []uint64)) (send func(key string)) {
+func session(t *testing.T, transport Transport, acked func(events []uint64)) (p *Producer, send func(key string)) {
 	m, err := NewMetrics(prometheus.NewRegistry())
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg := Config{Settings: Defaults(), Metrics: m}
 	cfg.Lanes = 0 // each topic is a lane
-	p := New(cfg, s, sink.Callbacks{Acked: acked, Failed: func(err error) { t.Error(err) }})
+	p = New(cfg, transport, sink.Callbacks{Acked: acked, Failed: func(err error) { t.Error(err) }})
 	t.Cleanup(func() { _ = p.Close(context.Background()) })
 	n := uint64(0)
-	return func(key string) {
+	return p, func(key string) {
 		n++
 		if err := p.Send(&router.Record{Topic: key, Key: []byte(key), PartitionBy: []byte(key)}, n); err != nil {
 			t.Error(err)
@@ -64,7 +64,7 @@ func TestEndOfOutage(t *testing.T) {
 				}
 				return code
 			}}
-			send := s.session(t, func(events []uint64) {
+			_, send := session(t, s, func(events []uint64) {
 				acked += len(events)
 				if last = time.Now(); first.IsZero() {
 					first = last
@@ -103,7 +103,7 @@ func TestFailsAlone(t *testing.T) {
 				}
 				return ""
 			}}
-			send := s.session(t, func([]uint64) {})
+			_, send := session(t, s, func([]uint64) {})
 			send("bad")
 			for range 6000 {
 				send("good")
@@ -114,4 +114,34 @@ func TestFailsAlone(t *testing.T) {
 			}
 		})
 	}
+}
+
+// later is a transport that waits for its answers beside the lanes.
+type later struct{ *scripted }
+
+func (l *later) Deliver(ctx context.Context, items []*Item, done func(int, *Failure)) {
+	go l.scripted.Deliver(ctx, items, done)
+}
+
+// TestAnswersWhileItCloses: while a session closes, a lane may fail for the first time, and has no next call then. The
+// answer that ends the outage of another lane does not look for one.
+func TestAnswersWhileItCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		answers := map[string]chan string{"a": make(chan string), "b": make(chan string)}
+		acked := 0
+		p, send := session(t, &later{&scripted{func(key string) string { return <-answers[key] }}}, func(events []uint64) { acked += len(events) })
+		send("a")
+		send("b")
+		answers["a"] <- CodeConnection
+		time.Sleep(time.Minute) // until its next call, by the clock of the bubble
+		closed := make(chan error)
+		go func() { closed <- p.Close(context.Background()) }()
+		synctest.Wait()
+		answers["b"] <- CodeConnection
+		synctest.Wait()
+		answers["a"] <- ""
+		if err := <-closed; acked != 1 || err == nil {
+			t.Errorf("%d of 2 are acknowledged: %v", acked, err)
+		}
+	})
 }
