@@ -38,6 +38,8 @@ type broker struct {
 	refused   map[string]bool // message ids
 	channels  int             // channels that were opened
 	dropAt    uint32          // the connection is cut at this method; 0: at none
+	limitAt   uint32          // this method is refused because of a limit; 0: none is
+	limit     string          // what the broker says then
 	login     string          // what start-ok had
 }
 
@@ -247,6 +249,16 @@ func (p *peer) drops(id uint32) (drops bool) {
 func (p *peer) answer(channel uint16, id uint32, args []byte) bool {
 	if p.drops(id) {
 		return false
+	}
+	limit := ""
+	p.b.edit(func() {
+		if id == p.b.limitAt {
+			limit = p.b.limit
+		}
+	})
+	if limit != "" {
+		p.method(0, connClose, binary.BigEndian.AppendUint16(nil, 530), short("NOT_ALLOWED - "+limit), make([]byte, 4))
+		return true
 	}
 	switch id {
 	case connStartOk:

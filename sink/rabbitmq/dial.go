@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"regexp"
 	"strconv"
 	"time"
 
@@ -45,6 +46,8 @@ func (t *transport) dial(ctx context.Context) (*connection, *lane.Failure) {
 	f := &lane.Failure{Op: "connect to RabbitMQ at " + t.host(), Code: lane.CodeOf(err), Err: err}
 	answer, answered := serverError(err)
 	switch {
+	case answered && isLimit(answer):
+		f.Code, f.Err, f.Remedy = lane.CodeUnavailable, answerText(answer), limitRemedy
 	case answered && (answer.Code == amqp.AccessRefused || answer.Code == amqp.NotAllowed):
 		f.Meaning, f.Code, f.Err = lane.Denied, lane.CodeDenied, answerText(answer)
 		f.Remedy = "let the broker accept the user and the password in receiver.url, and the user the virtual host"
@@ -132,6 +135,15 @@ func (*plain) String() string { return "PLAIN" }
 func serverError(err error) (*amqp.Error, bool) {
 	answer, ok := errors.AsType[*amqp.Error](err)
 	return answer, ok && answer.Server
+}
+
+const limitRemedy = "raise the limit of the broker, or close connections"
+
+var limitText = regexp.MustCompile(`connection limit |number of channels opened `)
+
+// isLimit reports whether the broker has too many connections or channels now. It answers so with the code of a refusal.
+func isLimit(answer *amqp.Error) bool {
+	return answer.Code == amqp.NotAllowed && limitText.MatchString(answer.Reason)
 }
 
 func answerText(e *amqp.Error) error {

@@ -149,6 +149,8 @@ func (t *transport) failure(rec *router.Record, returned string, err error, expi
 	case answered && answer.Code == amqp.NotFound:
 		f.Meaning, f.Code, f.Err = lane.Missing, lane.CodeMissing, &unknownExchange{f.Err}
 		f.Remedy = "declare the exchange"
+	case answered && isLimit(answer):
+		f.Remedy = limitRemedy
 	case answered && (answer.Code == amqp.AccessRefused || answer.Code == amqp.NotAllowed):
 		f.Meaning, f.Code, f.Remedy = lane.Denied, lane.CodeDenied, "give the user of receiver.url the permission write for the exchange"
 	case answered && isSize(answer, len(rec.Value)):

@@ -165,6 +165,11 @@ func TestRabbitMQAnswers(t *testing.T) {
 	expectFailure(failed, "403 ACCESS_REFUSED", denied)
 	_, _, failed = open(s.URL(rabbittest.User, rabbittest.Password) + "nowhere")
 	expectFailure(failed, "530 NOT_ALLOWED", denied)
+	_, _, failed = open(s.URL(rabbittest.User, rabbittest.Password) + rabbittest.Full)
+	expectFailure(failed, "connection limit (0) is reached; remedy: raise the limit", func(err error) bool { return !denied(err) })
+	crowded, _, _ := open(s.URL(rabbittest.Crowded, rabbittest.CrowdedsWord))
+	must(t, crowded.Send(record("orders", 10), 1))
+	await(t, patience, "a channel to be refused", healthy(crowded, "number of channels opened for user 'crowded'"))
 
 	p, acked, _ := open(s.URL(rabbittest.User, rabbittest.Password))
 	must(t, p.Send(record("orders", 10), 1))

@@ -4,6 +4,7 @@ var (
 	rabbitContract = suite{"./sink/rabbitmq", "^TestContract$/^no_(exchange|queue)$/^(Order|AckLost|Lost|NoAnswer|Unavailable|Missing|Refused|Forbidden)$"}
 	rabbitReturns  = suite{"./sink/rabbitmq", "^TestReturnedAmongAcknowledged$"}
 	rabbitMessage  = suite{"./sink/rabbitmq", "^TestMessage$"}
+	rabbitLimits   = suite{"./sink/rabbitmq", "^TestLimits$"}
 	rabbitBlocked  = suite{"./sink/rabbitmq", "^TestBlocked$"}
 )
 
@@ -65,6 +66,12 @@ var rabbitMutants = []mutant{
 		edits: []edit{{"sink/rabbitmq/transport.go", "f.Meaning, f.Code, f.Err = lane.Missing, lane.CodeMissing, &unknownExchange{f.Err}", "f.Meaning, f.Code, f.Err = lane.Refused, lane.CodeMissing, &unknownExchange{f.Err}"}},
 		tests: []suite{{"./sink/rabbitmq", "^TestAnswersOfOthers$"}},
 	},
+	wrong("rabbitmq-connection-limit-is-a-refusal", "A broker with too many connections refuses the daemon.",
+		edits{{"sink/rabbitmq/dial.go", "	case answered && isLimit(answer):\n", "	case false:\n"}}, rabbitLimits),
+	wrong("rabbitmq-channel-limit-is-a-refusal", "A broker with too many channels refuses the daemon.",
+		edits{{"sink/rabbitmq/transport.go", "	case answered && isLimit(answer):\n", "	case false:\n"}}, rabbitLimits),
+	wrong("rabbitmq-refusal-is-a-limit", "A virtual host that the user may not use counts as a limit.",
+		edits{{"sink/rabbitmq/dial.go", "answer.Code == amqp.NotAllowed && limitText.MatchString(answer.Reason)", "answer.Code == amqp.NotAllowed"}}, rabbitLimits),
 	{
 		name:  "rabbitmq-lost-login-is-a-refusal",
 		rule:  "A connection that is lost during the login counts as a wrong password.",

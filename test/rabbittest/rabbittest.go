@@ -20,11 +20,16 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/debian"
 )
 
-// Users of a server. The second one may write only to exchanges whose name begins with "allowed".
+// Users of a server. The second one may write only to exchanges whose name begins with "allowed". The third one may
+// open no channel.
 const (
 	User, Password        = "shop", "s3cret-shop"
 	Limited, LimitedsWord = "limited", "s3cret-limited"
+	Crowded, CrowdedsWord = "crowded", "s3cret-crowded"
 )
+
+// Full is a virtual host that takes no connection.
+const Full = "full"
 
 // Folders of the packages, below their root.
 const (
@@ -93,9 +98,13 @@ func (n *Node) open(ctx context.Context) (err error) {
 		}
 	}
 	users := map[string]any{
-		"users":       []any{map[string]any{"name": User, "password": Password, "tags": ""}, map[string]any{"name": Limited, "password": LimitedsWord, "tags": ""}},
-		"vhosts":      []any{map[string]any{"name": "/"}},
-		"permissions": []any{permission(User, ".*", ".*"), permission(Limited, "^$", "^allowed")},
+		"users": []any{
+			map[string]any{"name": User, "password": Password, "tags": ""}, map[string]any{"name": Limited, "password": LimitedsWord, "tags": ""},
+			map[string]any{"name": Crowded, "password": CrowdedsWord, "tags": "", "limits": map[string]any{"max-channels": 0}},
+		},
+		"vhosts":      []any{map[string]any{"name": "/"}, map[string]any{"name": Full}},
+		"parameters":  []any{map[string]any{"component": "vhost-limits", "name": "limits", "vhost": Full, "value": map[string]any{"max-connections": 0}}},
+		"permissions": []any{permission(User, ".*", ".*"), permission(Limited, "^$", "^allowed"), permission(Crowded, "^$", ".*")},
 	}
 	text, err := json.Marshal(users)
 	if err != nil {
