@@ -20,6 +20,7 @@ import (
 func TestServerRefuses(t *testing.T) {
 	server := redistest.Start(t)
 	s := newSender(t, server)
+	awaits := newSender(t, server, func(c *Config) { c.WaitReplicas = 1 })
 	for name, test := range map[string]struct {
 		begin, end func()
 		want       string
@@ -35,9 +36,17 @@ func TestServerRefuses(t *testing.T) {
 			s.stores("a@10-0")
 			test.begin()
 			for _, events := range [][]string{{"a@10-0"}, {"a@10-0", "b@20-0"}, {"b@20-0"}} {
-				n, why := s.deliver(events...)
-				if n != 0 || why == nil || why.Meaning != lane.Again || why.Code != lane.CodeUnavailable || !strings.Contains(why.Error(), test.want) {
-					t.Errorf("%v: %d, %v", events, n, why)
+				for _, s := range []*sender{s, awaits} {
+					if s == awaits && test.want != "READONLY" {
+						continue // WAIT is not refused
+					}
+					n, why := s.deliver(events...)
+					if n != 0 || why == nil || why.Meaning != lane.Again || why.Code != lane.CodeUnavailable || !strings.Contains(why.Error(), test.want) {
+						t.Errorf("%v: %d, %v", events, n, why)
+					}
+					if s.client.take() != nil {
+						t.Errorf("%v: the connection is used again, although the name may lead to another server now", events)
+					}
 				}
 			}
 			test.end()
@@ -96,11 +105,16 @@ func TestPermissions(t *testing.T) {
 			s.has("a@10-0", "b@20-0", "x@20-1")
 		})
 	}
+	server.Do("ACL", "SETUSER", "daemon", "+wait")
+	awaits := newSenderAt(t, server, "redis://daemon:"+password+"@"+server.Addr, func(c *Config) { c.WaitReplicas, c.Timeout = 1, 2*time.Second })
+	if n, why := awaits.deliver("b@20-0"); n != 0 || why == nil || why.Meaning != lane.Denied { // a repeat needs xsetid
+		t.Errorf("%d, %v", n, why)
+	}
 }
 
-func newSenderAt(t *testing.T, server *redistest.Server, url string) *sender {
+func newSenderAt(t *testing.T, server *redistest.Server, url string, change ...func(*Config)) *sender {
 	t.Helper()
-	tr, err := testReceiver(t, url).Reach(t.Context())
+	tr, err := testReceiver(t, url, change...).Reach(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

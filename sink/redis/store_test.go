@@ -359,6 +359,9 @@ func TestReplicas(t *testing.T) {
 		if n, why := slow.deliver("b@20-0"); n != 0 || why == nil || why.Code != codeReplicas || why.Meaning != lane.Again {
 			t.Errorf("without the replica: %d, %v", n, why)
 		}
+		if slow.client.take() != nil {
+			t.Error("the connection is used again, although another server may be the primary now")
+		}
 	}
 	replica.Thaw()
 	for end := time.Now().Add(time.Minute); ; {

@@ -98,6 +98,7 @@ func (t *transport) deliver(ctx context.Context, items []*lane.Item) (stored int
 	// The first two texts, which name the script, are set by run.
 	answer, err := t.run(ctx, []any{nil, nil, 1, topic, t.receiver.cfg.MaxLength, t.receiver.cfg.WaitReplicas, events})
 	if err != nil {
+		t.client.Close() // as below
 		return 0, t.failure(op, err)
 	}
 	if answer.stored < 0 || answer.stored > len(items) || (answer.stored < len(items)) != (answer.why != "") {
@@ -222,18 +223,27 @@ func (t *transport) try(ctx context.Context, args []any) (*answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, a := range answers {
-		if e, is := a.(serverError); is {
-			return nil, e
-		}
+	a, err := parseAnswer(answers[0])
+	if err != nil {
+		return nil, err
 	}
-	if n, is := answers[1].(int64); !is || n < int64(want) {
-		return nil, fmt.Errorf("%w: %v of %d within %s", errReplicas, answers[1], want, within)
+	refused, is := answers[1].(serverError)
+	n, _ := answers[1].(int64)
+	switch {
+	case n >= int64(want):
+		return a, nil
+	case a.why != "": // also why WAIT is refused, such as READONLY
+		return &answer{why: a.why}, nil
+	case is:
+		return nil, refused
 	}
-	return parseAnswer(answers[0])
+	return nil, fmt.Errorf("%w: %v of %d within %s", errReplicas, answers[1], want, within)
 }
 
 func parseAnswer(got any) (*answer, error) {
+	if e, is := got.(serverError); is {
+		return nil, e
+	}
 	if v, _ := got.([]any); len(v) == 4 {
 		stored, ok1 := v[0].(int64)
 		repeats, ok2 := v[1].(int64)

@@ -29,6 +29,10 @@ var redisMutants = []mutant{
 		edits{{"sink/redis/transport.go", "!is || n < int64(want)", "!is || n < 0"}}, suite{"./sink/redis", "^TestReplicas$"}),
 	wrong("redis-repeats-write-nothing", "A repeat writes nothing, and Redis 7.2 then does not wait for the replicas.",
 		edits{{"sink/redis/store.lua", "if replicas ~= '0' and", "if false and"}}, suite{"./sink/redis", "^TestReplicas$"}),
+	wrong("redis-wait-hides-the-reason", "The error of WAIT hides why the script stores nothing.",
+		edits{{"sink/redis/transport.go", `	case a.why != "":`, "	case false:"}}, redisServer),
+	wrong("redis-keeps-the-old-primary", "A server that fails keeps its connections, although its name may lead to a new primary.",
+		edits{{"sink/redis/transport.go", "		t.client.Close() // as below\n", ""}}, suite{"./sink/redis", "^TestReplicas$"}),
 	wrong("redis-error-shows-the-password", "An error repeats the password that the server repeats.",
 		edits{{"sink/redis/failure.go", `text = strings.ReplaceAll(text, t.client.password, "xxxxx")`, ""}}, suite{"./sink/redis", "^TestMeanings$"}),
 }
