@@ -49,7 +49,7 @@ func meaningOf(text string) (m lane.Meaning, code, remedy string) {
 		return false
 	}
 	switch {
-	case word == "NOAUTH", word == "WRONGPASS", word == "NOPERM", word == "DENIED", has("user executing the script can't", "invalid password", "AUTH <password> called without"):
+	case word == "NOAUTH", word == "WRONGPASS", word == "NOPERM", word == "DENIED", has("user executing the script can't", "ACL failure in script", "invalid password", "AUTH <password> called without"):
 		return lane.Denied, lane.CodeDenied, "give the user in receiver.url its password and the permissions in docs/sinks.md"
 	case word == "WRONGTYPE":
 		return lane.Missing, lane.CodeMissing, "rename or delete the key with the name of the topic, which is no stream"

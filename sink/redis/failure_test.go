@@ -172,10 +172,11 @@ func TestMeanings(t *testing.T) {
 		"ERR Error running script (call to f_0): Script killed by user with SCRIPT KILL...":                lane.Again,
 		"UNKILLABLE Sorry the script already executed write commands against the dataset.":                 lane.Again,
 		"MOVED 3999 127.0.0.1:6381":                                                                        lane.Again,
-		"ERR something new":                                                                                lane.Again,
-		"DENIED Redis is running in protected mode because protected mode is enabled":                      lane.Denied,
-		"ERR AUTH <password> called without any password configured for the default user. Are you sure?":   lane.Denied,
-		"ERR Elements are too large to be stored":                                                          lane.Refused,
+		"ERR ACL failure in script: User daemon has no permissions to run the 'xadd' command":              lane.Denied, // Redis 7.2
+		"ERR something new": lane.Again,
+		"DENIED Redis is running in protected mode because protected mode is enabled":                    lane.Denied,
+		"ERR AUTH <password> called without any password configured for the default user. Are you sure?": lane.Denied,
+		"ERR Elements are too large to be stored":                                                        lane.Refused,
 	} {
 		hidden := &transport{client: &client{password: password}}
 		if f := hidden.failure("log in", serverError(text+" "+password)); strings.Contains(f.Error(), password) {

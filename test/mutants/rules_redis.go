@@ -33,6 +33,8 @@ var redisMutants = []mutant{
 		edits{{"sink/redis/transport.go", `	case a.why != "":`, "	case false:"}}, redisServer),
 	wrong("redis-keeps-the-old-primary", "A server that fails keeps its connections, although its name may lead to a new primary.",
 		edits{{"sink/redis/transport.go", "		t.client.Close() // as below\n", ""}}, suite{"./sink/redis", "^TestReplicas$"}),
+	wrong("redis-acl-of-a-script", "A permission that is missing in the script of Redis 7.2 is an outage.",
+		edits{{"sink/redis/failure.go", `, "ACL failure in script"`, ""}}, suite{"./sink/redis", "^TestMeanings$"}),
 	wrong("redis-error-shows-the-password", "An error repeats the password that the server repeats.",
 		edits{{"sink/redis/failure.go", `text = strings.ReplaceAll(text, t.client.password, "xxxxx")`, ""}}, suite{"./sink/redis", "^TestMeanings$"}),
 }
