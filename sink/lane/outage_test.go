@@ -116,11 +116,21 @@ func TestFailsAlone(t *testing.T) {
 	}
 }
 
-// later is a transport that waits for its answers beside the lanes.
-type later struct{ *scripted }
+// later is a transport that waits for its answers beside the lanes. A panic fails the test.
+type later struct {
+	*scripted
+	t *testing.T
+}
 
 func (l *later) Deliver(ctx context.Context, items []*Item, done func(int, *Failure)) {
-	go l.scripted.Deliver(ctx, items, done)
+	go func() {
+		defer func() {
+			if what := recover(); what != nil {
+				l.t.Error(what)
+			}
+		}()
+		l.scripted.Deliver(ctx, items, done)
+	}()
 }
 
 // TestAnswersWhileItCloses: while a session closes, a lane may fail for the first time, and has no next call then. The
@@ -129,7 +139,7 @@ func TestAnswersWhileItCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		answers := map[string]chan string{"a": make(chan string), "b": make(chan string)}
 		acked := 0
-		p, send := session(t, &later{&scripted{func(key string) string { return <-answers[key] }}}, func(events []uint64) { acked += len(events) })
+		p, send := session(t, &later{&scripted{func(key string) string { return <-answers[key] }}, t}, func(events []uint64) { acked += len(events) })
 		send("a")
 		send("b")
 		answers["a"] <- CodeConnection
