@@ -8,12 +8,14 @@ import (
 	"time"
 )
 
-// Rows are versions of rows that were visible when they were read. A version is its place in the table (ctid) and the
-// transaction that wrote it (xmin). A row that was updated since is another version, and a place that was used again
-// has a row of a transaction that is not among these.
+// Rows are versions of rows that were visible when they were read. A version is its place in the file of the table
+// (ctid) and the transaction that wrote it (xmin). A row that was updated since is another version, and a place that
+// was used again has a row of a transaction that is not among these. If the table was rewritten, it has another file.
 type Rows struct {
-	Places  []string // ctid
-	Writers []string // xmin, each once
+	Places  []string  // ctid
+	Writers []string  // xmin, each once
+	File    uint32    // pg_relation_filenode
+	Before  time.Time // all are older
 	Age     Age
 }
 
@@ -85,6 +87,9 @@ func (r *Retention) deleteHaul(ctx context.Context, leaf *Leaf, rows *Rows) (tot
 	}
 	if r.Archive != nil {
 		err := r.Archive.Store(ctx, leaf, rows.Age, func(w io.Writer) error { return r.Server.Copy(ctx, leaf, rows, w) })
+		if errors.Is(err, errMoved) {
+			return 0, err
+		}
 		if err != nil {
 			return 0, &postponed{reason: ByArchive, err: fmt.Errorf("archive the rows: %w", err)}
 		}
@@ -98,7 +103,7 @@ func (r *Retention) deleteHaul(ctx context.Context, leaf *Leaf, rows *Rows) (tot
 		began := time.Now()
 		n, err := r.Server.Delete(ctx, leaf, &chunk)
 		total += n
-		if err != nil && !errors.As(err, new(*InUseError)) {
+		if errors.Is(err, errMoved) || err != nil && !errors.As(err, new(*InUseError)) {
 			return total, fmt.Errorf("delete rows: %w", err)
 		}
 		if !r.Pause(ctx, (share-1)*time.Since(began)) {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"github.com/jackc/pglogrepl"
@@ -294,67 +293,6 @@ func (t *transaction) Rollback() {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	_ = t.tx.Rollback(ctx)
-}
-
-// OldRows implements [Server].
-func (p *Postgres) OldRows(ctx context.Context, leaf *Leaf, from, keepSince time.Time, limit int) (*Rows, error) {
-	if err := p.refuse(ctx, p.control); err != nil { // what has changed since the table was opened, or the rows before were read
-		return nil, err
-	}
-	query := "SELECT ctid::text, xmin::text, " + p.created + p.utc + " FROM ONLY " + quote(leaf) + " WHERE " + p.created + " < $1" + p.utc +
-		" AND " + p.created + " >= $2" + p.utc + " ORDER BY " + p.created + " LIMIT $3"
-	if from.IsZero() {
-		query = strings.Replace(query, ">= $2"+p.utc, ">= coalesce($2::timestamptz"+p.utc+", '-infinity')", 1)
-	}
-	rows, err := p.control.Query(ctx, query, keepSince, nullable(from), limit)
-	if err != nil {
-		return nil, err
-	}
-	defer rows.Close()
-	out := &Rows{}
-	writers := map[string]bool{}
-	for rows.Next() {
-		var place, writer string
-		var created pgtype.Timestamptz
-		if err := rows.Scan(&place, &writer, &created); err != nil {
-			return nil, err
-		}
-		if len(out.Places) == 0 {
-			out.Age.Oldest = created.Time
-		}
-		out.Age.Newest = created.Time
-		out.Places = append(out.Places, place)
-		if !writers[writer] {
-			writers[writer] = true
-			out.Writers = append(out.Writers, writer)
-		}
-	}
-	return out, rows.Err()
-}
-
-func nullable(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
-}
-
-// Delete implements [Server].
-func (p *Postgres) Delete(ctx context.Context, leaf *Leaf, rows *Rows) (int64, error) {
-	tag, err := p.control.Exec(ctx, "DELETE FROM ONLY "+quote(leaf)+" WHERE ctid = ANY (ARRAY(SELECT ctid FROM ONLY "+quote(leaf)+
-		" WHERE ctid = ANY ($1::text[]::tid[]) AND xmin = ANY ($2::text[]::xid[]) AND tableoid = $3 FOR UPDATE SKIP LOCKED))", rows.Places, rows.Writers, leaf.OID)
-	return tag.RowsAffected(), inUse(err)
-}
-
-// Copy implements [Server].
-func (p *Postgres) Copy(ctx context.Context, leaf *Leaf, rows *Rows, w io.Writer) error {
-	// COPY has no parameters. Both lists consist of digits, commas and parentheses of the server's own.
-	if err := p.reopen(ctx); err != nil {
-		return err
-	}
-	_, err := p.work.PgConn().CopyTo(ctx, w, fmt.Sprintf("COPY (SELECT * FROM ONLY %s WHERE ctid = ANY ('{\"%s\"}'::tid[]) AND xmin = ANY ('{%s}'::xid[])) TO STDOUT (FORMAT text)",
-		quote(leaf), strings.Join(rows.Places, `","`), strings.Join(rows.Writers, ",")))
-	return err
 }
 
 // Close closes the connections.

@@ -142,7 +142,7 @@ func TestPostgres(t *testing.T) {
 			server := pgtest.ForTest(t, pgtest.Options{Major: major, Settings: map[string]string{"wal_level": "logical", "fsync": "off", "max_replication_slots": "20"}})
 			for name, test := range map[string]func(*testing.T, *pgtest.Server){
 				"empty": testEmpty, "archive": testArchive, "delete": testDelete, "refused": testRefused, "range": testRange, "tree": testTree, "two": testTwo, "timeouts": testTimeouts, "readers": testReaders, "meanwhile": testMeanwhile,
-				"times": testTimes,
+				"times": testTimes, "moved": testMoved,
 			} {
 				t.Run(name, func(t *testing.T) { test(t, server) })
 			}
@@ -312,7 +312,7 @@ func testDelete(t *testing.T, server *pgtest.Server) {
 	b.exec("VACUUM shop.outbox")
 	other := leaf
 	other.OID++ // as after the table was replaced by another one of its name
-	if n, err := b.p.Delete(ctx, &other, rows); err != nil || n != 0 {
+	if n, err := b.p.Delete(ctx, &other, rows); n != 0 || !errors.Is(err, errMoved) {
 		t.Errorf("%d rows of another table were deleted, %v", n, err)
 	}
 	b.exec("UPDATE shop.outbox SET payload = 'sent' WHERE ctid = '" + rows.Places[1] + "'; " + old(0, 3000))

@@ -55,9 +55,10 @@ type Server interface {
 	// OldRows reads the versions of rows that are older than keepSince, from a time on, in the order of their times.
 	OldRows(ctx context.Context, leaf *Leaf, from, keepSince time.Time, limit int) (*Rows, error)
 	// Delete deletes rows in a transaction of its own: those that are still the versions that were read, and that no
-	// session has locked.
+	// session has locked. If the table was rewritten since, it deletes none, and the error is errMoved.
 	Delete(ctx context.Context, leaf *Leaf, rows *Rows) (deleted int64, err error)
-	// Copy writes rows as COPY … (FORMAT text), again only those that are still the versions that were read.
+	// Copy writes rows as COPY … (FORMAT text), again only those that are still the versions that were read. If the table
+	// was rewritten since, the error is errMoved.
 	Copy(ctx context.Context, leaf *Leaf, rows *Rows, w io.Writer) error
 }
 

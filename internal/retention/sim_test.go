@@ -27,20 +27,22 @@ type world struct {
 	now   time.Time
 	end   pglogrepl.LSN
 	xid   int
+	ids   int
 	rows  []*row
 	slots map[string]*replication.Slot
 	leaf  Leaf
+	file  uint32 // of the leaf; a rewrite makes another one
 
 	received map[string]pglogrepl.LSN // by slot: what its client has received
 	orphaned map[string]bool          // by slot: it was created again, and no client reads it
 
-	quiet    bool // no other session acts, and no call fails
-	locked   bool // by the steps
-	reading  bool // a session reads the leaf
-	looked   bool // the steps have seen that none does
-	waiting  bool // a writer waits for the lock
-	told     bool // the steps know
-	archived map[string]bool
+	quiet    bool         // no other session acts, and no call fails
+	locked   bool         // by the steps
+	reading  bool         // a session reads the leaf
+	looked   bool         // the steps have seen that none does
+	waiting  bool         // a writer waits for the lock
+	told     bool         // the steps know
+	archived map[int]bool // by id
 	removed  int
 	broken   bool // the archive fails
 	shrunk   bool // the server has lost WAL that slots have confirmed
@@ -50,6 +52,7 @@ type world struct {
 
 // row is a version of a row.
 type row struct {
+	id            int
 	place, writer string
 	created       time.Time
 	noTime        bool
@@ -74,7 +77,7 @@ func (w *world) others(call string) error {
 	}
 	for w.rnd.IntN(3) > 0 {
 		w.end += pglogrepl.LSN(8 + w.rnd.IntN(100))
-		switch w.rnd.IntN(12) {
+		switch w.rnd.IntN(13) {
 		case 0, 1: // a transaction writes into the leaf
 			if w.locked {
 				w.waiting = w.waiting || w.rnd.IntN(10) == 0
@@ -84,12 +87,14 @@ func (w *world) others(call string) error {
 		case 2, 3, 4: // transactions end
 			for _, r := range w.rows {
 				if r.commit == 0 && w.rnd.IntN(2) == 0 {
-					r.commit = w.end
-					w.note("commit %s at %d", r.place, w.end)
+					w.commit(r.writer)
 				}
 			}
 		case 5: // one is rolled back
-			w.rows = slices.DeleteFunc(w.rows, func(r *row) bool { return r.commit == 0 && w.rnd.IntN(3) == 0 })
+			if n := len(w.rows); n > 0 && w.rnd.IntN(2) == 0 {
+				writer := w.rows[w.rnd.IntN(n)].writer
+				w.rows = slices.DeleteFunc(w.rows, func(r *row) bool { return r.commit == 0 && r.writer == writer })
+			}
 		case 6, 7, 8: // a slot confirms
 			name := []string{"daemon", "other"}[w.rnd.IntN(2)]
 			s := w.slots[name]
@@ -126,6 +131,8 @@ func (w *world) others(call string) error {
 			w.now = w.now.Add(time.Minute)
 		case 11:
 			w.reading = !w.reading && w.rnd.IntN(3) == 0
+		case 12:
+			w.rewrite()
 		}
 	}
 	if w.rnd.IntN(60) == 0 {
@@ -135,13 +142,41 @@ func (w *world) others(call string) error {
 	return nil
 }
 
-// write writes a row of some age, in a transaction that is open.
+// write writes a row of some age, in a transaction that is open. It can have written the row before.
 func (w *world) write(age time.Duration) {
-	w.xid++
+	writer := strconv.Itoa(w.xid + 1)
+	if n := len(w.rows); n > 0 && w.rows[n-1].commit == 0 && w.rnd.IntN(2) == 0 {
+		writer = w.rows[n-1].writer
+	} else {
+		w.xid++
+	}
+	w.ids++
 	w.rows = append(w.rows, &row{
-		place: w.freePlace(), writer: strconv.Itoa(w.xid), created: w.now.Add(-age), noTime: w.rnd.IntN(200) == 0,
+		id: w.ids, place: w.freePlace(), writer: writer, created: w.now.Add(-age), noTime: w.rnd.IntN(200) == 0,
 	})
-	w.note("write %s by %d, %s old", w.rows[len(w.rows)-1].place, w.xid, age)
+	w.note("write %d at %s by %s, %s old", w.ids, w.rows[len(w.rows)-1].place, writer, age)
+}
+
+// commit ends a transaction.
+func (w *world) commit(writer string) {
+	for _, r := range w.rows {
+		if r.commit == 0 && r.writer == writer {
+			r.commit = w.end
+		}
+	}
+	w.note("commit of %s at %d", writer, w.end)
+}
+
+// rewrite moves the rows, as VACUUM FULL and CLUSTER do, if no session uses the leaf.
+func (w *world) rewrite() {
+	if w.locked || w.reading || slices.ContainsFunc(w.rows, func(r *row) bool { return r.commit == 0 || r.locked }) {
+		return
+	}
+	w.file++
+	for n, i := range w.rnd.Perm(len(w.rows)) {
+		w.rows[i].place = fmt.Sprintf("(0,%d)", n+1)
+	}
+	w.note("rewrite")
 }
 
 // freePlace is a place that no row has: often that of a row that has gone.
@@ -216,7 +251,7 @@ func (w *world) check(r *row) {
 		w.t.Errorf("the row at %s was removed, and its transaction is open", r.place)
 	case r.noTime, !r.created.Before(w.now.Add(-keep)):
 		w.t.Errorf("the row at %s was removed, and is %s old", r.place, w.now.Sub(r.created))
-	case !w.archived[r.place+r.writer]:
+	case !w.archived[r.id]:
 		w.t.Errorf("the row at %s was removed, and the archive does not have it", r.place)
 	case w.recovery != "":
 		w.t.Errorf("the row at %s was removed during a recovery", r.place)
@@ -242,7 +277,7 @@ func (w *world) OldRows(_ context.Context, _ *Leaf, from, since time.Time, limit
 		}
 	}
 	slices.SortStableFunc(old, func(a, b *row) int { return a.created.Compare(b.created) })
-	out := &Rows{}
+	out := &Rows{File: w.file, Before: since}
 	for _, r := range old[:min(limit, len(old))] {
 		out.Places, out.Writers = append(out.Places, r.place), append(out.Writers, r.writer)
 		out.Age.Newest = r.created
@@ -264,6 +299,9 @@ func (w *world) Delete(_ context.Context, _ *Leaf, rows *Rows) (n int64, err err
 	if err := w.others("delete"); err != nil {
 		return 0, err
 	}
+	if rows.File != w.file {
+		return 0, errMoved
+	}
 	for _, r := range w.versions(rows) {
 		if !r.locked {
 			w.check(r)
@@ -275,12 +313,15 @@ func (w *world) Delete(_ context.Context, _ *Leaf, rows *Rows) (n int64, err err
 }
 
 func (w *world) Copy(_ context.Context, _ *Leaf, rows *Rows, out io.Writer) error {
+	if rows.File != w.file {
+		return errMoved
+	}
 	return write(out, w.versions(rows))
 }
 
 func write(out io.Writer, rows []*row) error {
 	for _, r := range rows {
-		if _, err := fmt.Fprintf(out, "%s%s\n", r.place, r.writer); err != nil {
+		if _, err := fmt.Fprintln(out, r.id); err != nil {
 			return err
 		}
 	}
@@ -307,7 +348,11 @@ func (w *world) Store(_ context.Context, _ *Leaf, _ Age, write func(io.Writer) e
 		return errors.New("exit status 1")
 	}
 	for line := range strings.Lines(b.String()) {
-		w.archived[strings.TrimSpace(line)] = true
+		id, err := strconv.Atoi(strings.TrimSpace(line))
+		if err != nil {
+			return err
+		}
+		w.archived[id] = true
 	}
 	return nil
 }
@@ -367,7 +412,7 @@ func (tx *worldTx) Rollback() {
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
-		t: t, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC), end: 1000, archived: map[string]bool{}, slots: map[string]*replication.Slot{},
+		t: t, rnd: rand.New(rand.NewPCG(seed, 1)), now: time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC), end: 1000, archived: map[int]bool{}, slots: map[string]*replication.Slot{},
 		received: map[string]pglogrepl.LSN{}, orphaned: map[string]bool{},
 	}
 	for _, name := range []string{"daemon", "other"} {
@@ -389,7 +434,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	for range w.rnd.IntN(6) {
 		w.write(time.Duration(30+w.rnd.IntN(180)) * time.Minute)
 		if w.rnd.IntN(4) > 0 {
-			w.rows[len(w.rows)-1].commit = w.end
+			w.commit(w.rows[len(w.rows)-1].writer)
 		}
 	}
 	return w
@@ -457,7 +502,7 @@ func TestBlocked(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := &world{
-				t: t, quiet: true, rnd: rand.New(rand.NewPCG(1, 1)), now: time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC), end: 1000, archived: map[string]bool{}, slots: map[string]*replication.Slot{},
+				t: t, quiet: true, rnd: rand.New(rand.NewPCG(1, 1)), now: time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC), end: 1000, archived: map[int]bool{}, slots: map[string]*replication.Slot{},
 				received: map[string]pglogrepl.LSN{}, orphaned: map[string]bool{},
 			}
 			for _, name := range []string{"daemon", "other"} {

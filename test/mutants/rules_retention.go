@@ -4,7 +4,7 @@ var (
 	retains       = suite{"./internal/retention", "^TestSimRetention$"}
 	retainsServer = suite{"./internal/retention", "^TestPostgres$/^18$"}
 
-	retainsMeanwhile = suite{"./internal/retention", "^TestPostgres$/^18$/^(archive|delete|meanwhile|range|refused|times)$"}
+	retainsMeanwhile = suite{"./internal/retention", "^TestPostgres$/^18$/^(archive|delete|moved|meanwhile|range|refused|times)$"}
 )
 
 // retentionMutants has mutants of the rule that decides which rows may be removed from the table.
@@ -53,7 +53,7 @@ var retentionMutants = []mutant{
 	wrong("retain-deletes-before-it-asks", "Old rows may be deleted before the slots have confirmed them.",
 		edits{{"internal/retention/delete.go", "	if err := r.waitForSlots(ctx, func() error { return nil }); err != nil {\n", "	if err := r.waitForSlots(ctx, func() error { return nil }); false {\n"}}, retains),
 	wrong("retain-deletes-by-place", "A place in the table has the row that was read there.",
-		edits{{"internal/retention/postgres.go", `xmin = ANY ($2::text[]::xid[]) AND`, `$2::text[] IS NOT NULL AND`}}, retainsServer),
+		edits{{"internal/retention/postgres_rows.go", `xmin = ANY ($2::text[]::xid[]) AND`, `$2::text[] IS NOT NULL AND`}}, retainsServer),
 	wrong("retain-empties-what-was-detached", "A table that was a partition is one.",
 		edits{{"internal/retention/postgres.go", "	case !member:\n", "	case !member && false:\n"}}, retainsServer),
 	wrong("retain-empties-what-has-the-name", "The table of that name is the one that was read.",
@@ -83,9 +83,18 @@ var retentionMutants = []mutant{
 	wrong("retain-refuses-at-the-start-only", "No trigger comes while retain works.",
 		edits{{"internal/retention/postgres.go", "		err = p.refuse(ctx, tx)\n", ""}}, retainsMeanwhile),
 	wrong("retain-deletes-what-another-table-refers-to", "No foreign key comes while rows are deleted.",
-		edits{{"internal/retention/postgres.go", "	if err := p.refuse(ctx, p.control); err != nil {", "	if err := p.refuse(ctx, p.control); false {"}}, retainsMeanwhile),
+		edits{{"internal/retention/postgres_rows.go", "	if err := p.refuse(ctx, p.control); err != nil {", "	if err := p.refuse(ctx, p.control); false {"}}, retainsMeanwhile),
 	wrong("retain-deletes-from-what-has-the-name", "The table of that name is the one that was read.",
-		edits{{"internal/retention/postgres.go", "AND tableoid = $3 FOR", "AND $3::oid IS NOT NULL FOR"}}, retainsMeanwhile),
+		edits{{"internal/retention/postgres_rows.go", "AND tableoid = $3 FOR", "AND $3::oid IS NOT NULL FOR"}}, retainsMeanwhile),
+	wrong("retain-deletes-what-was-moved", "A place in the table has the row that was read there, if the same transaction wrote it.",
+		edits{
+			{"internal/retention/postgres_rows.go", " AND pg_relation_filenode(tableoid) = $4 AND tableoid = $3 FOR", " AND tableoid = $3 FOR"},
+			{"internal/retention/postgres_rows.go", "	if err == nil && !same {\n		err = errMoved\n	}\n	return deleted, inUse(err)", "	return deleted, inUse(err)"},
+		}, suite{"./internal/retention", "^TestPostgres$/^18$/^moved$"}),
+	wrong("retain-archives-nothing-of-what-was-moved", "A haul whose rows were moved meanwhile has no rows.",
+		edits{{"internal/retention/postgres_rows.go", "	if err == nil && !same {\n		err = errMoved\n	}\n	return err", "	return err"}}, suite{"./internal/retention", "^TestPostgres$/^18$/^moved$"}),
+	wrong("retain-asks-for-the-age-when-it-reads", "What is deleted is as old as what was read.",
+		edits{{"internal/retention/postgres_rows.go", `"+p.created+" < $5"+p.utc+`, `$5::timestamptz IS NOT NULL"+`}}, suite{"./internal/retention", "^TestPostgres$/^18$/^moved$"}),
 	wrong("retain-removes-what-is-not-published", "The slot confirms the rows of this table.",
 		edits{{"internal/retention/open.go", "	for _, name := range missing {\n", "	for _, name := range map[uint32]string{} {\n"}}, retainsMeanwhile),
 	wrong("retain-drops-the-newest-partition", "What creates partitions needs none.",
