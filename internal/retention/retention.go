@@ -188,13 +188,17 @@ func result(leaf *Leaf, age Age, err error) Result {
 	return out
 }
 
-// waitForSlots reads the end of the WAL, and waits until each slot has confirmed more. held is asked while it waits; an
-// error ends the wait.
+// waitForSlots reads the end of the WAL, and waits until each slot has confirmed more; then it does so again. What a
+// slot has confirmed can be more than its client has received: a person advances it, or WAL of a server that has lost
+// some overtakes it. After that it stays where it is, and only a client lets it confirm a position that was read later.
+// held is asked while it waits; an error ends the wait.
 func (r *Retention) waitForSlots(ctx context.Context, held func() error) error {
 	const step = 50 * time.Millisecond
+	const times = 2
 	later := &postponed{again: true}
 	var end pglogrepl.LSN
-	for waited := time.Duration(0); ; waited += step {
+	passed := 0
+	for waited := time.Duration(0); ; {
 		if later.again {
 			var err error
 			if end, err = r.Server.WALEnd(ctx); err != nil {
@@ -202,7 +206,14 @@ func (r *Retention) waitForSlots(ctx context.Context, held func() error) error {
 			}
 		}
 		err := r.confirmed(ctx, end)
-		if err == nil || waited >= r.SlotWait || !errors.As(err, &later) {
+		if err == nil {
+			if passed++; passed == times {
+				return nil
+			}
+			later = &postponed{again: true}
+			continue
+		}
+		if waited >= r.SlotWait || !errors.As(err, &later) {
 			return err
 		}
 		if err := held(); err != nil {
@@ -211,6 +222,7 @@ func (r *Retention) waitForSlots(ctx context.Context, held func() error) error {
 		if !r.Pause(ctx, step) {
 			return err
 		}
+		waited += step
 	}
 }
 

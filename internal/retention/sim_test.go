@@ -34,7 +34,7 @@ type world struct {
 	file  uint32 // of the leaf; a rewrite makes another one
 
 	received map[string]pglogrepl.LSN // by slot: what its client has received
-	orphaned map[string]bool          // by slot: it was created again, and no client reads it
+	orphaned map[string]bool          // by slot: a person created it again or advanced it, and its client refuses to go on
 
 	quiet    bool         // no other session acts, and no call fails
 	locked   bool         // by the steps
@@ -80,7 +80,7 @@ func (w *world) others(call string) error {
 		switch w.rnd.IntN(13) {
 		case 0, 1: // a transaction writes into the leaf
 			if w.locked {
-				w.waiting = w.waiting || w.rnd.IntN(10) == 0
+				w.waiting = w.waiting || w.rnd.IntN(30) == 0
 				continue
 			}
 			w.write(time.Duration(w.rnd.IntN(180)) * time.Minute)
@@ -101,7 +101,11 @@ func (w *world) others(call string) error {
 			if s == nil || s.WALStatus == "lost" {
 				continue
 			}
-			if w.rnd.IntN(300) == 0 { // a person drops it and creates it again, and its client refuses to go on
+			if w.rnd.IntN(300) == 0 && !w.orphaned[name] { // a person advances it
+				s.ConfirmedFlush, w.orphaned[name] = w.end, true
+				w.note("%s is advanced to %d", name, w.end)
+			}
+			if w.rnd.IntN(300) == 0 { // a person drops it and creates it again
 				w.slots[name] = &replication.Slot{Name: name, Kind: s.Kind, Database: s.Database, WALStatus: "reserved", RestartLSN: w.end, ConfirmedFlush: w.end + 8}
 				w.end += 8
 				w.orphaned[name] = true
@@ -429,6 +433,9 @@ func newWorld(t *testing.T, seed uint64) *world {
 		delete(w.slots, "other")
 	case 4:
 		w.recovery = "daemon_recovery"
+	case 5: // the server has lost WAL that the slot has confirmed, and writes other WAL
+		w.shrunk, w.orphaned["daemon"] = true, true
+		w.slots["daemon"].ConfirmedFlush = w.end + pglogrepl.LSN(w.rnd.IntN(1000))
 	}
 	w.broken = w.rnd.IntN(3) == 0
 	for range w.rnd.IntN(6) {
@@ -460,7 +467,7 @@ func TestSimRetention(t *testing.T) {
 			Beside: func(ctx context.Context, _, do func(context.Context) error) error { return do(ctx) },
 			Pause:  func(context.Context, time.Duration) bool { _ = w.others("pause"); return true },
 		}
-		for range 4 {
+		for range 7 {
 			if chunks {
 				r.Delete(t.Context(), &w.leaf)
 			} else {
@@ -501,20 +508,9 @@ func TestBlocked(t *testing.T) {
 		{"a recovery has not finished", 24 * time.Hour, false, func(w *world) { w.recovery = "daemon_recovery" }, func(w *world) { w.recovery = "" }, BySlot, "daemon_recovery", 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := &world{
-				t: t, quiet: true, rnd: rand.New(rand.NewPCG(1, 1)), now: time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC), end: 1000, archived: map[int]bool{}, slots: map[string]*replication.Slot{},
-				received: map[string]pglogrepl.LSN{}, orphaned: map[string]bool{},
-			}
-			for _, name := range []string{"daemon", "other"} {
-				w.slots[name] = &replication.Slot{Name: name, Kind: "logical", Database: "shop", WALStatus: "reserved", ConfirmedFlush: always}
-				w.received[name] = always
-			}
-			w.rows = []*row{{place: "(0,1)", writer: "1", created: w.now.Add(-2 * keep), commit: 500}}
-			r := Retention{
-				Server: w, Archive: w, Keep: keep, Slots: []string{"daemon", "other"}, Database: "shop", Chunk: 1, SlotWait: 300 * time.Millisecond,
-				Beside: func(ctx context.Context, _, do func(context.Context) error) error { return do(ctx) },
-				Pause:  func(_ context.Context, d time.Duration) bool { w.now = w.now.Add(d); return true },
-			}
+			w := newQuietWorld(t)
+			r := quietRetention(w)
+			r.Pause = func(_ context.Context, d time.Duration) bool { w.now = w.now.Add(d); return true }
 			run := r.Empty
 			if c.chunks {
 				run = r.Delete
@@ -530,5 +526,49 @@ func TestBlocked(t *testing.T) {
 				t.Errorf("afterwards: %+v; %d rows removed, want %d", res, w.removed, c.removed)
 			}
 		})
+	}
+}
+
+// TestAdvanced has a slot that no client reads: a person advances it while it is waited for.
+func TestAdvanced(t *testing.T) {
+	for _, chunks := range []bool{false, true} {
+		w := newQuietWorld(t)
+		w.slots["other"].ConfirmedFlush, w.received["other"] = 1, 1
+		pauses := 0
+		r := quietRetention(w)
+		r.Pause = func(context.Context, time.Duration) bool {
+			if pauses++; pauses == 2 {
+				w.slots["other"].ConfirmedFlush = w.end
+			}
+			return true
+		}
+		run := r.Empty
+		if chunks {
+			run = r.Delete
+		}
+		if res := run(t.Context(), &w.leaf); res.Outcome != Postponed || res.Reason != BySlot || res.Slot != "other" || w.removed > 0 || pauses < 3 {
+			t.Errorf("%+v; %d rows removed, %d pauses", res, w.removed, pauses)
+		}
+	}
+}
+
+// newQuietWorld has one old row that both slots have confirmed, and no other session acts.
+func newQuietWorld(t *testing.T) *world {
+	w := &world{
+		t: t, quiet: true, rnd: rand.New(rand.NewPCG(1, 1)), now: time.Date(2026, 11, 26, 0, 0, 0, 0, time.UTC), end: 1000, archived: map[int]bool{}, slots: map[string]*replication.Slot{},
+		received: map[string]pglogrepl.LSN{}, orphaned: map[string]bool{},
+	}
+	for _, name := range []string{"daemon", "other"} {
+		w.slots[name] = &replication.Slot{Name: name, Kind: "logical", Database: "shop", WALStatus: "reserved", ConfirmedFlush: always}
+		w.received[name] = always
+	}
+	w.rows = []*row{{place: "(0,1)", writer: "1", created: w.now.Add(-2 * keep), commit: 500}}
+	return w
+}
+
+func quietRetention(w *world) Retention {
+	return Retention{
+		Server: w, Archive: w, Keep: keep, Slots: []string{"daemon", "other"}, Database: "shop", Chunk: 1, SlotWait: 300 * time.Millisecond,
+		Beside: func(ctx context.Context, _, do func(context.Context) error) error { return do(ctx) },
 	}
 }
