@@ -241,9 +241,13 @@ func (p *Postgres) leaves(ctx context.Context, oid uint32, createdAt string) ([]
 }
 
 // refuseSQL finds what makes it unsafe to remove rows: foreign keys to the table, triggers and rules that act on it,
-// and row-level security. $2 is whether rows are deleted. In tgtype, 8 is DELETE and 32 is TRUNCATE.
+// and row-level security. $2 is whether rows are deleted. In tgtype, 8 is DELETE and 32 is TRUNCATE. pg_partition_tree
+// would lock each partition until the transaction ends.
 const refuseSQL = `
-WITH t AS (SELECT c.oid, c.oid::regclass::text AS name FROM pg_class c WHERE c.oid = $1 OR c.oid IN (SELECT relid FROM pg_partition_tree($1)))
+WITH RECURSIVE tree AS (
+  SELECT $1::oid AS oid
+  UNION ALL SELECT c.oid FROM tree JOIN pg_inherits i ON i.inhparent = tree.oid JOIN pg_class c ON c.oid = i.inhrelid AND c.relispartition),
+t AS (SELECT oid, oid::regclass::text AS name FROM tree)
 SELECT format('foreign key %I of table %s refers to it; remedy: drop the foreign key', k.conname, k.conrelid::regclass)
   FROM pg_constraint k JOIN t ON t.oid = k.confrelid WHERE k.contype = 'f'
 UNION ALL

@@ -141,7 +141,7 @@ func (p *Postgres) lock(ctx context.Context, leaf *Leaf, mode string) (_ *transa
 	}
 	// The name may be that of another table by now, and an operator may have detached the partition.
 	var same, member bool
-	if err = tx.QueryRow(ctx, "SELECT $1::text::regclass::oid = $2, $2 = $3 OR EXISTS (SELECT FROM pg_partition_tree($3) WHERE relid = $2)",
+	if err = tx.QueryRow(ctx, "SELECT $1::text::regclass::oid = $2, $2 = $3 OR $3 IN (SELECT relid FROM pg_partition_ancestors($2::oid::regclass))",
 		quote(leaf), leaf.OID, p.root).Scan(&same, &member); err != nil {
 		return nil, err
 	}
@@ -212,10 +212,11 @@ func (t *transaction) Read(ctx context.Context, keepSince time.Time, ends bool) 
 	return t.read(ctx, t.work, t.leaf, keepSince, ends || t.leaf.Indexed)
 }
 
-// InDemand implements [Transaction].
+// InDemand implements [Transaction]. A session that waits for another table, such as the root, can keep every writer
+// waiting behind it.
 func (t *transaction) InDemand(ctx context.Context) (wanted bool, err error) {
-	err = t.control.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'relation' AND relation = $1 AND NOT granted "+
-		"AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))", t.leaf.OID).Scan(&wanted)
+	err = t.control.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_locks w JOIN pg_locks h USING (locktype, database, relation) WHERE locktype = 'relation' AND NOT w.granted "+
+		"AND h.granted AND h.pid = $1 AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))", int32(t.work.PgConn().PID())).Scan(&wanted)
 	return wanted, err
 }
 

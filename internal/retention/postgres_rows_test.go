@@ -2,7 +2,9 @@ package retention
 
 import (
 	"bytes"
+	"context"
 	"errors"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -64,4 +66,75 @@ func testMoved(t *testing.T, server *pgtest.Server) {
 	}
 	archive.meanwhile = func() {}
 	b.want("the next run", b.pass(), "outbox emptied 1")
+}
+
+// testDDL has sessions that change the root or another partition while a leaf is archived: they get their locks.
+func testDDL(t *testing.T, server *pgtest.Server) {
+	b := newBench(t, server, "ddl", ring)
+	b.exec(old(0, 10))
+	b.r.Slots = nil
+	other := pgtest.Connect(t, server.SuperURL(b.name))
+	change := func(sql string) error {
+		_, err := other.PgConn().Exec(t.Context(), "SET lock_timeout = '10s'; "+sql).ReadAll()
+		return err
+	}
+	altered := make(chan error, 1)
+	b.r.Archive = archiveFunc(func(ctx context.Context, write func(io.Writer) error) error {
+		if err := write(io.Discard); err != nil {
+			return err
+		}
+		if err := change("LOCK TABLE ONLY shop.outbox, ONLY shop.outbox_1 IN ACCESS EXCLUSIVE MODE"); err != nil {
+			t.Errorf("the root or another partition is locked: %v", err)
+		}
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			altered <- change("ALTER TABLE shop.outbox ADD COLUMN note text")
+		}()
+		select {
+		case <-ctx.Done():
+		case <-ended:
+		}
+		return context.Cause(ctx)
+	})
+	b.want("a change of the root", b.pass(), "outbox_0 postponed lock")
+	if err := <-altered; err != nil {
+		t.Errorf("a session waited for the end of the archive: %v", err)
+	}
+
+	// Any table counts that the transaction has locked.
+	tx, err := b.p.lock(t.Context(), &Leaf{Schema: "shop", Name: "outbox_0", OID: uint32(b.count("SELECT 'shop.outbox_0'::regclass::oid::int"))}, "SHARE")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback()
+	if _, err := tx.tx.Exec(t.Context(), "LOCK TABLE shop.outbox_2 IN ACCESS SHARE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	if wanted, err := tx.InDemand(t.Context()); wanted || err != nil {
+		t.Errorf("no session waits: %t, %v", wanted, err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- change("LOCK TABLE ONLY shop.outbox_2 IN ACCESS EXCLUSIVE MODE") }()
+	for wanted := false; !wanted; {
+		if wanted, err = tx.InDemand(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-ended:
+			t.Fatalf("a session waited for another table, and it was not seen: %v", err)
+		default:
+		}
+	}
+	tx.Rollback()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// archiveFunc is an [Archive].
+type archiveFunc func(ctx context.Context, write func(io.Writer) error) error
+
+func (f archiveFunc) Store(ctx context.Context, _ *Leaf, _ Age, write func(io.Writer) error) error {
+	return f(ctx, write)
 }

@@ -73,7 +73,8 @@ type Age struct {
 type Transaction interface {
 	// Read is [Server.Read], in the transaction. ends is whether Oldest and Newest are needed.
 	Read(ctx context.Context, keepSince time.Time, ends bool) (Age, error)
-	// InDemand reports whether another session waits for a lock on the leaf. Another connection asks, also during Copy.
+	// InDemand reports whether another session waits for a lock on the leaf, or on another table that the transaction has
+	// locked. Another connection asks, also during Read and Copy.
 	InDemand(ctx context.Context) (bool, error)
 	// InUse reports whether another session has a lock on the leaf, so that Truncate would not get its own now.
 	InUse(ctx context.Context) (bool, error)
