@@ -77,7 +77,11 @@ func (r *Retention) drop(ctx context.Context, leaf *Leaf, since time.Time) Resul
 
 // removable does the steps 2 to 5 in the transaction that holds the lock.
 func (r *Retention) removable(ctx context.Context, tx Transaction, leaf *Leaf, since time.Time) (Age, error) {
-	age, err := tx.Read(ctx, since, r.Archive != nil)
+	var age Age
+	err := r.Beside(ctx, func(ctx context.Context) error { return release(ctx, tx) }, func(ctx context.Context) (err error) {
+		age, err = tx.Read(ctx, since, r.Archive != nil) // without an index on the times, of the whole leaf
+		return err
+	})
 	if err != nil || age.Young {
 		return age, err
 	}

@@ -40,6 +40,7 @@ type world struct {
 	locked   bool         // by the steps
 	reading  bool         // a session reads the leaf
 	looked   bool         // the steps have seen that none does
+	asks     bool         // the steps ask meanwhile whether a writer waits
 	waiting  bool         // a writer waits for the lock
 	told     bool         // the steps know
 	archived map[int]bool // by id
@@ -361,9 +362,22 @@ func (w *world) Store(_ context.Context, _ *Leaf, _ Age, write func(io.Writer) e
 	return nil
 }
 
+// beside is [Retention.Beside]. It asks once, before the other thing is done.
+func (w *world) beside(ctx context.Context, ask, do func(context.Context) error) error {
+	if err := ask(ctx); err != nil {
+		return err
+	}
+	w.asks = true
+	defer func() { w.asks = false }()
+	return do(ctx)
+}
+
 type worldTx struct{ *world }
 
 func (tx *worldTx) Read(_ context.Context, since time.Time, _ bool) (Age, error) {
+	if !tx.asks {
+		tx.t.Error("a leaf is read that is locked, and a writer can wait for the end")
+	}
 	err := tx.others("read in the transaction")
 	return tx.age(since), err
 }
@@ -379,6 +393,9 @@ func (tx *worldTx) InUse(context.Context) (bool, error) {
 }
 
 func (tx *worldTx) Copy(_ context.Context, out io.Writer) error {
+	if !tx.asks {
+		tx.t.Error("a leaf is copied that is locked, and a writer can wait for the end")
+	}
 	if err := tx.others("copy"); err != nil {
 		return err
 	}
@@ -464,7 +481,7 @@ func TestSimRetention(t *testing.T) {
 		chunks := w.rnd.IntN(2) == 0
 		r := Retention{
 			Server: w, Archive: w, Keep: keep, Slots: []string{"daemon", "other"}, Database: "shop", Chunk: 1 + w.rnd.IntN(3), SlotWait: time.Second,
-			Beside: func(ctx context.Context, _, do func(context.Context) error) error { return do(ctx) },
+			Beside: w.beside,
 			Pause:  func(context.Context, time.Duration) bool { _ = w.others("pause"); return true },
 		}
 		for range 7 {
@@ -569,6 +586,6 @@ func newQuietWorld(t *testing.T) *world {
 func quietRetention(w *world) Retention {
 	return Retention{
 		Server: w, Archive: w, Keep: keep, Slots: []string{"daemon", "other"}, Database: "shop", Chunk: 1, SlotWait: 300 * time.Millisecond,
-		Beside: func(ctx context.Context, _, do func(context.Context) error) error { return do(ctx) },
+		Beside: w.beside,
 	}
 }

@@ -56,6 +56,8 @@ var retentionMutants = []mutant{
 		edits{{"internal/retention/postgres.go", "h.granted AND h.pid = $1 AND", "h.granted AND h.pid = $1 AND h.mode = 'ShareLock' AND"}}, suite{"./internal/retention", "^TestPostgres$/^18$/^ddl$"}),
 	wrong("retain-locks-every-partition", "A question about the partitions locks none of them.",
 		edits{{"internal/retention/open.go", "SELECT oid, oid::regclass::text AS name FROM tree)", "SELECT oid, oid::regclass::text AS name FROM tree WHERE (SELECT count(*) FROM pg_partition_tree($1)) >= 0)"}}, suite{"./internal/retention", "^TestPostgres$/^18$/^ddl$"}),
+	wrong("retain-lets-sessions-wait-while-it-reads", "It takes a moment to read the times of a leaf.",
+		edits{{"internal/retention/empty.go", "	var age Age\n	err := r.Beside(ctx, func(ctx context.Context) error { return release(ctx, tx) }, func(ctx context.Context) (err error) {\n		age, err = tx.Read(ctx, since, r.Archive != nil) // without an index on the times, of the whole leaf\n		return err\n	})\n", "	age, err := tx.Read(ctx, since, r.Archive != nil)\n"}}, retains),
 	wrong("retain-deletes-before-it-asks", "Old rows may be deleted before the slots have confirmed them.",
 		edits{{"internal/retention/delete.go", "	if err := r.waitForSlots(ctx, func() error { return nil }); err != nil {\n", "	if err := r.waitForSlots(ctx, func() error { return nil }); false {\n"}}, retains),
 	wrong("retain-deletes-by-place", "A place in the table has the row that was read there.",
