@@ -264,10 +264,7 @@ SELECT format('row-level security hides rows of table %s from this role; remedy:
   FROM t WHERE row_security_active(t.oid)
 LIMIT 1`
 
-func (p *Postgres) refuse(ctx context.Context, conn interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-},
-) error {
+func (p *Postgres) refuse(ctx context.Context, conn querier) error {
 	var why string
 	switch err := conn.QueryRow(ctx, refuseSQL, p.root, p.deletes).Scan(&why); {
 	case errors.Is(err, pgx.ErrNoRows):

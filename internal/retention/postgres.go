@@ -139,21 +139,29 @@ func (p *Postgres) lock(ctx context.Context, leaf *Leaf, mode string) (_ *transa
 	if _, err = tx.Exec(ctx, "LOCK TABLE ONLY "+quote(leaf)+" IN "+mode+" MODE"); err != nil {
 		return nil, inUse(err)
 	}
-	// The name may be that of another table by now, and an operator may have detached the partition.
+	return t, p.fit(ctx, tx, leaf)
+}
+
+// querier is a connection or a transaction.
+type querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// fit looks at what can have changed since the table was opened. The name of a leaf may be that of another table by now,
+// and an operator may have detached the partition.
+func (p *Postgres) fit(ctx context.Context, conn querier, leaf *Leaf) error {
 	var same, member bool
-	if err = tx.QueryRow(ctx, "SELECT $1::text::regclass::oid = $2, $2 = $3 OR $3 IN (SELECT relid FROM pg_partition_ancestors($2::oid::regclass))",
+	if err := conn.QueryRow(ctx, "SELECT $1::text::regclass::oid = $2, $2 = $3 OR $3 IN (SELECT relid FROM pg_partition_ancestors($2::oid::regclass))",
 		quote(leaf), leaf.OID, p.root).Scan(&same, &member); err != nil {
-		return nil, err
+		return err
 	}
 	switch {
 	case !same:
-		err = &InUseError{errors.New("it was replaced by another table of its name")}
+		return &InUseError{errors.New("it was replaced by another table of its name")}
 	case !member:
-		err = &InUseError{errors.New("it is no longer a partition of the outbox")}
-	default: // what has changed since the table was opened
-		err = p.refuse(ctx, tx)
+		return &InUseError{errors.New("it is no longer a partition of the outbox")}
 	}
-	return t, err
+	return p.refuse(ctx, conn)
 }
 
 // Drop implements [Server].

@@ -17,7 +17,7 @@ var errMoved = &InUseError{errors.New("its rows have other places by now, as aft
 
 // OldRows implements [Server].
 func (p *Postgres) OldRows(ctx context.Context, leaf *Leaf, from, keepSince time.Time, limit int) (*Rows, error) {
-	if err := p.refuse(ctx, p.control); err != nil { // what has changed since the table was opened, or the rows before were read
+	if err := p.fit(ctx, p.control, leaf); err != nil {
 		return nil, err
 	}
 	query := "SELECT ctid::text, xmin::text, " + p.created + p.utc + ", (SELECT pg_relation_filenode($4::oid::regclass)) FROM ONLY " + quote(leaf) +
@@ -63,9 +63,10 @@ func (p *Postgres) Delete(ctx context.Context, leaf *Leaf, rows *Rows) (deleted 
 	var same bool
 	err = p.control.QueryRow(ctx, "WITH d AS (DELETE FROM ONLY "+quote(leaf)+" WHERE ctid = ANY (ARRAY(SELECT ctid FROM ONLY "+quote(leaf)+
 		" WHERE ctid = ANY ($1::text[]::tid[]) AND xmin = ANY ($2::text[]::xid[]) AND "+p.created+" < $5"+p.utc+
+		" AND ($3 = $6::oid OR $6 IN (SELECT relid FROM pg_partition_ancestors($3::oid::regclass)))"+
 		" AND pg_relation_filenode(tableoid) = $4 AND tableoid = $3 FOR UPDATE SKIP LOCKED)) RETURNING 1) "+
 		"SELECT count(*), pg_relation_filenode($3::oid::regclass) IS NOT DISTINCT FROM $4::oid FROM d",
-		rows.Places, rows.Writers, leaf.OID, rows.File, rows.Before).Scan(&deleted, &same)
+		rows.Places, rows.Writers, leaf.OID, rows.File, rows.Before, p.root).Scan(&deleted, &same)
 	if err == nil && !same {
 		err = errMoved
 	}

@@ -68,6 +68,30 @@ func testMoved(t *testing.T, server *pgtest.Server) {
 	b.want("the next run", b.pass(), "outbox emptied 1")
 }
 
+// testDetached has a partition that an operator detaches while its rows are deleted.
+func testDetached(t *testing.T, server *pgtest.Server) {
+	b := newBench(t, server, "detached", ring)
+	b.table.Delete = true
+	b.exec(old(0, 10) + ";" + old(1, 10))
+	b.r.Slots = nil
+	leaf := &Leaf{Schema: "shop", Name: "outbox_0", OID: uint32(b.count("SELECT 'shop.outbox_0'::regclass::oid::int"))}
+	archive := &slowArchive{}
+	archive.meanwhile = func() {
+		if archive.stored == 1 {
+			b.exec("ALTER TABLE shop.outbox DETACH PARTITION shop.outbox_0")
+		}
+	}
+	b.r.Archive = archive
+	b.want("a partition is detached", b.pass(), "outbox_0 postponed lock; outbox_1 emptied 10; outbox_2 kept; outbox_3 kept")
+	if n := b.count("SELECT count(*) FROM shop.outbox_0"); n != 10 {
+		t.Errorf("%d rows are left, want 10", n)
+	}
+	b.r.Server = b.p
+	if got := b.r.Delete(t.Context(), leaf); got.Reason != ByLock || !strings.Contains(got.Text, "no longer a partition") || archive.stored != 2 {
+		t.Errorf("%+v; the archive got rows %d times, want 2", got, archive.stored)
+	}
+}
+
 // testDDL has sessions that change the root or another partition while a leaf is archived: they get their locks.
 func testDDL(t *testing.T, server *pgtest.Server) {
 	b := newBench(t, server, "ddl", ring)

@@ -142,7 +142,7 @@ func TestPostgres(t *testing.T) {
 			server := pgtest.ForTest(t, pgtest.Options{Major: major, Settings: map[string]string{"wal_level": "logical", "fsync": "off", "max_replication_slots": "20"}})
 			for name, test := range map[string]func(*testing.T, *pgtest.Server){
 				"empty": testEmpty, "archive": testArchive, "delete": testDelete, "refused": testRefused, "range": testRange, "tree": testTree, "two": testTwo, "timeouts": testTimeouts, "readers": testReaders, "meanwhile": testMeanwhile,
-				"times": testTimes, "moved": testMoved, "ddl": testDDL,
+				"times": testTimes, "moved": testMoved, "ddl": testDDL, "detached": testDetached,
 			} {
 				t.Run(name, func(t *testing.T) { test(t, server) })
 			}

@@ -52,12 +52,14 @@ type Server interface {
 	// Drop drops a partition in a transaction of its own, if it is still empty. A lock that is not available at once is an
 	// [*InUseError].
 	Drop(ctx context.Context, leaf *Leaf) error
-	// OldRows reads the versions of rows that are older than keepSince, from a time on, in the order of their times.
+	// OldRows reads the versions of rows that are older than keepSince, from a time on, in the order of their times. A leaf
+	// that is no longer of the table is an [*InUseError].
 	OldRows(ctx context.Context, leaf *Leaf, from, keepSince time.Time, limit int) (*Rows, error)
 	// Delete deletes rows in a transaction of its own: those that are still the versions that were read, and that no
-	// session has locked. If the table was rewritten since, it deletes none, and the error is errMoved.
+	// session has locked, of a leaf that is still of the table. If the leaf was rewritten since, it deletes none, and the
+	// error is errMoved.
 	Delete(ctx context.Context, leaf *Leaf, rows *Rows) (deleted int64, err error)
-	// Copy writes rows as COPY … (FORMAT text), again only those that are still the versions that were read. If the table
+	// Copy writes rows as COPY … (FORMAT text), again only those that are still the versions that were read. If the leaf
 	// was rewritten since, the error is errMoved.
 	Copy(ctx context.Context, leaf *Leaf, rows *Rows, w io.Writer) error
 }
