@@ -109,6 +109,8 @@ var retentionMutants = []mutant{
 		edits{{"internal/retention/postgres_rows.go", "	if err := p.fit(ctx, p.control, leaf); err != nil {", "	if err := p.refuse(ctx, p.control); err != nil {"}}, suite{"./internal/retention", "^TestPostgres$/^18$/^detached$"}),
 	wrong("retain-removes-what-is-not-published", "The slot confirms the rows of this table.",
 		edits{{"internal/retention/open.go", "	for _, name := range missing {\n", "	for _, name := range map[uint32]string{} {\n"}}, retainsMeanwhile),
+	wrong("retain-drops-before-it-asks", "A partition that is empty has had no rows that a slot has not confirmed.",
+		edits{{"internal/retention/empty.go", "	if err := r.waitForSlots(ctx, func() error { return nil }); err != nil {\n		return result(leaf, Age{}, err)\n	}\n", ""}}, suite{"./internal/retention", "^TestPostgres$/^18$/^range$"}),
 	wrong("retain-drops-the-newest-partition", "What creates partitions needs none.",
 		edits{{"internal/retention/open.go", "leaves[i].Until.Equal(newest) {", "leaves[i].Until.Equal(newest) && false {"}}, retainsMeanwhile),
 	wrong("audit-takes-removed-rows-for-phantoms", "A record that is older than retention.keep has its row.",
