@@ -9,8 +9,9 @@ import (
 )
 
 // Rows are versions of rows that were visible when they were read. A version is its place in the file of the table
-// (ctid) and the transaction that wrote it (xmin). A row that was updated since is another version, and a place that
-// was used again has a row of a transaction that is not among these. If the table was rewritten, it has another file.
+// (ctid) and the transaction that wrote it (xmin). A row that was updated since is another version, and a place
+// that was used again has a row of a transaction that is not among these. If the table was rewritten, it has
+// another file.
 type Rows struct {
 	Places  []string  // ctid
 	Writers []string  // xmin, each once

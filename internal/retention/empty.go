@@ -62,8 +62,9 @@ func (r *Retention) Empty(ctx context.Context, leaf *Leaf) Result {
 	return result(leaf, age, nil)
 }
 
-// drop drops an empty partition of a range of times that is over. It can have had rows that a slot's client has not
-// received, and which some other session deleted: if they are published by the partition's own name, the client needs it.
+// drop drops an empty partition of a range of times that is over. It can have had rows that a slot's client has
+// not received, and which some other session deleted: if they are published by the partition's own name, the
+// client needs it.
 func (r *Retention) drop(ctx context.Context, leaf *Leaf, since time.Time) Result {
 	out := Result{Leaf: leaf.String(), Outcome: Empty}
 	if !r.DropEmpty || leaf.Until.IsZero() || leaf.Until.After(since) {

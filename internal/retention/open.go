@@ -240,9 +240,9 @@ func (p *Postgres) leaves(ctx context.Context, oid uint32, createdAt string) ([]
 	return leaves, err
 }
 
-// refuseSQL finds what makes it unsafe to remove rows: foreign keys to the table, triggers and rules that act on it,
-// and row-level security. $2 is whether rows are deleted. In tgtype, 8 is DELETE and 32 is TRUNCATE. pg_partition_tree
-// would lock each partition until the transaction ends.
+// refuseSQL finds what makes it unsafe to remove rows: foreign keys to the table, triggers and rules that act on
+// it, and row-level security. $2 is whether rows are deleted. In tgtype, 8 is DELETE and 32 is TRUNCATE.
+// pg_partition_tree would lock each partition until the transaction ends.
 const refuseSQL = `
 WITH RECURSIVE tree AS (
   SELECT $1::oid AS oid

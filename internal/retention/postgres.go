@@ -147,8 +147,8 @@ type querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// fit looks at what can have changed since the table was opened. The name of a leaf may be that of another table by now,
-// and an operator may have detached the partition.
+// fit looks at what can have changed since the table was opened. The name of a leaf may be that of another table
+// by now, and an operator may have detached the partition.
 func (p *Postgres) fit(ctx context.Context, conn querier, leaf *Leaf) error {
 	var same, member bool
 	if err := conn.QueryRow(ctx, "SELECT $1::text::regclass::oid = $2, $2 = $3 OR $3 IN (SELECT relid FROM pg_partition_ancestors($2::oid::regclass))",
@@ -220,8 +220,8 @@ func (t *transaction) Read(ctx context.Context, keepSince time.Time, ends bool) 
 	return t.read(ctx, t.work, t.leaf, keepSince, ends || t.leaf.Indexed)
 }
 
-// InDemand implements [Transaction]. A session that waits for another table, such as the root, can keep every writer
-// waiting behind it.
+// InDemand implements [Transaction]. A session that waits for another table, such as the root, can keep every
+// writer waiting behind it.
 func (t *transaction) InDemand(ctx context.Context) (wanted bool, err error) {
 	err = t.control.QueryRow(ctx, "SELECT EXISTS (SELECT FROM pg_locks w JOIN pg_locks h USING (locktype, database, relation) WHERE locktype = 'relation' AND NOT w.granted "+
 		"AND h.granted AND h.pid = $1 AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))", int32(t.work.PgConn().PID())).Scan(&wanted)

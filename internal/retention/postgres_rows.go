@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// errMoved means that rows are no longer where they were read. A rewrite of the table (VACUUM FULL, CLUSTER) keeps its
-// OID and the transactions that wrote the rows, so that another row of the same transaction can be at a place.
+// errMoved means that rows are no longer where they were read. A rewrite of the table (VACUUM FULL, CLUSTER) keeps
+// its OID and the transactions that wrote the rows, so that another row of the same transaction can be at a place.
 var errMoved = &InUseError{errors.New("its rows have other places by now, as after VACUUM FULL or CLUSTER; the next run reads them again")}
 
 // OldRows implements [Server].

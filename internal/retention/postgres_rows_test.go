@@ -12,8 +12,8 @@ import (
 	"github.com/outboxcdc/outboxcdc/test/pgtest"
 )
 
-// testMoved has a rewrite of the table between two steps: all rows are of one transaction, so that another row of it is
-// at each place that was read.
+// testMoved has a rewrite of the table between two steps: all rows are of one transaction, so that another row of
+// it is at each place that was read.
 func testMoved(t *testing.T, server *pgtest.Server) {
 	b := newBench(t, server, "moved", "CREATE TABLE outbox (id int PRIMARY KEY, created_at timestamptz NOT NULL)")
 	b.table.Delete = true

@@ -52,15 +52,15 @@ type Server interface {
 	// Drop drops a partition in a transaction of its own, if it is still empty. A lock that is not available at once is an
 	// [*InUseError].
 	Drop(ctx context.Context, leaf *Leaf) error
-	// OldRows reads the versions of rows that are older than keepSince, from a time on, in the order of their times. A leaf
-	// that is no longer of the table is an [*InUseError].
+	// OldRows reads the versions of rows that are older than keepSince, from a time on, in the order of their
+	// times. A leaf that is no longer of the table is an [*InUseError].
 	OldRows(ctx context.Context, leaf *Leaf, from, keepSince time.Time, limit int) (*Rows, error)
-	// Delete deletes rows in a transaction of its own: those that are still the versions that were read, and that no
-	// session has locked, of a leaf that is still of the table. If the leaf was rewritten since, it deletes none, and the
-	// error is errMoved.
+	// Delete deletes rows in a transaction of its own: those that are still the versions that were read, and that
+	// no session has locked, of a leaf that is still of the table. If the leaf was rewritten since, it deletes
+	// none, and the error is errMoved.
 	Delete(ctx context.Context, leaf *Leaf, rows *Rows) (deleted int64, err error)
-	// Copy writes rows as COPY … (FORMAT text), again only those that are still the versions that were read. If the leaf
-	// was rewritten since, the error is errMoved.
+	// Copy writes rows as COPY … (FORMAT text), again only those that are still the versions that were read. If
+	// the leaf was rewritten since, the error is errMoved.
 	Copy(ctx context.Context, leaf *Leaf, rows *Rows, w io.Writer) error
 }
 
@@ -75,8 +75,8 @@ type Age struct {
 type Transaction interface {
 	// Read is [Server.Read], in the transaction. ends is whether Oldest and Newest are needed.
 	Read(ctx context.Context, keepSince time.Time, ends bool) (Age, error)
-	// InDemand reports whether another session waits for a lock on the leaf, or on another table that the transaction has
-	// locked. Another connection asks, also during Read and Copy.
+	// InDemand reports whether another session waits for a lock on the leaf, or on another table that the
+	// transaction has locked. Another connection asks, also during Read and Copy.
 	InDemand(ctx context.Context) (bool, error)
 	// InUse reports whether another session has a lock on the leaf, so that Truncate would not get its own now.
 	InUse(ctx context.Context) (bool, error)
@@ -191,10 +191,10 @@ func result(leaf *Leaf, age Age, err error) Result {
 	return out
 }
 
-// waitForSlots reads the end of the WAL, and waits until each slot has confirmed more; then it does so again. What a
-// slot has confirmed can be more than its client has received: a person advances it, or WAL of a server that has lost
-// some overtakes it. After that it stays where it is, and only a client lets it confirm a position that was read later.
-// held is asked while it waits; an error ends the wait.
+// waitForSlots reads the end of the WAL, and waits until each slot has confirmed more; then it does so again. What
+// a slot has confirmed can be more than its client has received: a person advances it, or WAL of a server that has
+// lost some overtakes it. After that it stays where it is, and only a client lets it confirm a position that was
+// read later. held is asked while it waits; an error ends the wait.
 func (r *Retention) waitForSlots(ctx context.Context, held func() error) error {
 	const step = 50 * time.Millisecond
 	const times = 2
