@@ -41,7 +41,7 @@ func (w *world) recoverAll() {
 			left = r.Doubtful
 			break
 		}
-		if r.Left == 0 && r.Doubtful && unjudged == "" { // the operator decides
+		if r.Doubtful && unjudged == "" { // the operator decides
 			w.edit(func() { unjudged = pick(w, []string{"send", "leave"}) })
 		}
 	}
@@ -134,7 +134,7 @@ func (w *world) recoverOnce(mayKill bool, unjudged string) *SimRecover {
 			w.reached[recoverActive] = true
 			return
 		}
-		if r.err != nil && r.Left == 0 && r.Doubtful && unjudged == "" { // it asks for a decision
+		if r.err != nil && r.Doubtful && unjudged == "" && strings.Contains(r.err.Error(), "--unjudged=send") { // it asks for a decision
 			return
 		}
 		if r.err != nil && r.restarts == w.pg.restarts && !errors.Is(r.err, context.Canceled) {

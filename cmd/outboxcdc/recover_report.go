@@ -149,7 +149,7 @@ func (o *operator) later(keys int) {
 	if keys == 0 {
 		return
 	}
-	o.Say("  %s later events in Kafka already, and the missing ones will come after them:", human.Count(keys, "key has", "keys have"))
+	o.Say("  %s later events in Kafka already, and what is sent will come after them:", human.Count(keys, "key has", "keys have"))
 	for _, line := range o.laterKeys {
 		o.Say("    %s", line)
 	}

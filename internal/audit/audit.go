@@ -78,10 +78,11 @@ type Audit struct {
 	// OnlyMissing leaves records without a row unjudged. Then Kafka is read from the time of the oldest row only.
 	OnlyMissing bool
 
-	// Lost, Undecided and Later are for commands that send missing rows, see [Judge]; nil: not wanted.
-	Lost      func(*Row) error
-	Undecided func(row *Row, why string) error
-	Later     func(topic, key string, certain bool) error
+	// Lost, Undecided, Later and SendsUndecided are for commands that send missing rows, see [Judge]; nil: not wanted.
+	Lost           func(*Row) error
+	Undecided      func(row *Row, why string) error
+	Later          func(topic, key string, certain, missing bool) error
+	SendsUndecided bool
 	// Report is called for each finding.
 	Report func(Finding) error
 	// Note is called with a sentence about what limits the answer.

@@ -152,8 +152,8 @@ func New(dir string, memory int64) (_ *Comparison, err error) {
 	return c, nil
 }
 
-// FindLater has Run also find the keys of missing rows for which Kafka has, or may have, later events. It is called
-// first.
+// FindLater has Run also find the keys of missing rows for which Kafka has, or may have, later events (see
+// Judge.Later). It is called first.
 func (c *Comparison) FindLater() error {
 	s, err := newSorter(c.dir, c.share)
 	if err != nil {

@@ -311,7 +311,7 @@ func TestLater(t *testing.T) {
 		Exist:    func([]string) (map[string]bool, error) { return nil, nil },
 		ExistNow: func([]string) (map[string]bool, error) { return nil, nil },
 		Lost:     func(r *Row) error { missing = append(missing, string(r.ID)); return nil },
-		Later: func(topic, key string, certain bool) error {
+		Later: func(topic, key string, certain, _ bool) error {
 			keys = append(keys, fmt.Sprint(topic, "/", key, " ", certain))
 			return nil
 		},

@@ -53,8 +53,10 @@ type Judge struct {
 	Lost      func(*Row) error
 	Undecided func(row *Row, why string) error
 	// Later is called for each key that FindLater is about. certain is whether Kafka has later events of it; otherwise
-	// it may have.
-	Later func(topic, key string, certain bool) error
+	// it may have. missing is whether they are later than a missing row; otherwise than one that is not judged.
+	Later func(topic, key string, certain, missing bool) error
+	// SendsUndecided is whether rows that are not judged may be sent, so that Later is about their keys as well.
+	SendsUndecided bool
 	// Report is called for each finding.
 	Report func(Finding) error
 }
@@ -201,6 +203,11 @@ func (c *Comparison) missing(row *Row, j *Judge, why string) error {
 // undecided counts a row that is not judged.
 func (c *Comparison) undecided(row *Row, j *Judge, why string, young bool) error {
 	c.counts.Unjudged++
+	if j.SendsUndecided {
+		if err := c.noteLater(laterUndecided, row.Topic, row.Key, row.Created); err != nil {
+			return err
+		}
+	}
 	if young {
 		c.counts.Young++
 	}

@@ -9,12 +9,13 @@ import (
 
 // later finds the keys of missing rows for which Kafka has later events, so that the order of the key cannot be
 // restored, and those for which it may have some: where an event has no time, or two have the same, which one is
-// later is not known.
+// later is not known. Rows that are not judged count as well, if they may be sent.
 type later struct{ byKey *sorter }
 
 const (
 	laterMissing   = 'm'
 	laterDelivered = 'd'
+	laterUndecided = 'u'
 )
 
 // noTime stands for the time of an event that has none.
@@ -38,7 +39,7 @@ type keyTimes struct {
 }
 
 func (k *keyTimes) note(what byte, at int64) {
-	missing := what == laterMissing
+	missing := what != laterDelivered
 	k.isMissing, k.isDelivered = k.isMissing || missing, k.isDelivered || !missing
 	switch {
 	case at == noTime:
@@ -50,18 +51,24 @@ func (k *keyTimes) note(what byte, at int64) {
 	}
 }
 
-// run calls fn with the topic and the key of each. certain is whether Kafka has later events of it; otherwise it may
-// have.
-func (l *later) run(topics []string, fn func(topic, key string, certain bool) error) error {
+// overtaken returns whether Kafka may have later events than those that are missing, and whether it has.
+func (k *keyTimes) overtaken() (may, certain bool) {
+	may = k.isMissing && k.isDelivered && (k.untimed || k.delivered >= k.missing)
+	return may, k.delivered > k.missing
+}
+
+// run calls fn with the topic and the key of each, as [Judge.Later] says.
+func (l *later) run(topics []string, fn func(topic, key string, certain, missing bool) error) error {
 	var place []byte
-	var of keyTimes
+	var of, judged keyTimes // judged: without the rows that are not
 	end := func() error {
-		certain := of.delivered > of.missing
-		if !of.isMissing || !of.isDelivered || !of.untimed && of.delivered < of.missing {
+		may, certain := of.overtaken()
+		if !may {
 			return nil
 		}
+		missing, _ := judged.overtaken()
 		r := &reader{b: place}
-		return fn(topics[r.uint()], string(r.bytes()), certain)
+		return fn(topics[r.uint()], string(r.bytes()), certain, missing)
 	}
 	err := l.byKey.each(func(entry []byte) error {
 		r := &reader{b: entry}
@@ -76,10 +83,14 @@ func (l *later) run(topics []string, fn func(topic, key string, certain bool) er
 				return err
 			}
 			place, of = append(place[:0], own...), keyTimes{missing: math.MaxInt64, delivered: math.MinInt64}
+			judged = of
 		}
 		what := r.b[0]
 		r.b = r.b[1:]
-		of.note(what, r.int())
+		at := r.int()
+		if of.note(what, at); what != laterUndecided {
+			judged.note(what, at)
+		}
 		if r.bad {
 			return errDamaged
 		}

@@ -231,7 +231,7 @@ func (r *run) compare(ctx context.Context) error {
 	}
 	j := &Judge{
 		Tables: names, Slot: r.Slot, Deep: r.Deep, Since: r.Range.Since, OnlyMissing: r.OnlyMissing,
-		Later: r.Later, Report: r.Report,
+		Later: r.Later, SendsUndecided: r.SendsUndecided, Report: r.Report,
 		Newer:     func(p checkpoint.Position) bool { return p.CommitLSN >= r.res.SnapshotAt },
 		Abandoned: func(p checkpoint.Position) string { return r.abandoned(p, end) },
 		Early: func(row *Row, rec *Record) bool {

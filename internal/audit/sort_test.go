@@ -110,7 +110,7 @@ func TestMemory(t *testing.T) {
 				Tables: []string{"outbox"}, Exist: none, ExistNow: none, Abandoned: func(checkpoint.Position) string { return "" },
 				Origin: func(r *Record) origin { look(); return here }, Newer: func(checkpoint.Position) bool { return false },
 				Deleted: func(*Row) string { return "" }, Young: func(*Row) bool { return true },
-				Later: func(string, string, bool) error { return nil }, Report: func(f Finding) error { t.Log(f); return nil },
+				Later: func(string, string, bool, bool) error { return nil }, Report: func(f Finding) error { t.Log(f); return nil },
 			})
 			if err != nil || !x.want(counts) {
 				t.Errorf("%+v, %v", counts, err)

@@ -23,8 +23,8 @@ import (
 // Unjudged is what happens to rows of which it is not known whether Kafka has, or had, their record.
 type Unjudged int
 
-// AskUnjudged asks, and leaves the run unfinished without an answer. SendUnjudged sends the rows. LeaveUnjudged
-// leaves them: the operator has decided that they are delivered, or not needed.
+// AskUnjudged asks; without an answer nothing is sent. SendUnjudged sends the rows. LeaveUnjudged leaves them: the
+// operator has decided that they are delivered, or not needed.
 const (
 	AskUnjudged Unjudged = iota
 	SendUnjudged
@@ -36,8 +36,8 @@ type Found struct {
 	*audit.Result
 	Missing  Rowset // neither Kafka nor the slot has them
 	Unjudged Rowset // that is not known
-	// LaterKeys is how many keys of missing rows have later events in Kafka, LaterTopics are the topics of those that
-	// have, or may have, some.
+	// LaterKeys is how many keys of rows that are missing, or not judged and perhaps sent, have later events in Kafka.
+	// LaterTopics are the topics of those of missing rows that have, or may have, some.
 	LaterKeys   int
 	LaterTopics map[string]bool
 
@@ -128,8 +128,12 @@ func (r *Recovery) compareOnce(ctx context.Context) (*Found, error) {
 	job.Wait = waitForDaemon
 	job.NotBefore = r.fence()
 	job.Report, job.OnlyMissing, job.Whole = func(audit.Finding) error { return nil }, true, r.readsAll
-	job.Later = func(topic, key string, certain bool) error {
-		if f.LaterTopics[topic] = true; !certain {
+	job.SendsUndecided = r.Unjudged != LeaveUnjudged
+	job.Later = func(topic, key string, certain, missing bool) error {
+		if missing {
+			f.LaterTopics[topic] = true
+		}
+		if !certain {
 			return nil
 		}
 		f.LaterKeys++
@@ -170,7 +174,9 @@ func (s slotReader) Waiting(ctx context.Context, upTo pglogrepl.LSN, fn func(*ro
 	return s.r.Server.Waiting(ctx, !s.r.state.usable(), upTo, fn)
 }
 
-// selectRows returns the rows to send, which may be none. nil: the operator has said no.
+// selectRows returns the rows to send, which may be none. nil: the operator has said no, or has not said what becomes
+// of the rows that are not judged. They can be older than missing rows of their keys: if these were sent first, a
+// later run could not restore the order.
 func (r *Recovery) selectRows(ctx context.Context, f *Found) (*Set, error) {
 	chosen := &Set{}
 	if f.Missing.Rows > 0 {
@@ -191,6 +197,9 @@ func (r *Recovery) selectRows(ctx context.Context, f *Found) (*Set, error) {
 			return nil, err
 		}
 	}
+	if r.undecided(f) {
+		return nil, nil
+	}
 	if r.Unjudged == SendUnjudged {
 		if err := r.checkCompacted(ctx, maps.Keys(f.Unjudged.Topics)); err != nil {
 			return nil, err
@@ -199,6 +208,9 @@ func (r *Recovery) selectRows(ctx context.Context, f *Found) (*Set, error) {
 	}
 	return chosen, nil
 }
+
+// undecided reports whether it is open what becomes of rows that are not judged.
+func (r *Recovery) undecided(f *Found) bool { return f.Unjudged.Rows > 0 && r.Unjudged == AskUnjudged }
 
 // decideUnjudged asks what happens to the rows that cannot be judged.
 func (r *Recovery) decideUnjudged(ctx context.Context, f *Found) error {
@@ -267,7 +279,7 @@ func (r *Recovery) sendAll(ctx context.Context, chosen *Set, f *Found) (*Found, 
 		if f, err = r.compare(ctx); err != nil {
 			return nil, fmt.Errorf("%s sent; compare once more: %w", human.Count(int(r.sent.Records), "record was", "records were"), err)
 		}
-		if chosen = r.wanted(f); !refused || chosen.Len() == 0 {
+		if chosen = r.wanted(f); !refused || chosen.Len() == 0 || r.undecided(f) {
 			return f, nil
 		}
 	}

@@ -200,11 +200,15 @@ func (r *Recovery) part() bool { return !r.Backfill && r.Rows != outboxtable.Ran
 // checkFinished returns the error of rows that are still missing, or of which it is not known.
 func (r *Recovery) checkFinished(f *Found) error {
 	switch {
-	case f.Missing.Rows > 0:
+	case f.Missing.Rows > 0 && !r.undecided(f):
 		return exit.Logged(exit.Fault, fmt.Errorf("%d rows are missing in Kafka", f.Missing.Rows))
 	case f.Unjudged.Rows > 0 && r.Unjudged != LeaveUnjudged:
+		nothing := ""
+		if f.Missing.Rows > 0 && r.sent.Records == 0 {
+			nothing = "; nothing was sent, so that all rows come in their order then"
+		}
 		return exit.With(exit.Fault, fmt.Errorf("of %s it is not known whether Kafka has had the record: run the command again with --unjudged=send, "+
-			"or with --unjudged=leave if they are delivered, or not needed", human.Count(f.Unjudged.Rows, "row", "rows")))
+			"or with --unjudged=leave if they are delivered, or not needed%s", human.Count(f.Unjudged.Rows, "row", "rows"), nothing))
 	}
 	return nil
 }

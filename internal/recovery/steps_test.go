@@ -133,8 +133,7 @@ func TestSteps(t *testing.T) {
 		}, sent: "4 5 6 7", starts: true, saved: 1, created: 1},
 		// choose
 		{name: "no", given: func(w *world) { moved(w); w.no["send"] = true }, err: "4 rows are missing", created: 1, said: "dropped again"},
-		{name: "doubt, no answer", given: doubtful, err: "--unjudged=send", asked: "leave the 1 row for good", sent: "4 6 7", held: true, created: 1, said: "Standbys do not copy it"},
-		{name: "doubt, and standbys copy the slot", given: func(w *world) { doubtful(w); w.daemon.Failover = true }, err: "--unjudged=send", sent: "4 6 7", held: true, created: 1},
+		{name: "doubt, no answer", given: doubtful, err: "--unjudged=send", asked: "leave the 1 row for good", created: 1, said: "dropped again"},
 		{name: "doubt, send", given: func(w *world) { doubtful(w); w.yes = []string{"send the 1 row"} }, sent: "4 5 6 7", starts: true, saved: 1, created: 1},
 		{name: "doubt, leave", given: func(w *world) { doubtful(w); w.yes = []string{"leave the 1 row"} }, sent: "4 6 7", starts: true, saved: 1, created: 1},
 		{name: "doubt, send was said", given: doubtful, options: func(r *Recovery) { r.Unjudged = SendUnjudged }, sent: "4 5 6 7", starts: true, saved: 1, created: 1},
@@ -144,7 +143,7 @@ func TestSteps(t *testing.T) {
 			w.rows[5].id, w.rows[5].key, w.rows[5].text = "4", "k4", "other"
 			w.deliver(4, 5)
 		}, options: func(r *Recovery) { r.Unjudged = SendUnjudged }, sent: "4 6 7", starts: true, saved: 1, created: 1},
-		{name: "a row without an id", given: nameless, options: stop, err: "--unjudged=send", asked: "leave the 1 row for good", sent: "4 6 7", held: true, created: 1},
+		{name: "a row without an id", given: nameless, options: stop, err: "--unjudged=send", asked: "leave the 1 row for good", created: 1, said: "dropped again"},
 		{name: "a row without an id, left", given: nameless, options: func(r *Recovery) { stop(r); r.Unjudged = LeaveUnjudged }, sent: "4 6 7", starts: true, saved: 1, created: 1},
 		{name: "a row without an id, and the policy skips it", given: nameless, sent: "4 6 7", starts: true, saved: 1, created: 1},
 		{
@@ -197,6 +196,11 @@ func TestSteps(t *testing.T) {
 		{name: "the topic may not be written", given: func(w *world) { moved(w); w.refused = errors.New("not allowed") }, err: "not allowed", created: 1, said: "dropped again"},
 		{name: "the slot is moved while it runs", given: func(w *world) {
 			moved(w)
+			in(w, "Slots", 5, func() { w.daemon.ConfirmedFlush += 0x10 })
+		}, err: "was moved to", sent: "4 5 6 7", held: true, created: 1, said: "Standbys do not copy it"},
+		{name: "the slot is moved while it runs, and standbys copy it", given: func(w *world) {
+			moved(w)
+			w.daemon.Failover = true
 			in(w, "Slots", 5, func() { w.daemon.ConfirmedFlush += 0x10 })
 		}, err: "was moved to", sent: "4 5 6 7", held: true, created: 1},
 		{name: "the slot is dropped while it runs", given: func(w *world) {

@@ -2,6 +2,7 @@ package main
 
 var (
 	steps   = suite{"./internal/recovery", "^(TestSteps|TestOrderOfCalls|TestFence|TestLateTimes|TestPositionsOfRecords|TestPredecessors)$"}
+	doubts  = suite{"./internal/recovery", "^(TestDoubtIsSettledFirst|TestLaterThanDoubt)$"}
 	crashes = suite{"./internal/recovery", "^TestCrashes$"}
 	adopts  = suite{"./internal/recovery", "^(TestAdoption|TestAdoptionCrashes)$"}
 	replays = suite{"./internal/recovery", "^TestReplay$"}
@@ -53,6 +54,12 @@ var recoveryMutants = []mutant{
 		}, steps),
 	wrong("recovery-takes-doubt-for-nothing", "Rows that cannot be judged are not missing.",
 		edits{{recoverySteps, "case f.Unjudged.Rows > 0 && r.Unjudged != LeaveUnjudged:", "case false:"}}, steps),
+	wrong("recovery-sends-before-doubt-is-settled", "Rows that are missing can be sent before it is decided what becomes of rows that cannot be judged.",
+		edits{{recoveryCompare, "	if r.undecided(f) {\n		return nil, nil\n	}\n", ""}}, doubts),
+	wrong("recovery-hides-the-keys-of-doubt", "Only keys of missing rows can be overtaken by later events.",
+		edits{{"internal/audit/judge.go", "	if j.SendsUndecided {\n", "	if j.SendsUndecided && c.later == nil {\n"}}, doubts),
+	wrong("recovery-takes-doubt-for-missing", "Rows that cannot be judged keep missing rows from compacted topics.",
+		edits{{recoveryCompare, "		if missing {\n			f.LaterTopics", "		if true {\n			f.LaterTopics"}}, doubts),
 	wrong("recovery-records-a-part", "If no row of a part is missing, none is.",
 		edits{{recoverySlots, "	if r.part() {\n", "	if false {\n"}}, steps),
 	wrong("recovery-takes-where-for-all", "Only a range of times is a part.",
