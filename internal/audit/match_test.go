@@ -123,6 +123,7 @@ func TestAnIDIsNotAnEvent(t *testing.T) {
 	with := func(r Record, change func(*Record)) Record { change(&r); return r }
 	dead := func(r *Record) { r.Topic, r.Dead = "dead", "too_large" }
 	slot := func(r Record) Record { r.Origin.Slot = "another"; return r }
+	update := func(r *Record) { r.Topic, r.Dead = "dead", "update" }
 	const gone = 0x900 // the server has lost what is later
 	for _, c := range []idCase{
 		{name: "the record of the row", records: []Record{record(100, 16, "k", 7)}, want: "delivered 1"},
@@ -162,6 +163,11 @@ func TestAnIDIsNotAnEvent(t *testing.T) {
 		{name: "the dead letter of another database", records: []Record{with(record(100, 17, "k", 7), dead)}, want: "unjudged 1: a dead letter of another server or database has this id, key and value"},
 		{name: "another event's dead letter, of another database", records: []Record{with(record(100, 17, "k", 8), dead)}, want: "missing 1"},
 		{name: "the dead letter of a lost transaction", records: []Record{with(record(gone, 16, "k", 7), dead)}, want: "missing 1"},
+		{name: "the dead letter of an update, and the insert is lost", records: []Record{with(record(100, 16, "k", 7), update)}, want: "missing 1"},
+		{
+			name:    "the dead letter of an update, and the insert was delivered",
+			records: []Record{with(record(100, 16, "k", 7), update), record(99, 16, "k", 6)}, want: "unjudged 1: a record with this id and key has another value",
+		},
 		{
 			name: "a shortened dead letter", rows: []Row{poison("k", 7)},
 			records: []Record{with(record(100, 16, "", 8), func(r *Record) { dead(r); r.Cut = true })}, want: "dead 1",

@@ -280,13 +280,7 @@ func (t *Servers) waiting(ctx context.Context, source *replication.Source, slot 
 		return t.explainOlderSlot(ctx, slot, err)
 	}
 	defer st.Abandon()
-	waiting := t.peek(func(e *peek.Event) error {
-		rec := *e.Record
-		if e.Poison != nil {
-			rec.Topic = e.Poison.Topic
-		}
-		return fn(&rec)
-	})
+	waiting := t.peek(waitingRows(fn))
 	seen, err := waiting.Run(ctx, st)
 	switch {
 	case err != nil:
@@ -295,6 +289,21 @@ func (t *Servers) waiting(ctx context.Context, source *replication.Source, slot 
 		return fmt.Errorf("read what waits in slot %s: %w", slot, context.Cause(ctx))
 	}
 	return nil
+}
+
+// waitingRows returns what calls fn with the record of each event of a row. An update is none: the row's insert, which
+// is its event, may be lost.
+func waitingRows(fn func(*router.Record) error) func(*peek.Event) error {
+	return func(e *peek.Event) error {
+		rec := *e.Record
+		if e.Poison != nil {
+			if e.Poison.Cause == router.Update {
+				return nil
+			}
+			rec.Topic = e.Poison.Topic
+		}
+		return fn(&rec)
+	}
 }
 
 // walEnd returns the end of the server's WAL.
