@@ -37,7 +37,7 @@ func (t table) Rows(_ context.Context, _ int, _ outboxtable.Range, fn func(*outb
 	return nil
 }
 
-// kafka keeps what is sent. Records of topics in refuses are refused.
+// kafka keeps what is sent. Records of topics in refuses are refused, and those of an id in a topic: "topic id".
 type kafka struct {
 	sent    []string
 	refuses map[string]error
@@ -45,8 +45,10 @@ type kafka struct {
 }
 
 func (k *kafka) Send(_ context.Context, rec *router.Record) error {
-	if err := k.refuses[rec.Topic]; err != nil {
-		return err
+	for _, what := range []string{rec.Topic, rec.Topic + " " + string(rec.ID)} {
+		if err := k.refuses[what]; err != nil {
+			return err
+		}
 	}
 	text := rec.Topic + " " + string(rec.ID)
 	for _, h := range rec.Headers {

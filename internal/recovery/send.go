@@ -84,7 +84,7 @@ func (s *Sent) add(other Sent) {
 // how many are in Kafka for certain.
 func (j *Job) Run(ctx context.Context, rows Rows, to Sender) (sent Sent, err error) {
 	j.Router.SetOrigin(j.Origin)
-	r := &sending{Job: j, to: to, sent: &sent, next: j.Position}
+	r := &sending{Job: j, to: to, sent: &sent, next: j.Position, blocked: map[checkpoint.HeldKey]string{}}
 	defer func() { sent.Records = to.Acked() }()
 	for _, t := range j.Tables {
 		if err := rows.Rows(ctx, t.Number, t.Range, func(row *outboxtable.Row) error { return r.row(ctx, row) }); err != nil {
@@ -101,6 +101,9 @@ type sending struct {
 	sent *Sent
 	rec  router.Record
 	next checkpoint.Position
+	// blocked are the keys of which an event was not delivered, not even as a letter, with its id: the next run sends it
+	// and the later ones, in their order.
+	blocked map[checkpoint.HeldKey]string
 }
 
 func (r *sending) row(ctx context.Context, row *outboxtable.Row) error {
@@ -136,8 +139,12 @@ func (r *sending) row(ctx context.Context, row *outboxtable.Row) error {
 	if r.Topic != "" {
 		rec.Topic = r.Topic
 	}
-	if by, _ := r.Held.By(rec.Topic, rec.Key); by != "" {
-		return r.held(ctx, &router.Poison{Cause: relay.CauseHeld, ID: string(rec.ID), Topic: rec.Topic, Message: "its key is held by the event " + by})
+	if by, is := r.follows(rec.Topic); is {
+		p := &router.Poison{Cause: relay.CauseHeld, ID: string(rec.ID), Topic: rec.Topic, Message: "its key is held"}
+		if by != "" {
+			p.Message += " by the event " + by
+		}
+		return r.held(ctx, p)
 	}
 	err = r.to.Send(ctx, rec)
 	if refused, ok := errors.AsType[*sender.DeliveryError](err); ok && refused.Cause != "" {
@@ -162,25 +169,29 @@ func (r *sending) poisoned(ctx context.Context, p *router.Poison) error {
 	case relay.HoldKey:
 		return r.held(ctx, p)
 	case relay.DeadLetter:
-		return r.deadLetter(ctx, p)
+		if _, is := r.follows(heldTopic(p)); is {
+			return r.held(ctx, p)
+		}
+		_, err := r.deadLetter(ctx, p)
+		return err
 	case relay.StopAtPoison:
 	}
 	r.sent.Poisoned++
 	return r.Poisoned(p)
 }
 
-// deadLetter sends an event to the dead-letter topic. One that cannot be sent there is reported.
-func (r *sending) deadLetter(ctx context.Context, p *router.Poison, more ...router.Header) error {
+// deadLetter sends an event to the dead-letter topic. One that is refused there is reported.
+func (r *sending) deadLetter(ctx context.Context, p *router.Poison, more ...router.Header) (refused bool, err error) {
 	r.Poison.DeadLetter(&r.rec, p)
 	r.rec.Headers = append(r.rec.Headers, more...)
-	err := r.to.Send(ctx, &r.rec)
-	if refused, ok := errors.AsType[*sender.DeliveryError](err); ok {
-		p.Message = fmt.Sprintf("%s; as a dead letter: %s", p.Message, refused)
+	err = r.to.Send(ctx, &r.rec)
+	if why, ok := errors.AsType[*sender.DeliveryError](err); ok {
+		p.Message = fmt.Sprintf("%s; as a dead letter: %s", p.Message, why)
 		r.sent.Poisoned++
-		return r.Poisoned(p)
+		return true, r.Poisoned(p)
 	}
 	if err == nil {
 		r.sent.DeadLettered++
 	}
-	return err
+	return false, err
 }

@@ -8,7 +8,7 @@ var (
 	followed     = suite{"./sink/kafka/deadletter", "^TestFollow|^TestLeaderBehind$"}
 	letterRecord = suite{"./sink/kafka/deadletter", "^TestFollowRenews$"}
 	releases     = suite{"./checkpoint", "^TestRelease"}
-	recoverHolds = suite{"./internal/recovery", "^TestHeldKeys$"}
+	recoverHolds = suite{"./internal/recovery", "^(TestHeldKeys|TestBlockedKeys)$"}
 	heldCommands = suite{"./cmd/outboxcdc", "^TestHeldCommands$"}
 )
 
@@ -130,6 +130,12 @@ var heldMutants = []mutant{
 		edits{{recoveryHeldRows, "	case by != \"\" && !ours:\n", "	case by == \"-\" && !ours:\n"}}, recoverHolds),
 	wrong("letter-recover-does-not-hold", "A poison row that recover sends to the dead-letter topic does not hold its key.",
 		edits{{recoveryHeldRows, "		r.Held.Hold(topic, key, by)\n", ""}}, recoverHolds),
+	wrong("letter-recover-follows-nothing", "An event whose letter is refused does not matter to later events of its key.",
+		edits{{recoveryHeldRows, "		r.blocked[checkpoint.KeyOf(topic, key)] = p.ID\n", ""}}, recoverHolds),
+	wrong("letter-recover-holds-by-nothing", "Later events follow a letter that was refused.",
+		edits{{recoveryHeldRows, "	case refused:\n		r.blocked[checkpoint.KeyOf(topic, key)] = p.ID\n", "	case refused:\n		r.Held.Hold(topic, key, by)\n"}}, recoverHolds),
+	wrong("letter-recover-dead-letter-overtakes", "An event that holds no key does not follow the letters of its key.",
+		edits{{"internal/recovery/send.go", "		if _, is := r.follows(heldTopic(p)); is {\n", "		if _, is := r.follows(\"\"); is {\n"}}, recoverHolds),
 	wrong("letter-recover-does-not-wait", "Rows in flight need not be acknowledged before a letter of their key is sent.",
 		edits{{recoveryHeldRows, "		if err := r.to.Wait(ctx); err != nil {\n			return err\n		}\n", ""}}, recoverHolds),
 	wrong("letter-open-is-of-the-topic", "A key is held in every topic.",
