@@ -178,9 +178,9 @@ func (g *group) noteWaiting(r *Record, j *Judge) {
 	})
 }
 
-// noteDead notes a dead letter. That of an update says nothing about the row's insert, which is its event. If only its key or its value is that of the row, the row may have been fixed since,
-// or the id was used again. One that was shortened may have neither: then it has to be of our database, and its row
-// poison.
+// noteDead notes a dead letter. That of an update says nothing about the row's insert, which is its event. If only its
+// key or its value is that of the row, the row may have been fixed since, or the id was used again. One that was
+// shortened may have neither: then it has to be of our database, and its row poison.
 func (g *group) noteDead(r *Record, j *Judge) {
 	from := j.Origin(r)
 	if from == lost || r.Dead == string(router.Update) {

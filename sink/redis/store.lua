@@ -1,6 +1,6 @@
 -- Appends events to the stream KEYS[1], in their order. ARGV[1] is its maximum length, 0: none. ARGV[2] is how many
--- replicas are awaited afterwards. Then follow, for each event: the id of its entry, the number of its texts, and these
--- texts: names and values of its fields.
+-- replicas are awaited. Then follow, for each event: the id of its entry, the number of its texts, and these texts:
+-- names and values of its fields.
 -- It stops at the first event that is not stored, and returns: how many are stored, how many of them the stream had
 -- already, how many have another id than theirs, and why the next one is not stored.
 local stream, most, replicas = KEYS[1], ARGV[1], ARGV[2]
@@ -79,8 +79,9 @@ end
 
 local at, stored, repeats, moved = 3, 0, 0, 0
 
--- result is the answer of the script. If replicas are awaited and nothing was written, it makes a write that changes
--- nothing: WAIT is about the writes of its connection. Without one, Redis 7.2 does not wait for what was there already.
+-- result is the answer of the script. If replicas are awaited and nothing was written, it makes a write that
+-- changes nothing: WAIT is about the writes of its connection. Without one, Redis 7.2 does not wait for what was
+-- there already.
 local function result(why)
   if replicas ~= '0' and stored > 0 and stored == repeats then
     local ms, seq, unread = last()

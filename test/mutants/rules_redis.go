@@ -26,7 +26,7 @@ var redisMutants = []mutant{
 	wrong("redis-ids-are-floats", "The next id is computed in 53 bits.",
 		edits{{"sink/redis/store.lua", "return ms .. '-' .. increment(seq)", "return ms .. '-' .. string.format('%.0f', seq + 1)"}}, redisRepeats),
 	wrong("redis-replicas-are-not-awaited", "An event is acknowledged although too few replicas have it.",
-		edits{{"sink/redis/transport.go", "!is || n < int64(want)", "!is || n < 0"}}, suite{"./sink/redis", "^TestReplicas$"}),
+		edits{{"sink/redis/transport.go", "	case n >= int64(want):\n", "	case !is && n >= 0:\n"}}, suite{"./sink/redis", "^TestReplicas$"}),
 	wrong("redis-repeats-write-nothing", "A repeat writes nothing, and Redis 7.2 then does not wait for the replicas.",
 		edits{{"sink/redis/store.lua", "if replicas ~= '0' and", "if false and"}}, suite{"./sink/redis", "^TestReplicas$"}),
 	wrong("redis-wait-hides-the-reason", "The error of WAIT hides why the script stores nothing.",
