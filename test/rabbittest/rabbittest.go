@@ -99,7 +99,8 @@ func (n *Node) open(ctx context.Context) (err error) {
 	}
 	users := map[string]any{
 		"users": []any{
-			map[string]any{"name": User, "password": Password, "tags": ""}, map[string]any{"name": Limited, "password": LimitedsWord, "tags": ""},
+			map[string]any{"name": User, "password": Password, "tags": ""},
+			map[string]any{"name": Limited, "password": LimitedsWord, "tags": ""},
 			map[string]any{"name": Crowded, "password": CrowdedsWord, "tags": "", "limits": map[string]any{"max-channels": 0}},
 		},
 		"vhosts":      []any{map[string]any{"name": "/"}, map[string]any{"name": Full}},
