@@ -39,6 +39,7 @@ type Rule struct {
 	record struct {
 		required bool
 		saving   bool          // a record is being stored
+		marking  bool          // a mark is, see Mark
 		position pglogrepl.LSN // allowed by the last record
 		allowed  pglogrepl.LSN // allowed by a stored record
 		acked    Progress      // when the last record was written
@@ -138,6 +139,10 @@ func (r *Rule) Checking() bool { return r.check.running }
 
 // LastCheck returns when the last catalog check began.
 func (r *Rule) LastCheck() time.Time { return r.check.began }
+
+// Mark notes whether the session reads the position record, for which it stores a mark: catalog checks keep the lease
+// meanwhile, as while a record is stored.
+func (r *Rule) Mark(is bool) { r.record.marking = is }
 
 // Save notes that a position record that allows pos is about to be stored.
 func (r *Rule) Save(pos pglogrepl.LSN) {
@@ -268,7 +273,7 @@ func (r *Rule) WakeKeep(now time.Time) time.Time {
 
 // checkInterval returns the longest time between two catalog checks.
 func (r *Rule) checkInterval() time.Duration {
-	if events, _ := r.tracker.InFlight(); events > 0 || r.record.saving {
+	if events, _ := r.tracker.InFlight(); events > 0 || r.record.saving || r.record.marking {
 		return min(r.pacing.Check, MaxCheckInterval)
 	}
 	return MaxCheckInterval

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -154,6 +155,30 @@ func TestLeaseWhileTheFirstRecordWaits(t *testing.T) {
 		if s := p.last(); !s.Clean {
 			t.Errorf("the last record: %+v", s)
 		}
+	})
+}
+
+// TestLeaseWhileTheRecordIsRead: a session stores a mark before it reads the position record. Catalog checks continue
+// while Kafka is slow to store it, or refuses it for a time.
+func TestLeaseWhileTheRecordIsRead(t *testing.T) {
+	deduplicating(t, func(b *bench, p *fakePositions) {
+		p.load = func(ctx context.Context) {
+			select {
+			case <-ctx.Done():
+			case <-time.After(7 * time.Second): // less than half of wal_sender_timeout
+			}
+		}
+		b.start()
+		for i := range 27 {
+			b.sleep(250 * time.Millisecond)
+			if age := p.unseen(); i > 4 && age > 1300*time.Millisecond {
+				t.Fatalf("the position record is read, and the slot was last seen %s ago", age)
+			}
+		}
+		b.sleep(10 * time.Second)
+		b.pg.commit("a")
+		b.sleep(3 * time.Second)
+		b.delivered("a")
 	})
 }
 

@@ -207,6 +207,8 @@ func (s *session) load(ctx context.Context) (*checkpoint.PositionRecord, error) 
 	defer cancel()
 	before := s.endsProgress()
 	defer func() { s.r.mem.loadRead += s.endsProgress() - before }() // the ends of partitions are not read meanwhile
+	s.rule.Mark(true)
+	defer s.rule.Mark(false)
 	type loaded struct {
 		record *checkpoint.PositionRecord
 		err    error

@@ -23,6 +23,8 @@ var leaseMutants = []mutant{
 		edits{{"relay/position.go", "	s.rule.Save(s.rule.Allowed()) // so that catalog checks keep the lease meanwhile\n", ""}}, leases),
 	wrong("nothing-is-due-while-the-catalogs-are-compared", "While a start compares the catalogs with the position record, no status update is due.",
 		edits{{"relay/position.go", "	done := make(chan error, 1)\n", "	if true {\n		return f()\n	}\n	done := make(chan error, 1)\n"}}, leases),
+	wrong("mark-is-stored-without-the-lease", "While a session stores a mark to read the position record, the lease of its first check is enough.",
+		edits{{"relay/position.go", "	s.rule.Mark(true)\n", ""}}, leases),
 	wrong("looks-only-to-confirm", "A session with records in flight checks the slot as rarely as an idle one.",
 		edits{{"checkpoint/rule.go", "		return min(r.pacing.Check, MaxCheckInterval)\n", "		return MaxCheckInterval\n"}}, leases),
 	wrong("first-record-after-a-pause", "The first record after a quiet time waits for the next turn.",
