@@ -15,8 +15,8 @@ const HeaderHeldBy = router.HeaderHeldBy
 // CauseHeld is the value of HeaderError for an event that only follows a poison event.
 const CauseHeld router.Cause = "held"
 
-// HeldBy returns what HeaderHeldBy says: the id of the event that holds the key, or instead if the event has no id or one
-// that is longer than 100 bytes. That bounds the memory for held keys: who writes events chooses their ids.
+// HeldBy returns what HeaderHeldBy says: the id of the event that holds the key, or instead if the event has no id or
+// one that is longer than 100 bytes. That bounds the memory for held keys: who writes events chooses their ids.
 func HeldBy(id, instead string) string {
 	if id == "" || len(id) > 100 {
 		return instead

@@ -141,7 +141,7 @@ const limitRemedy = "raise the limit of the broker, or close connections"
 
 var limitText = regexp.MustCompile(`connection limit |number of channels opened `)
 
-// isLimit reports whether the broker has too many connections or channels now. It answers so with the code of a refusal.
+// isLimit reports whether the broker has too many connections or channels now. It says so with the code of a refusal.
 func isLimit(answer *amqp.Error) bool {
 	return answer.Code == amqp.NotAllowed && limitText.MatchString(answer.Reason)
 }

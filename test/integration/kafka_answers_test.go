@@ -150,7 +150,7 @@ func TestNotEnoughReplicas(t *testing.T) {
 			ended := r.sessionsEnded()
 			o.outcome("%d sessions ended", ended)
 			t.Logf("%d records before the fault; %d sessions ended; states: %s", before, ended, states(r))
-			// One that reads its position record ends after half of tuning.wal_sender_timeout, 15 s, because Kafka takes no mark.
+			// One that reads its position record ends after half of wal_sender_timeout, because Kafka takes no mark.
 			if most := int(took/min(c.park, 15*time.Second/2)) + 2; ended > most {
 				t.Errorf("%d sessions ended in %v with park_after %v, more than %d", ended, took, c.park, most)
 			}
