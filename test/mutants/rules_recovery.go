@@ -85,7 +85,7 @@ var recoveryMutants = []mutant{
 	wrong("recovery-does-not-wait-for-rows", "Every row is visible as soon as its transaction is committed.",
 		edits{{recoverySlots, "	if err := r.Server.AwaitVisible(ctx); err != nil {\n		return err\n	}\n", ""}}, simRecover),
 	wrong("recovery-reads-the-slots-before-the-wait", "The slot does not move while recover waits for rows.",
-		edits{{recoverySlots, "	if err := r.Server.AwaitVisible(ctx); err != nil {\n		return err\n	}\n	if s.daemon, s.recovery, err = r.Server.Slots(ctx); err != nil {\n		return err\n	}\n", "	if s.daemon, s.recovery, err = r.Server.Slots(ctx); err != nil {\n		return err\n	}\n	if err := r.Server.AwaitVisible(ctx); err != nil {\n		return err\n	}\n"}}, steps),
+		edits{{recoverySlots, "	if err := r.Server.AwaitVisible(ctx); err != nil {\n		return err\n	}\n	if err = r.readSlots(ctx); err != nil {\n		return err\n	}\n", "	if err = r.readSlots(ctx); err != nil {\n		return err\n	}\n	if err := r.Server.AwaitVisible(ctx); err != nil {\n		return err\n	}\n"}}, steps),
 	wrong("recovery-rests-on-its-own-slot", "The recovery slot says what the stream will deliver, also where the daemon's slot can be read.",
 		edits{{recoverySlots, "	case s.usable():\n		return s.daemon\n", "	case s.usable() && s.recovery == nil:\n		return s.daemon\n"}}, steps),
 	wrong("recovery-overlooks-a-daemon", "A daemon that began before the recovery slot existed has ended.",
