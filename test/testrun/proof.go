@@ -249,7 +249,7 @@ func (r *evidence) about(say func(string, ...any)) {
 			say("- gone on with at %s: what had no result yet, or had failed", a.Date.UTC().Format("2006-01-02 15:04 MST"))
 			continue
 		}
-		say("- run again later, with commit %s, %s: `%s`, and the mutants that no test had noticed", a.Commit, a.Date.UTC().Format("2006-01-02 15:04 MST"), a.Tests)
+		say("- run again later, with commit %s, %s: the mutants that no test had noticed, and\n  `%s`", a.Commit, a.Date.UTC().Format("2006-01-02 15:04 MST"), a.Tests)
 	}
 	if r.Short {
 		say("- **in the short form**: each fault as short as in `make test`")

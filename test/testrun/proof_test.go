@@ -168,7 +168,7 @@ func TestRunAgain(t *testing.T) {
 		t.Error("there is no run to add to")
 	}
 	r.Again = []repetition{{Date: begun.Add(2 * time.Hour), Commit: "1234abcd", Tests: "^TestX$"}}
-	if page := r.page(); !strings.Contains(page, "- run again later, with commit 1234abcd, 2026-11-21 18:00 UTC: `^TestX$`") {
+	if page := r.page(); !strings.Contains(page, "- run again later, with commit 1234abcd, 2026-11-21 18:00 UTC: the mutants that no test had noticed, and\n  `^TestX$`") {
 		t.Errorf("the page does not say what is of another commit:\n%s", page)
 	}
 	for file, text := range map[string]string{
