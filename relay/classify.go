@@ -27,12 +27,12 @@ const (
 type waitMode int
 
 const (
-	waitBackoff     waitMode = iota
-	waitProbe                // likewise, and then, unless a probe finds that Kafka works, as with park
-	waitNot                  // the next session begins at once
-	waitSlot                 // until the slot is free
-	park                     // until a probe finds that Kafka works again
-	parkForPosition          // as with park, and that the position topic can be used
+	waitBackoff     waitMode = iota // for a time that grows with each attempt
+	waitProbe                       // likewise; then, if a probe finds that Kafka does not work, as with park
+	waitNot                         // the next session begins at once
+	waitSlot                        // until the slot is free
+	park                            // until a probe finds that Kafka works again
+	parkForPosition                 // as with park, and that the position topic can be used
 )
 
 type verdict struct {

@@ -301,7 +301,7 @@ func TestFence(t *testing.T) {
 			w.on = func(call string, nth int) {
 				switch {
 				case call == c.until && nth == 1:
-					time.Sleep(20 * time.Second)
+					time.Sleep(20 * time.Second) // how long the call takes, by the clock of the bubble
 					killed = time.Now()
 					time.AfterFunc(6*time.Second, func() { w.deliver(4, 6) })
 				case call == "Spans" && nth == 1 && time.Since(killed) < 7*time.Second:

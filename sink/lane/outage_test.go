@@ -137,13 +137,19 @@ func (l *later) Deliver(ctx context.Context, items []*Item, done func(int, *Fail
 // answer that ends the outage of another lane does not look for one.
 func TestAnswersWhileItCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		answers := map[string]chan string{"a": make(chan string), "b": make(chan string)}
+		calls, answers := make(chan string), map[string]chan string{"a": make(chan string), "b": make(chan string)}
 		acked := 0
-		p, send := session(t, &later{&scripted{func(key string) string { return <-answers[key] }}, t}, func(events []uint64) { acked += len(events) })
+		answer := func(key string) string {
+			calls <- key
+			return <-answers[key]
+		}
+		p, send := session(t, &later{&scripted{answer}, t}, func(events []uint64) { acked += len(events) })
 		send("a")
 		send("b")
+		<-calls
+		<-calls
 		answers["a"] <- CodeConnection
-		time.Sleep(time.Minute) // until its next call, by the clock of the bubble
+		<-calls // the next one of a
 		closed := make(chan error)
 		go func() { closed <- p.Close(context.Background()) }()
 		synctest.Wait()

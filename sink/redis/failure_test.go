@@ -110,6 +110,10 @@ func TestPermissions(t *testing.T) {
 	if n, why := awaits.deliver("b@20-0"); n != 0 || why == nil || why.Meaning != lane.Denied { // a repeat needs xsetid
 		t.Errorf("%d, %v", n, why)
 	}
+	server.Do("ACL", "SETUSER", "daemon", "+xsetid")
+	if n, why := awaits.deliver("b@20-0"); n != 0 || why == nil || why.Code != codeReplicas { // the server has none
+		t.Errorf("%d, %v", n, why)
+	}
 }
 
 func newSenderAt(t *testing.T, server *redistest.Server, url string, change ...func(*Config)) *sender {
